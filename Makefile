@@ -1,0 +1,60 @@
+# `make` alone explains the targets. Everything runs in .venv, made from requirements.lock on first use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.from-lock
+SOURCES := connector tests $(wildcard benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check test-unit lint types contracts format bench lock clean
+
+help: ## Show this
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Install everything into .venv, exactly as locked; nothing to do when it is up to date
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is too old or missing: Python 3.11 or newer is needed. Name another with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## Real changes through a real broker into a table, killed half way, compared with the truth
+	$(BIN)/connector demo
+
+test: lint types contracts ## Everything that this machine can run; says what it leaves out and why
+	@$(BIN)/python -m tests.machine
+	$(BIN)/python -m pytest
+
+check: test ## The same, under the name that some expect
+
+test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less than a minute
+	$(BIN)/python -m pytest tests/unit tests/property tests/golden tests/architecture
+
+lint: $(STAMP) ## Style, and what a linter can find
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "not formatted: run make format" >&2; exit 1; }
+
+types: $(STAMP) ## Types of the package, strictly
+	$(BIN)/mypy
+
+contracts: $(STAMP) ## Who may import whom
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP) ## Format the code and sort the imports
+	$(BIN)/ruff check --select I --fix --quiet $(SOURCES)
+	$(BIN)/ruff format --quiet $(SOURCES)
+
+bench: $(STAMP) ## Measure, beside what others reach on the same work
+	$(BIN)/python -m benchmarks
+
+lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock
+	env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --upgrade --extra dev --extra lake --extra registry --extra spark --generate-hashes --allow-unsafe \
+	  --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements.lock pyproject.toml
+
+clean: ## Remove what was built; .venv too
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find connector tests -name __pycache__ -type d -prune -exec rm -rf {} +

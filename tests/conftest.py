@@ -1,0 +1,70 @@
+"""What all suites share: seeds that are printed and can be given again, and tests left out where the machine lacks something.
+
+Every random choice of a run comes from one seed, which the head of the run prints; `--seed N` repeats it. Hypothesis adds
+a blob that repeats one failing example. Nothing is skipped without a reason, and the reasons are listed at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests import machine
+
+settings.register_profile("default", print_blob=True, derandomize=False, deadline=None)
+settings.register_profile("nightly", parent=settings.get_profile("default"), max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+SUITES_ON_THE_JVM = ("spark", "integration", "faults", "e2e")
+_seed = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    given = config.getoption("--seed")
+    config.stash[_seed] = random.SystemRandom().randrange(2**32) if given is None else given
+    if config.getoption("--hypothesis-seed", None) is None:
+        config.option.hypothesis_seed = str(config.stash[_seed])
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.stash[_seed]} (repeat this run with --seed {config.stash[_seed]})"
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> int:
+    """The seed of this run, for `random.Random(seed)`."""
+    return pytestconfig.stash[_seed]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by folder what needs Java, and leave out what this machine cannot run."""
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        if folder in SUITES_ON_THE_JVM:
+            item.add_marker(pytest.mark.java)
+        if item.get_closest_marker("java") and (lack := machine.why_no_java()):
+            item.add_marker(pytest.mark.skip(reason=lack))
+        if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):
+            item.add_marker(pytest.mark.skip(reason=lack))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was left out and why, right above the last line."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped if isinstance(report.longrepr, tuple))
+    if not reasons:
+        return
+    terminalreporter.section("left out")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count} test{'' if count == 1 else 's'}: {reason}")
