@@ -1,0 +1,49 @@
+"""The Java runtime of this machine, looked for once and never guessed at."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import JarError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OLDEST_JAVA: Final = 17
+"""Kafka 4 and Spark 4 ask for no less."""
+
+_REMEDY: Final = f"Install a Java runtime of version {OLDEST_JAVA} or 21, or let JAVA_HOME name one"
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """The `java` that `JAVA_HOME` names, else the first on `PATH`.
+
+    Raises `JarError` when there is none, when it does not start, or when it is older than 17. Costs one short JVM start.
+    """
+    java = _look_up(environment)
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JarError(f"{java} does not start", str(error), _REMEDY) from error
+    said = answer.stderr + answer.stdout
+    found = re.search(r'version "(\d+)', said)
+    if answer.returncode != 0 or found is None:
+        raise JarError(f"{java} does not say its version", said.strip()[-300:], _REMEDY)
+    if int(found[1]) < OLDEST_JAVA:
+        raise JarError(f"Java {found[1]} at {java} is too old", f"Kafka and Spark need Java {OLDEST_JAVA} at least", _REMEDY)
+    return java
+
+
+def _look_up(environment: Mapping[str, str]) -> Path:
+    home = environment.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").is_file():
+        return Path(home) / "bin" / "java"
+    # An empty PATH is empty: without the "or" the process's own would be searched.
+    found = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
+    if found is None:
+        raise JarError("No Java was found", "neither JAVA_HOME nor PATH leads to a java", _REMEDY)
+    return Path(found)

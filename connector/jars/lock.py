@@ -1,0 +1,50 @@
+"""The lock files: which jars, of which size, with which sha256."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Literal
+
+Lock = Literal["broker", "spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJar:
+    """One line of a lock file."""
+
+    organisation: str
+    artifact: str
+    version: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.organisation}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.organisation}__{self.artifact}-{self.version}.jar"
+
+
+def read_lock(lock: Lock) -> tuple[tuple[LockedJar, ...], str]:
+    """The jars of a lock in the order of its lines, and the sha256 of the lock itself."""
+    text = resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
+    return parse(text), hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse(text: str) -> tuple[LockedJar, ...]:
+    """Read `organisation:artifact:version size sha256` lines.
+
+    A lock that breaks this form, or pins two versions of one artifact, is a bug of ours: `ValueError`, `AssertionError`.
+    """
+    jars = []
+    for line in text.splitlines():
+        coordinate, size, sha256 = line.split(" ")
+        organisation, artifact, version = coordinate.split(":")
+        jars.append(LockedJar(organisation, artifact, version, int(size), sha256))
+    artifacts = [(jar.organisation, jar.artifact) for jar in jars]
+    assert len(set(artifacts)) == len(artifacts), "a lock pins two versions of one artifact; Ivy would drop one of them"
+    return tuple(jars)
