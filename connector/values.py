@@ -1,0 +1,329 @@
+r"""The values of typed columns: bytes of a cell in, a Python value out, and back (TBL-7).
+
+A cell is bytes; a column says what they mean: a type and one of two encodings. Reading never raises: bytes that do not
+fit are an `Unreadable`, a value like any other (bad data). Writing gives one *canonical* form, and raises for a value
+that has none. `read(write(v)) == v` for every value; `write(read(b)) == b` for the canonical bytes alone, which is what
+parts of a key must be.
+
+    type        Python            text (`TEXT_PATTERN`)                            binary, as HBase writes it
+    STRING      str               UTF-8                                            the same
+    BYTES       bytes             the bytes                                        the same
+    BOOL        bool              true, false                                      00 false; FF true, and 01 is read as true
+    INT64       int               [-]digits                                        8 bytes, big-endian, signed
+    FLOAT64     float             [-]digits[.digits][e[±]digits], NaN, [-]Infinity 8 bytes, big-endian, IEEE 754
+    NUMERIC     Decimal           [-]digits[.digits], exact as decimal(38, 9)      none
+    DATE        date              YYYY-MM-DD                                       4 bytes, big-endian, days since 1970-01-01
+    TIMESTAMP   int (µs)          YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)           8 bytes, big-endian, µs since 1970-01-01 UTC
+    JSON        str, as it stands RFC 8259, nested at most `MAX_JSON_DEPTH` deep   none
+
+The patterns are ASCII and mean the same in Python and in Java. They describe the whole text: `re.fullmatch` here,
+`\A(?:…)\z` there. No form has spaces around it, a plus sign in front, or digits outside ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from connector.errors import InvalidChangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+TIMESTAMP_MIN: Final = -62135596800000000
+"""The first microsecond of the year 1, UTC."""
+TIMESTAMP_MAX: Final = 253402300799999999
+"""The last microsecond of the year 9999, UTC."""
+MAX_JSON_DEPTH: Final = 500
+"""Objects and arrays inside each other, counted from 1. Parsers differ beyond; none that we use stops before."""
+
+_DAY_US: Final = 86_400_000_000
+_EPOCH: Final = date(1970, 1, 1)
+_SHOWN_BYTES: Final = 64
+
+
+class ColumnType(StrEnum):
+    """What the cells of a column hold. A closed list, with BigQuery's names."""
+
+    STRING = "STRING"
+    BYTES = "BYTES"
+    BOOL = "BOOL"
+    INT64 = "INT64"
+    FLOAT64 = "FLOAT64"
+    NUMERIC = "NUMERIC"
+    DATE = "DATE"
+    TIMESTAMP = "TIMESTAMP"
+    JSON = "JSON"
+
+
+class Encoding(StrEnum):
+    """How a value stands in the bytes of a cell."""
+
+    TEXT = "text"
+    BINARY = "binary"
+
+
+TEXT_ONLY: Final = frozenset({ColumnType.NUMERIC, ColumnType.JSON})
+"""Types without a binary form."""
+
+_DATE = r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_ZONE = r"(?:Z|[+-](?:(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00))"
+
+TEXT_PATTERN: Final[Mapping[ColumnType, str]] = {
+    ColumnType.BOOL: r"true|false",
+    ColumnType.INT64: r"-?[0-9]+",
+    ColumnType.FLOAT64: r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity",
+    ColumnType.NUMERIC: r"-?0*[0-9]{1,29}(?:\.[0-9]{1,9}0*)?",
+    ColumnType.DATE: _DATE,
+    ColumnType.TIMESTAMP: _DATE + "T" + _TIME + r"(?:\.[0-9]+)?" + _ZONE,
+}
+"""What a value looks like as text. Beside it: INT64 lies between -2^63 and 2^63 - 1; digits of FLOAT64 do not stand for
+an infinite number; days exist in their month; TIMESTAMP lies in the years 1 to 9999 in UTC, decimals of the second
+beyond the sixth are cut off. For NUMERIC the pattern says all: 29 digits, 9 decimals, zeros at the ends do not count."""
+
+CANONICAL_PATTERN: Final[Mapping[ColumnType, str]] = {
+    ColumnType.BOOL: r"true|false",
+    ColumnType.INT64: r"0|-?[1-9][0-9]{0,18}",
+    ColumnType.NUMERIC: r"0|-?(?:[1-9][0-9]{0,28}|(?:0|[1-9][0-9]{0,28})\.[0-9]{0,8}[1-9])",
+    ColumnType.DATE: _DATE,
+    ColumnType.TIMESTAMP: _DATE + "T" + _TIME + r"\.[0-9]{6}Z",
+}
+"""What is written, and the only form that a part of a key may have. What `TEXT_PATTERN` demands beside it holds here too."""
+
+_matches = {type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in TEXT_PATTERN.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Bytes that do not fit. `expected` says what would have, without the bytes; `detail` has both, for a person."""
+
+    expected: str
+    value: bytes
+
+    @property
+    def detail(self) -> str:
+        cut = self.value[:_SHOWN_BYTES]
+        more = f"... ({len(self.value)} bytes)" if len(self.value) > _SHOWN_BYTES else ""
+        return f"expected {self.expected}, got {cut!r}{more}"
+
+
+def read_value(type_: ColumnType, encoding: Encoding, value: bytes) -> object | Unreadable:
+    """The value that the bytes of a cell stand for. Never raises; `Unreadable` for bytes that do not fit (TBL-7, TBL-9)."""
+    assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
+    if type_ is ColumnType.BYTES:
+        return value
+    if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+        return _read_binary(type_, value)
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Unreadable(f"{type_} in UTF-8 (byte {error.start} is not)", value)
+    if type_ is ColumnType.STRING:
+        return text
+    return _read_text(type_, text, value)
+
+
+def write_value(type_: ColumnType, encoding: Encoding, value: object) -> bytes:
+    """The canonical bytes of a value. Raises `InvalidChangeError` (a `ValueError`) for a value that the type does not have."""
+    assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
+    _check_python_type(type_, value)
+    if isinstance(value, bytes):
+        return value
+    try:
+        if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+            return _WRITE_BINARY[type_](value)
+        written = _WRITE_TEXT[type_](value).encode("utf-8")
+    except (UnicodeEncodeError, struct.error, ValueError):
+        _refuse(type_, value)
+    if isinstance(read_value(type_, encoding, written), Unreadable):
+        _refuse(type_, value)
+    return written
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_text(type_: ColumnType, text: str, value: bytes) -> object | Unreadable:
+    if type_ is ColumnType.JSON:
+        return text if _is_json(text) else Unreadable(f"JSON, nested at most {MAX_JSON_DEPTH} deep", value)
+    matches = _matches[type_](text)
+    read = _READ_TEXT[type_](text) if matches else None
+    return Unreadable(_EXPECTED_TEXT[type_], value) if read is None else read
+
+
+def _read_int64(text: str) -> int | None:
+    digits = text.lstrip("-").lstrip("0")
+    if len(digits) > 19:  # beyond any 64-bit number, and Python refuses to convert thousands of digits
+        return None
+    number = -int(digits or "0") if text[0] == "-" else int(digits or "0")
+    return number if INT64_MIN <= number <= INT64_MAX else None
+
+
+def _read_float64(text: str) -> float | None:
+    number = float(text)
+    return None if math.isinf(number) and not text.endswith("Infinity") else number
+
+
+def _read_date(text: str) -> date | None:
+    try:
+        return date(int(text[:4]), int(text[5:7]), int(text[8:10]))
+    except ValueError:
+        return None
+
+
+def _read_timestamp(text: str) -> int | None:
+    day = _read_date(text[:10])
+    if day is None:
+        return None
+    clock, zone = (text[11:-1], "") if text[-1] == "Z" else (text[11:-6], text[-6:])
+    seconds = int(clock[0:2]) * 3600 + int(clock[3:5]) * 60 + int(clock[6:8])
+    if zone:
+        ahead = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+        seconds += ahead if zone[0] == "-" else -ahead
+    moment = (day - _EPOCH).days * _DAY_US + seconds * 1_000_000 + int(clock[9:15].ljust(6, "0"))
+    return moment if TIMESTAMP_MIN <= moment <= TIMESTAMP_MAX else None
+
+
+def _is_json(text: str) -> bool:
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and _json_depth(text) > MAX_JSON_DEPTH:
+        return False
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json_depth(text: str) -> int:
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_READ_TEXT: Final[Mapping[ColumnType, Callable[[str], object | None]]] = {
+    ColumnType.BOOL: lambda text: text == "true",
+    ColumnType.INT64: _read_int64,
+    ColumnType.FLOAT64: _read_float64,
+    ColumnType.NUMERIC: Decimal,
+    ColumnType.DATE: _read_date,
+    ColumnType.TIMESTAMP: _read_timestamp,
+}
+
+_EXPECTED_TEXT: Final[Mapping[ColumnType, str]] = {
+    ColumnType.BOOL: "BOOL as true or false",
+    ColumnType.INT64: "INT64 in decimal digits, from -2^63 to 2^63 - 1",
+    ColumnType.FLOAT64: "FLOAT64 as a finite decimal number, NaN, Infinity or -Infinity",
+    ColumnType.NUMERIC: "NUMERIC in decimal digits, at most 29 before the point and 9 after it",
+    ColumnType.DATE: "DATE as YYYY-MM-DD, a day of the years 0001 to 9999",
+    ColumnType.TIMESTAMP: "TIMESTAMP as YYYY-MM-DDThh:mm:ss[.ffffff] with Z or ±hh:mm, in the years 0001 to 9999 UTC",
+}
+
+
+def _read_binary(type_: ColumnType, value: bytes) -> object | Unreadable:
+    layout, expected = _BINARY[type_]
+    if len(value) != struct.calcsize(layout):
+        return Unreadable(expected, value)
+    (number,) = struct.unpack(layout, value)
+    if type_ is ColumnType.BOOL:
+        return Unreadable(expected, value) if number not in (0, 1, 0xFF) else number != 0
+    if type_ is ColumnType.DATE:
+        try:
+            return _EPOCH + timedelta(days=number)
+        except OverflowError:
+            return Unreadable(expected, value)
+    if type_ is ColumnType.TIMESTAMP and not TIMESTAMP_MIN <= number <= TIMESTAMP_MAX:
+        return Unreadable(expected, value)
+    return float(number) if type_ is ColumnType.FLOAT64 else int(number)
+
+
+_BINARY: Final[Mapping[ColumnType, tuple[str, str]]] = {
+    ColumnType.BOOL: (">B", "BOOL in 1 byte: 00 (false), FF or 01 (true)"),
+    ColumnType.INT64: (">q", "INT64 in 8 bytes"),
+    ColumnType.FLOAT64: (">d", "FLOAT64 in 8 bytes"),
+    ColumnType.DATE: (">i", "DATE in 4 bytes: days since 1970-01-01, in the years 0001 to 9999"),
+    ColumnType.TIMESTAMP: (">q", "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999"),
+}
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _write_float64(number: float) -> str:
+    if math.isnan(number):
+        return "NaN"
+    return repr(number) if math.isfinite(number) else f"{'-' if number < 0 else ''}Infinity"
+
+
+def _write_numeric(number: Decimal) -> str:
+    if not number.is_finite() or (number and number.adjusted() > 28):
+        raise ValueError("not a decimal(38, 9)")
+    text = f"{number:f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text if number else "0"
+
+
+def _write_timestamp(moment: int) -> str:
+    if not TIMESTAMP_MIN <= moment <= TIMESTAMP_MAX:
+        raise ValueError("not in the years 1 to 9999")
+    days, rest = divmod(moment, _DAY_US)
+    seconds, micros = divmod(rest, 1_000_000)
+    return f"{_EPOCH + timedelta(days=days)}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}Z"
+
+
+_WRITE_TEXT: Final[Mapping[ColumnType, Callable[..., str]]] = {
+    ColumnType.STRING: str,
+    ColumnType.BOOL: lambda value: "true" if value else "false",
+    ColumnType.INT64: str,
+    ColumnType.FLOAT64: _write_float64,
+    ColumnType.NUMERIC: _write_numeric,
+    ColumnType.DATE: date.isoformat,
+    ColumnType.TIMESTAMP: _write_timestamp,
+    ColumnType.JSON: str,
+}
+
+_WRITE_BINARY: Final[Mapping[ColumnType, Callable[..., bytes]]] = {
+    ColumnType.BOOL: lambda value: b"\xff" if value else b"\x00",
+    ColumnType.INT64: lambda value: struct.pack(">q", value),
+    ColumnType.FLOAT64: lambda value: struct.pack(">d", value),
+    ColumnType.DATE: lambda value: struct.pack(">i", (value - _EPOCH).days),
+    ColumnType.TIMESTAMP: lambda value: struct.pack(">q", value),
+}
+
+_PYTHON_TYPE: Final[Mapping[ColumnType, type]] = {
+    ColumnType.STRING: str,
+    ColumnType.BYTES: bytes,
+    ColumnType.BOOL: bool,
+    ColumnType.INT64: int,
+    ColumnType.FLOAT64: float,
+    ColumnType.NUMERIC: Decimal,
+    ColumnType.DATE: date,
+    ColumnType.TIMESTAMP: int,
+    ColumnType.JSON: str,
+}
+
+
+def _check_python_type(type_: ColumnType, value: object) -> None:
+    # The exact type: a bool is an int and a datetime is a date to isinstance, and neither is meant.
+    if type(value) is not _PYTHON_TYPE[type_]:
+        raise InvalidChangeError("UNREADABLE_VALUE", "value", f"a Python {_PYTHON_TYPE[type_].__name__} for {type_}", value)
+
+
+def _refuse(type_: ColumnType, value: object) -> NoReturn:
+    limit = _EXPECTED_TEXT.get(type_, f"{type_} in UTF-8" if type_ is ColumnType.STRING else f"JSON, nested at most {MAX_JSON_DEPTH} deep")
+    raise InvalidChangeError("UNREADABLE_VALUE", "value", limit, value)
