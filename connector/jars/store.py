@@ -12,7 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 from xml.sax.saxutils import quoteattr
@@ -45,7 +45,7 @@ class JarStore:
     """Where jars are kept and how they come there. `environment` serves to find Java, and is handed to Ivy's process."""
 
     folder: Path
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     ivy_settings: Path | None = None
 
     @classmethod

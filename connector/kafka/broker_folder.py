@@ -1,0 +1,205 @@
+"""The folder of a local broker: its settings, its format, its ports, and the note that says who runs in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import BrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOST: Final = "127.0.0.1"
+# A constant: a random one may begin with a dash, which the format tool would take for an option.
+CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
+START_TIMEOUT_S: Final = 60.0
+START_REMEDY: Final = "Read the log; a folder that an interrupted start left broken can be deleted, with all topics in it"
+# Below the ephemeral ports: a client that knocks at a dead broker's port could otherwise be given that port as its own.
+PORTS: Final = range(20_000, 32_000)
+
+SERVER_SETTINGS: Final = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "num.partitions": "1",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "controlled.shutdown.enable": "false",
+    # A broker that was killed may not register again before its old session has ended: 9 s unless told.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+"""What every broker of ours has in common, here and in docker-compose.yml; ports and folders come on top."""
+
+_LOG4J: Final = """\
+status = error
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.append = false
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n
+rootLogger.level = INFO
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, or see that it is one of ours: nothing is written into somebody else's."""
+    if "," in str(folder):
+        raise BrokerError(
+            f"The broker folder {folder} cannot be used", "Kafka takes the comma in its name for the end of it", "Name another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in folder.iterdir()}
+        if there and not there & {"server.properties", ".lock"}:
+            raise BrokerError(
+                f"The folder {folder} is not a broker's",
+                f"it holds {min(there)!r} and no server.properties",
+                "Name an empty or a new folder",
+            )
+        (folder / ".lock").touch()
+    except OSError as error:
+        raise BrokerError(f"The broker folder {folder} cannot be used", str(error), "Name a folder that can be written") from error
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BrokerError(
+                f"Another process is starting a broker in {folder}", "its lock is held", "Wait for it, or take another folder"
+            ) from error
+        yield
+
+
+def choose_port(asked: int, last: int) -> int:
+    if asked:
+        if not _is_free(asked):
+            raise BrokerError(
+                f"Port {asked} of {HOST} is taken", "another process listens there", "Stop it, name another port, or leave the port out"
+            )
+        return asked
+    return last if last and _is_free(last) else free_port()
+
+
+def free_port(*taken: int) -> int:
+    for _ in range(200):
+        port = random.choice(PORTS)  # noqa: S311
+        if port not in taken and _is_free(port):
+            return port
+    raise BrokerError("No free port was found", f"200 attempts from {PORTS.start} to {PORTS.stop - 1}", "Name one that is free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as attempt:
+        # As Kafka does it: connections in TIME_WAIT, left by the last broker, do not count.
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((HOST, port))
+        except (OSError, OverflowError):
+            return False
+    return True
+
+
+def write_settings(folder: Path, port: int, controller_port: int, extra: dict[str, str]) -> None:
+    settings = SERVER_SETTINGS | {
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "log.dirs": str(folder / "data"),
+    }
+    lines = "".join(f"{name}={_escape(value)}\n" for name, value in (settings | extra).items())
+    (folder / "server.properties").write_text(lines, "ascii")
+    (folder / "log4j2.properties").write_text(_LOG4J.format(log=_escape(str(folder / "broker.log"))), "ascii")
+
+
+def _escape(value: str) -> str:
+    """As Java's property files want it: ASCII only, backslashes doubled."""
+    return "".join(c if " " <= c <= "~" and c != "\\" else "\\\\" if c == "\\" else _unicode_escapes(c) for c in value)
+
+
+def _unicode_escapes(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def format_data(folder: Path, java: list[str]) -> None:
+    meta = folder / "data" / "meta.properties"
+    if meta.exists():
+        if f"cluster.id={CLUSTER_ID}" not in meta.read_text("utf-8", "replace").splitlines():
+            raise BrokerError(
+                f"The broker folder {folder} is broken", f"{meta} is not as we wrote it", "Delete the folder, with all topics in it"
+            )
+        return
+    if (folder / "data").is_dir() and any((folder / "data").iterdir()):
+        raise BrokerError(f"The broker folder {folder} is broken", f"it has data but no {meta}", "Delete the folder, with all topics in it")
+    command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(folder / "server.properties")]
+    answer = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=START_TIMEOUT_S)
+    if answer.returncode != 0 or not meta.exists():
+        # Half of a format would be taken for a broken folder at the next start.
+        shutil.rmtree(folder / "data", ignore_errors=True)
+        raise BrokerError(f"The broker folder {folder} cannot be formatted", (answer.stderr + answer.stdout).strip()[-800:], START_REMEDY)
+
+
+def read_state(folder: Path) -> dict[str, int]:
+    try:
+        state = json.loads((folder / "broker.json").read_text("ascii"))
+        return {name: int(state[name]) for name in ("pid", "port", "controller_port")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def write_state(folder: Path, *, pid: int, port: int, controller_port: int) -> None:
+    new = folder / "broker.json.new"
+    new.write_text(json.dumps({"pid": pid, "port": port, "controller_port": controller_port}), "ascii")
+    os.replace(new, folder / "broker.json")
+
+
+def is_broker(pid: int, folder: Path) -> bool:
+    """Whether this process is the broker of this folder: its command line ends with our settings file. A zombie has none."""
+    ours = str(folder / "server.properties")
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0kafka.Kafka\0" + os.fsencode(ours) + b"\0")
+    except OSError:
+        if Path("/proc/self").exists():
+            return False
+    answer = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip().endswith(f"kafka.Kafka {ours}")
+
+
+def tail(folder: Path) -> str:
+    """The lines that tell why, from the log and from what the JVM itself said; the end of both if none does."""
+    lines: list[str] = []
+    for name in ("broker.out", "broker.log"):
+        try:
+            lines += (folder / name).read_text("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+    telling = [line for line in lines if " ERROR " in line or " FATAL " in line or "Exception" in line]
+    return " | ".join((telling or lines)[-6:])[-1500:]

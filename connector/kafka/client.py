@@ -1,0 +1,180 @@
+"""The one place that builds Kafka clients: which settings they get, and what is said when the brokers do not answer.
+
+The user's settings outrank ours, except those that promises rest on (REC-1, REC-17, REC-21): naming one of these with
+another value is a `ConfigError`. A setting that only producers, or only consumers, know is kept from the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from connector.config import KafkaConfig
+
+REACH_TIMEOUT_S: Final = 5.0
+"""How long anything waits for the brokers' first answer before it says that they cannot be reached."""
+
+_COMMON: Final = {"client.id": "lowmark", "reconnect.backoff.max.ms": "2000", "socket.keepalive.enable": "true"}
+
+_PRODUCER: Final = {
+    "enable.idempotence": "true",
+    "partitioner": "murmur2_random",
+    "compression.type": "zstd",
+    "linger.ms": "20",
+    "batch.size": "1000000",
+    "batch.num.messages": "10000",
+    "queue.buffering.max.messages": "100000",
+    "queue.buffering.max.kbytes": "262144",
+    "message.timeout.ms": "120000",
+    "delivery.report.only.error": "false",
+}
+_CONSUMER: Final = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "auto.offset.reset": "error",
+    "enable.partition.eof": "true",
+    "allow.auto.create.topics": "false",
+    "queued.max.messages.kbytes": "65536",
+}
+
+_PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "enable.idempotence": (("true",), "a retried record would otherwise be written twice or out of order (REC-17)"),
+    "acks": (("all", "-1"), "a record counts as delivered once all replicas have it (REC-17)"),
+    "request.required.acks": (("all", "-1"), "a record counts as delivered once all replicas have it (REC-17)"),
+    "partitioner": (("murmur2_random",), "producers in every language must put a key on the same Kafka partition (REC-1)"),
+    "max.in.flight": (("1", "2", "3", "4", "5"), "an idempotent producer may have five requests under way (REC-17)"),
+    "max.in.flight.requests.per.connection": (
+        ("1", "2", "3", "4", "5"),
+        "an idempotent producer may have five requests under way (REC-17)",
+    ),
+    "delivery.report.only.error": (("false",), "flush must know what was delivered (REC-17)"),
+    "isolation.level": (("read_committed",), "readers see committed transactions only (REC-21)"),
+    "enable.auto.commit": (("false",), "a position is committed after its records were handled, never by a clock (REC-21)"),
+    "enable.auto.offset.store": (("false",), "a position is committed after its records were handled, never by a clock (REC-21)"),
+    "auto.offset.reset": (("error", "none"), "records that are gone are an error, never a silent jump (REC-4)"),
+    "enable.partition.eof": (("true",), "a bounded reader ends by it (REC-21)"),
+}
+_PRODUCER_ONLY: Final = frozenset(
+    {
+        "transactional.id",
+        "transaction.timeout.ms",
+        "enable.gapless.guarantee",
+        "compression.codec",
+        "compression.level",
+        "request.timeout.ms",
+    }
+    | {"queue.buffering.max.ms", "queue.buffering.backpressure.threshold", "message.send.max.retries", "retries", "delivery.timeout.ms"}
+    | {"sticky.partitioning.linger.ms", "acks", "request.required.acks", "batch.num.messages", "dr_cb", "queuing.strategy"}
+    | set(_PRODUCER)
+)
+_CONSUMER_ONLY: Final = frozenset(
+    {"group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "session.timeout.ms", "heartbeat.interval.ms"}
+    | {"max.poll.interval.ms", "partition.assignment.strategy", "fetch.min.bytes", "fetch.max.bytes", "fetch.wait.max.ms", "check.crcs"}
+    | {"fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.error.backoff.ms", "fetch.queue.backoff.ms", "queued.min.messages"}
+    | {"auto.commit.interval.ms", "coordinator.query.interval.ms", "offset.store.method"}
+    | set(_CONSUMER)
+)
+
+# librdkafka talks to a logger instead of to standard error, which belongs to the commands. Silent unless somebody listens.
+log: Final = logging.getLogger("lowmark.kafka")
+log.addHandler(logging.NullHandler())
+
+_Client = TypeVar("_Client")
+_Answer = TypeVar("_Answer")
+
+
+class LastError:
+    """An `error_cb` that remembers what the client last complained of: the brokers' own words for a `BrokerError`."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.all_down = False
+        self.fatal: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.fatal = error
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.all_down = True
+            return  # says less than the errors before it
+        self.text = error.str()
+
+    def clear(self) -> None:
+        self.text, self.all_down = "", False
+
+
+def producer(kafka: KafkaConfig, errors: LastError, **further: str) -> Producer:
+    """An idempotent producer with Java's partitioner. Nothing has been asked of the brokers yet."""
+    return _build(Producer, _settings(kafka, _PRODUCER | further, _CONSUMER_ONLY), errors)
+
+
+def consumer(kafka: KafkaConfig, errors: LastError, **further: Any) -> Consumer:
+    """A consumer that reads committed transactions only, and never jumps over records that are gone."""
+    return _build(Consumer, _settings(kafka, _CONSUMER | further, _PRODUCER_ONLY), errors)
+
+
+def admin(kafka: KafkaConfig, errors: LastError | None = None) -> AdminClient:
+    """A client for topics; it has been seen to reach a broker. Raises `BrokerError` within `REACH_TIMEOUT_S`."""
+    heard = errors or LastError()
+    built: AdminClient = _build(AdminClient, _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY), heard)
+    try:
+        built.describe_cluster(request_timeout=REACH_TIMEOUT_S).result(REACH_TIMEOUT_S + 5)
+    except (KafkaException, TimeoutError) as error:
+        built.poll(0)  # hands over the complaints that came before the time-out
+        raise unreachable(kafka, heard.text or str(error)) from error
+    return built
+
+
+def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
+    """The error for brokers that do not answer, or do not let us in."""
+    return BrokerError(
+        f"No Kafka broker answers at {kafka.bootstrap_servers}",
+        cause,
+        "Check that it runs and that bootstrap_servers and the security settings of [kafka] are right; a local one: connector broker start",
+    )
+
+
+def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0) -> _Answer:
+    """The answer to an admin request. Raises a `ConnectorError` that names `what` was asked."""
+    try:
+        return future.result(timeout_s)
+    except KafkaException as error:
+        raise _explain(error.args[0], kafka, what) from error
+    except TimeoutError as error:
+        raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
+
+
+def _explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
+    codes = KafkaError
+    if error.code() in (codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._AUTHENTICATION, codes._SSL, codes._RESOLVE):
+        return unreachable(kafka, f"{what}: {error.str()}")
+    if error.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED, codes.GROUP_AUTHORIZATION_FAILED):
+        return BrokerError(f"Kafka refuses: {what}", error.str(), "Give this user the rights that docs list for this component")
+    return TopicError(f"Kafka refuses: {what}", error.str(), "Mend what it complains of and try again")
+
+
+def _settings(kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[str]) -> dict[str, Any]:
+    for name, value in kafka.settings.items():
+        allowed, reason = _PROMISED.get(name, ((value,), ""))
+        if value not in allowed:
+            raise ConfigError(f"kafka.{name} is {value!r}, but must be {' or '.join(allowed)}", reason, "Leave the setting out")
+    given = {name: value for name, value in kafka.settings.items() if name not in unknown}
+    return {**_COMMON, **ours, **given, "bootstrap.servers": kafka.bootstrap_servers}
+
+
+def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastError) -> _Client:
+    try:
+        return kind(settings | {"error_cb": errors}, logger=log)
+    except KafkaException as error:
+        # "No such configuration property: ...": names the setting, never a value of it.
+        raise ConfigError("A setting in [kafka] is not accepted", error.args[0].str(), "Correct or remove it") from error

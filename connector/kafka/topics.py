@@ -1,0 +1,233 @@
+"""Topics: what a change topic must be, made and checked here (REC-1, REC-2, REC-4, DLQ-1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+
+from connector.deadletter import dead_letter_topic, ledger_topic
+from connector.errors import BrokerError, ConfigError, TopicError
+from connector.kafka import client
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from connector.config import KafkaConfig
+
+DAY_S: Final = 86_400
+MIN_RETENTION_S: Final = DAY_S
+MAX_RETENTION_S: Final = 7 * DAY_S
+DEFAULT_MAX_MESSAGE_BYTES: Final = 10_500_000
+"""Takes a record of the default `max_record_bytes` with its headers."""
+
+LETTER_HEADROOM_BYTES: Final = 1_048_576
+"""How much larger a dead letter may be than its record: the headers of DLQ-1 fit several times."""
+
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as it was when asked. `topic_id` is Kafka's, as Java writes it; another id under the same name is another topic (REC-4)."""
+
+    topic: str
+    topic_id: str
+    kafka_partitions: int
+    replication_factor: int
+    cleanup_policy: str
+    timestamp_type: str
+    retention_ms: int
+    max_message_bytes: int
+
+
+def describe(kafka: KafkaConfig, topic: str) -> TopicFacts:
+    """What the cluster says of a topic. Raises `TopicError` when there is none, `BrokerError` when nobody answers."""
+    return _describe(client.admin(kafka), kafka, topic)
+
+
+def check(facts: TopicFacts) -> list[str]:
+    """Warnings about a change topic; each is a sentence. Raises `TopicError` for one that loses changes: a compacted one (REC-2)."""
+    if "compact" in facts.cleanup_policy:
+        raise TopicError(
+            f"The topic {facts.topic} is compacted (cleanup.policy={facts.cleanup_policy})",
+            "compaction keeps the last record of a key, but a change may hold some columns only: the others would be lost",
+            f"Create another topic (connector topic create), or set cleanup.policy=delete on {facts.topic} before any change is in it",
+        )
+    warnings = []
+    if facts.timestamp_type != "LogAppendTime":
+        warnings.append(
+            f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}: retention counts from what producers claim, "
+            "so old changes may be deleted as soon as they are written; set LogAppendTime"
+        )
+    if 0 <= facts.retention_ms < MIN_RETENTION_S * 1000:
+        warnings.append(
+            f"The topic {facts.topic} keeps records for {facts.retention_ms / 3_600_000:g} hours only; a day at least is advised"
+        )
+    return warnings
+
+
+def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
+    """Raises `TopicError` when the topic is not the one that is remembered: it was deleted and created again (REC-4)."""
+    if remembered_topic_id != facts.topic_id:
+        raise TopicError(
+            f"The topic {facts.topic} is not the one that was read before",
+            f"it was deleted and created again: its id was {remembered_topic_id} and is {facts.topic_id}",
+            "Stored positions mean nothing in it: find out what became of the old records, then start anew without them",
+        )
+
+
+def create_topic(
+    kafka: KafkaConfig,
+    topic: str,
+    *,
+    kafka_partitions: int,
+    retention_s: int = MAX_RETENTION_S,
+    replication_factor: int = -1,
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+) -> TopicFacts:
+    """Create a change topic (REC-2) with its dead-letter topic and ledger (DLQ-1), and return what became of the first.
+
+    `retention_s` is 1 to 7 days; `replication_factor` -1 is the cluster's default. A compacted one cannot be asked for.
+    A dead-letter topic or ledger that exists is left as it is. Raises `ConfigError` for a value out of bounds, `TopicError`
+    when the topic exists, saying how it differs from what was asked, and `BrokerError` when nobody answers.
+    """
+    if kafka_partitions < 1:
+        raise ConfigError(
+            f"kafka_partitions is {kafka_partitions}, but must be at least 1", "", "Name how many Kafka partitions the topic gets"
+        )
+    if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
+        raise ConfigError(
+            f"retention is {retention_s} s, but must be from {MIN_RETENTION_S} (1 day) to {MAX_RETENTION_S} (7 days)",
+            "less is lost in a long weekend, more is the changelog's work",
+            "Choose a retention of 1 to 7 days",
+        )
+    settings = {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": str(retention_s * 1000),
+        "max.message.bytes": str(max_message_bytes),
+    }
+    admin = client.admin(kafka)
+    if not _create(admin, kafka, topic, kafka_partitions, replication_factor, settings):
+        raise _exists(_describe(admin, kafka, topic), kafka_partitions, settings)
+    facts = _describe(admin, kafka, topic)
+    _create_dead_letter_topics(admin, kafka, facts)
+    return facts
+
+
+def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
+    """Create the dead-letter topic of a change topic and its ledger, where they do not exist yet (DLQ-1)."""
+    _create_dead_letter_topics(client.admin(kafka), kafka, source)
+
+
+def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
+    """Kafka partition -> the offset after the last that a reader of committed transactions can see now."""
+    return _offsets(client.admin(kafka), kafka, facts, _LATEST)
+
+
+def beginning_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
+    """Kafka partition -> the first offset that retention has left."""
+    return _offsets(client.admin(kafka), kafka, facts, _EARLIEST)
+
+
+def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> dict[int, int]:
+    """Kafka partition -> the first offset with a record timestamp (microseconds) not below the given one; the end where there is none."""
+    admin = client.admin(kafka)
+    found = _offsets(admin, kafka, facts, OffsetSpec.for_timestamp(-(-record_timestamp // 1000)))
+    if min(found.values()) >= 0:
+        return found
+    ends = _offsets(admin, kafka, facts, _LATEST)
+    return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
+
+
+def _create_dead_letter_topics(admin: AdminClient, kafka: KafkaConfig, source: TopicFacts) -> None:
+    largest = min(source.max_message_bytes + LETTER_HEADROOM_BYTES, 2**31 - 1)
+    letters = {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(largest),
+    }
+    ledger = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "max.message.bytes": str(LETTER_HEADROOM_BYTES)}
+    _create(admin, kafka, dead_letter_topic(source.topic), source.kafka_partitions, source.replication_factor, letters)
+    _create(admin, kafka, ledger_topic(source.topic), 1, source.replication_factor, ledger)
+
+
+def _create(admin: AdminClient, kafka: KafkaConfig, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> bool:
+    """False when it exists already."""
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
+    try:
+        client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
+    except TopicError as error:
+        if _code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise
+    _wait_until_known(admin, topic, partitions)
+    return True
+
+
+def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Creation returns before every broker has heard of the topic; a producer that starts right now should not stumble."""
+    for _ in range(50):
+        found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
+        if found.error is None and len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
+            return
+
+
+def _exists(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> TopicError:
+    asked = {"Kafka partitions": str(partitions), **settings}
+    found = {
+        "Kafka partitions": str(facts.kafka_partitions),
+        "cleanup.policy": facts.cleanup_policy,
+        "message.timestamp.type": facts.timestamp_type,
+        "retention.ms": str(facts.retention_ms),
+        "max.message.bytes": str(facts.max_message_bytes),
+    }
+    differences = [f"{name} is {found[name]}, asked for was {asked[name]}" for name in asked if found[name] != asked[name]]
+    return TopicError(
+        f"The topic {facts.topic} exists already",
+        "; ".join(differences) or "it is just as it was asked for",
+        "Choose another name, or delete it with all its records" if differences else "Use it as it is",
+    )
+
+
+def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
+    asked = f"describe topic {topic}"
+    try:
+        description = client.wait_for(admin.describe_topics(TopicCollection([topic]))[topic], kafka, asked)
+    except TopicError as error:
+        if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise TopicError(
+                f"There is no topic {topic}", f"Kafka at {kafka.bootstrap_servers} has none", f"connector topic create {topic}"
+            ) from error
+        raise
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    configs = client.wait_for(admin.describe_configs([resource])[resource], kafka, asked)
+    return TopicFacts(
+        topic=topic,
+        # librdkafka writes the usual base 64; Java, and so Kafka's tools and metadata, the one that is safe in URLs.
+        topic_id=str(description.topic_id).replace("+", "-").replace("/", "_"),
+        kafka_partitions=len(description.partitions),
+        replication_factor=len(description.partitions[0].replicas),
+        cleanup_policy=configs["cleanup.policy"].value,
+        timestamp_type=configs["message.timestamp.type"].value,
+        retention_ms=int(configs["retention.ms"].value),
+        max_message_bytes=int(configs["max.message.bytes"].value),
+    )
+
+
+def _offsets(admin: AdminClient, kafka: KafkaConfig, facts: TopicFacts, spec: OffsetSpec) -> dict[int, int]:
+    asked = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
+    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    return {place.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset for place, answer in answers.items()}
+
+
+def _code_of(error: TopicError | BrokerError) -> int:
+    cause = error.__cause__
+    return cause.args[0].code() if cause is not None and cause.args and isinstance(cause.args[0], KafkaError) else 0
