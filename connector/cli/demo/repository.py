@@ -1,0 +1,69 @@
+"""Which git repository the demo captures, and at which commit.
+
+The commit is resolved once: whoever commits while the demo runs moves the branch, not the demo.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history that ends at `head` (a full commit id), along first parents: `commits` of them.
+
+    `is_shallow`: what lies before its oldest commit was never fetched, so that commit counts as the first one, with all its files.
+    """
+
+    folder: Path
+    head: str
+    commits: int
+    is_shallow: bool
+
+
+class NoHistoryError(ConnectorError):
+    """There is no git binary, no repository at the path, or no commit in it."""
+
+
+def find_history(folder: Path) -> History:
+    """The history of the repository at or above `folder`, which may be bare. Raises `NoHistoryError`."""
+    if shutil.which("git") is None:
+        raise NoHistoryError("there is no git on this machine", "the program is not on the PATH", "install git, 2.25 or newer")
+    if not folder.is_dir():
+        raise NoHistoryError(f"there is no folder {folder}", "", "name the folder of a git repository")
+    head = _answer(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if head is None:
+        raise _no_commit(folder)
+    commits = _answer(folder, "rev-list", "--count", "--first-parent", head)
+    if commits is None:
+        raise NoHistoryError(f"the history of {folder} cannot be read", "git rev-list failed", f"see what `git -C {folder} fsck` says")
+    return History(folder, head, int(commits), _answer(folder, "rev-parse", "--is-shallow-repository") == "true")
+
+
+def _no_commit(folder: Path) -> NoHistoryError:
+    done = _git(folder, "rev-parse", "--git-dir")
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        return NoHistoryError(f"{folder} is not in a git repository", said[0] if said else "git gives no reason", "name the folder of one")
+    return NoHistoryError(f"the repository at {folder} has no commit to start from", "its HEAD names none", "commit something first")
+
+
+def _answer(folder: Path, *arguments: str) -> str | None:
+    done = _git(folder, *arguments)
+    return None if done.returncode else done.stdout.decode("ascii").strip()
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    # A git hook that starts us has its own repository in the environment; it is not the one that was asked for.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")}
+    environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
+    return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False, env=environment)
