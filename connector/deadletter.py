@@ -1,0 +1,318 @@
+"""Why a record is set aside, and the envelope it travels in.
+
+A `Rejection` is the verdict on one Kafka record, a value: nothing is raised for bad data. A `DeadLetter` is the record
+itself, key, value and headers byte for byte (DLQ-1), with what is known of the failure. On Kafka it becomes the same
+record again, with this block of headers behind its own:
+
+    __connect.errors.*    the names that Kafka Connect writes and other tools read
+    connector.dlq.*       ours: id, reason, rule, detail, attempt, first_failed_at, record_timestamp, schema_id,
+                          ingest_batch, order_position, table; absent ones are left out
+
+All of them are UTF-8 text, numbers in decimal, times in microseconds. The block begins with `__connect.errors.topic`,
+which occurs in it once: so its beginning is the last header of that name, whatever the original headers are called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Kafka headers: names may repeat, order counts, a value may be null."""
+
+MAX_DETAIL_BYTES: Final = 1024
+"""A detail is cut to this many bytes of UTF-8, so that a record that is as large as may be still fits with its headers (DLQ-6)."""
+
+CONNECT_PREFIX: Final = "__connect.errors."
+OWN_PREFIX: Final = "connector.dlq."
+
+
+class Reason(StrEnum):
+    """Why a record was rejected: a closed list (DLQ-2). `cause` and `remedy` are sentences for people."""
+
+    UNKNOWN_FRAMING = "UNKNOWN_FRAMING"
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
+    UNDECODABLE = "UNDECODABLE"
+    INVALID = "INVALID"
+    KEY_MISMATCH = "KEY_MISMATCH"
+    COMMIT_TIMESTAMP_IN_FUTURE = "COMMIT_TIMESTAMP_IN_FUTURE"
+    WATERMARK_IN_FUTURE = "WATERMARK_IN_FUTURE"
+    UNKNOWN_ENTRY = "UNKNOWN_ENTRY"
+    UNKNOWN_TABLE = "UNKNOWN_TABLE"
+    UNREADABLE_VALUE = "UNREADABLE_VALUE"
+    MISSING_SEQUENCE_NUMBER = "MISSING_SEQUENCE_NUMBER"
+    INVALID_SEQUENCE_NUMBER = "INVALID_SEQUENCE_NUMBER"
+    TOO_LATE = "TOO_LATE"
+    TOO_LARGE = "TOO_LARGE"
+    REJECTED = "REJECTED"
+    RETRIES_EXHAUSTED = "RETRIES_EXHAUSTED"
+
+    @property
+    def cause(self) -> str:
+        """What must have happened for a record to be rejected with this reason."""
+        return _CAUSES_AND_REMEDIES[self][0]
+
+    @property
+    def remedy(self) -> str:
+        """What can be done about it, at the source or with the letter."""
+        return _CAUSES_AND_REMEDIES[self][1]
+
+
+_CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
+    Reason.UNKNOWN_FRAMING: (
+        "The value begins neither with a Confluent prefix (00) nor with an Avro single-object marker (C3 01), or there is no value",
+        "Publish through ChangeProducer or a serializer with one of these framings; mend the letter by reframing it with a schema id",
+    ),
+    Reason.UNKNOWN_SCHEMA: (
+        "The value names a schema that neither the registry nor this release knows, or one that is not a ChangeRecord",
+        "Configure the registry that the producer uses, or upgrade the connector, then replay; or mend the letter by reframing it",
+    ),
+    Reason.UNDECODABLE: (
+        "The bytes behind the framing are no record of the schema they name: truncated, too long, or damaged",
+        "Look at the byte that the detail names; send the record again from the source, or discard the letter",
+    ),
+    Reason.INVALID: (
+        "The record decodes, but breaks one of the limits of a change; the rule is named beside the reason",
+        "Mend the producer, which should refuse such a change before it is sent; replace the field in the letter and replay it",
+    ),
+    Reason.KEY_MISMATCH: (
+        "The Kafka key is not the row key of the change, or not the reserved key of control records",
+        "Key records by row_key, so that all changes of a row share a Kafka partition; set the key of the letter and replay it",
+    ),
+    Reason.COMMIT_TIMESTAMP_IN_FUTURE: (
+        "The commit timestamp lies further ahead of the record's arrival than max_clock_skew: it would beat every honest change of the row",
+        "Look for nanoseconds in place of microseconds, or a wrong clock; set the commit timestamp of the letter and replay it",
+    ),
+    Reason.WATERMARK_IN_FUTURE: (
+        "A heartbeat or the start of a child partition lies further ahead of the record's arrival than max_clock_skew",
+        "Look for nanoseconds in place of microseconds, or a wrong clock; discard the letter, a later heartbeat says more",
+    ),
+    Reason.UNKNOWN_ENTRY: (
+        "The change has an entry of a kind that this release does not know, and a change is applied whole or not at all",
+        "Upgrade the connector and replay the letter",
+    ),
+    Reason.UNKNOWN_TABLE: (
+        "No table definition of the stream has this source table, and the stream is set to reject such changes",
+        "Declare the table, or set unknown_tables to keep, and replay the letter",
+    ),
+    Reason.UNREADABLE_VALUE: (
+        "A row key or a cell cannot be read as the type that its table declares for it",
+        "Mend the table definition or the value in the letter, and replay it",
+    ),
+    Reason.MISSING_SEQUENCE_NUMBER: (
+        "The table is ordered by change_sequence_number, and the change has none",
+        "Have the source send one, or order the table by commit; mend the letter by replacing the field",
+    ),
+    Reason.INVALID_SEQUENCE_NUMBER: (
+        "change_sequence_number is not 1 to 4 sections of 1 to 16 hexadecimal digits, separated by slashes",
+        "Build it with the helper for sequence numbers; mend the letter by replacing the field",
+    ),
+    Reason.TOO_LATE: (
+        "The change is older than the horizon: what was deleted since may have been forgotten, so applying it could bring rows back",
+        "Raise delete_retention for the next time; replay --force works out the difference to the row of today and shows it first",
+    ),
+    Reason.TOO_LARGE: (
+        "Key and value together have more bytes than max_record_bytes",
+        "Cut the change into several at the source, or raise max_record_bytes (never above what the topic takes) and replay the letter",
+    ),
+    Reason.REJECTED: (
+        "The broker refused a record of the producer for good",
+        "The detail has the broker's error: a record larger than the topic takes, or missing rights; mend it and replay the letter",
+    ),
+    Reason.RETRIES_EXHAUSTED: (
+        "The producer could not deliver a record within its time limit, however often it tried",
+        "Look after the broker or the network, then replay the letter; a replay of what was delivered after all changes nothing",
+    ),
+}
+
+_CONVERTER_REASONS: Final = frozenset({Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The verdict that a record cannot be applied. A value, never raised.
+
+    `detail` is one sentence with the numbers, cut to `MAX_DETAIL_BYTES` (DLQ-6). `rule` is the name of a `model.Rule` when
+    the reason is `INVALID`, else empty.
+    """
+
+    reason: Reason
+    detail: str
+    rule: str = ""
+
+    def __post_init__(self) -> None:
+        assert bool(self.rule) == (self.reason is Reason.INVALID), (self.reason, self.rule)
+        object.__setattr__(self, "detail", cut(self.detail))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a record lies. `topic_id` is Kafka's, as text: it tells a topic from one that was created again under its name (REC-4)."""
+
+    topic: str
+    topic_id: str
+    kafka_partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A rejected record with its original bytes, and what is known of its failure (DLQ-1).
+
+    `position` and `record_timestamp` (microseconds) are those of the original record, `headers` its own headers.
+    `first_failed_at` is in microseconds. `schema_id` is the writer schema as the framing names it, where it does.
+    `order_position` is the text form of the position that decides ties (MRG-2). `table` is given for a table letter: a change
+    that the changelog took and one table could not (TBL-9).
+    """
+
+    position: Position
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    reason: Reason
+    rule: str
+    detail: str
+    attempt: int
+    first_failed_at: int
+    record_timestamp: int
+    schema_id: str | None
+    ingest_batch: int
+    order_position: str
+    table: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", cut(self.detail))
+
+    @property
+    def id(self) -> str:
+        """The same for the same record, however often it is published (DLQ-1)."""
+        return letter_id(self.position, self.table)
+
+
+def letter_id(position: Position, table: str | None = None) -> str:
+    """`<topic id>-<Kafka partition>-<offset>`, with `-<table>` for a table letter (DLQ-1)."""
+    return f"{position.topic_id}{_id_tail(position.kafka_partition, position.offset, table)}"
+
+
+def dead_letter_topic(topic: str) -> str:
+    """Where the dead letters of a change topic go (DLQ-1)."""
+    return f"{topic}.dead-letters"
+
+
+def ledger_topic(topic: str) -> str:
+    """Where it is kept what was done about them (DLQ-1, DLQ-11)."""
+    return f"{topic}.dead-letters.ledger"
+
+
+def cut(detail: str) -> str:
+    """`detail` in at most `MAX_DETAIL_BYTES` of UTF-8, whole characters, with an ellipsis where something is missing (DLQ-6)."""
+    encoded = detail.encode("utf-8", "backslashreplace")
+    if len(encoded) <= MAX_DETAIL_BYTES:
+        return encoded.decode()
+    return encoded[: MAX_DETAIL_BYTES - len("…".encode())].decode("utf-8", "ignore") + "…"
+
+
+def to_headers(letter: DeadLetter) -> Headers:
+    """The headers of the letter's Kafka record: the original ones untouched, then our block.
+
+    An original header that bears one of our names is kept as well; readers take the last of a name.
+    """
+    position = letter.position
+    block = {
+        f"{CONNECT_PREFIX}topic": position.topic,
+        f"{CONNECT_PREFIX}partition": str(position.kafka_partition),
+        f"{CONNECT_PREFIX}offset": str(position.offset),
+        f"{CONNECT_PREFIX}connector.name": "lowmark",
+        f"{CONNECT_PREFIX}stage": "VALUE_CONVERTER" if letter.reason in _CONVERTER_REASONS else "TASK_PUT",
+        f"{CONNECT_PREFIX}exception.class.name": f"lowmark.{letter.reason}",
+        f"{CONNECT_PREFIX}exception.message": letter.detail,
+        f"{OWN_PREFIX}id": letter.id,
+        f"{OWN_PREFIX}reason": letter.reason.value,
+        f"{OWN_PREFIX}rule": letter.rule or None,
+        f"{OWN_PREFIX}detail": letter.detail,
+        f"{OWN_PREFIX}attempt": str(letter.attempt),
+        f"{OWN_PREFIX}first_failed_at": str(letter.first_failed_at),
+        f"{OWN_PREFIX}record_timestamp": str(letter.record_timestamp),
+        f"{OWN_PREFIX}schema_id": letter.schema_id,
+        f"{OWN_PREFIX}ingest_batch": str(letter.ingest_batch),
+        f"{OWN_PREFIX}order_position": letter.order_position,
+        f"{OWN_PREFIX}table": letter.table,
+    }
+    return letter.headers + tuple((name, text.encode()) for name, text in block.items() if text is not None)
+
+
+def from_record(
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    *,
+    at: Position | None = None,
+    record_timestamp: int = 0,
+) -> DeadLetter:
+    """The letter that `to_headers` wrote; the inverse of it.
+
+    A record that others put into the topic has no block of ours, or a damaged one: it becomes a letter of its own
+    coordinates `at` and `record_timestamp`, with the reason `REJECTED` (DLQ-1). Without `at` it is a ValueError.
+    """
+    letter = _read_block(key, value, tuple(headers))
+    if letter is not None:
+        return letter
+    if at is None:
+        raise ValueError("this record was not written as a dead letter by us: its connector.dlq headers are missing or damaged")
+    message = dict(headers).get(f"{CONNECT_PREFIX}exception.message") or b"another tool put this record here, without saying why"
+    return DeadLetter(
+        position=at,
+        key=key,
+        value=value,
+        headers=tuple(headers),
+        reason=Reason.REJECTED,
+        rule="",
+        detail=message.decode("utf-8", "replace"),
+        attempt=0,
+        first_failed_at=record_timestamp,
+        record_timestamp=record_timestamp,
+        schema_id=None,
+        ingest_batch=0,
+        order_position="",
+    )
+
+
+def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> DeadLetter | None:
+    names = [name for name, _ in headers]
+    if f"{CONNECT_PREFIX}topic" not in names:
+        return None
+    start = len(names) - 1 - names[::-1].index(f"{CONNECT_PREFIX}topic")
+    try:
+        block = {name: text.decode() for name, text in headers[start:] if text is not None}
+        topic, kafka_partition, offset = (block[f"{CONNECT_PREFIX}{name}"] for name in ("topic", "partition", "offset"))
+        own = {name.removeprefix(OWN_PREFIX): text for name, text in block.items() if name.startswith(OWN_PREFIX)}
+        table = own.get("table")
+        tail = _id_tail(int(kafka_partition), int(offset), table)
+        if not own["id"].endswith(tail):
+            return None
+        return DeadLetter(
+            position=Position(topic, own["id"].removesuffix(tail), int(kafka_partition), int(offset)),
+            key=key,
+            value=value,
+            headers=headers[:start],
+            reason=Reason(own["reason"]),
+            rule=own.get("rule", ""),
+            detail=own["detail"],
+            attempt=int(own["attempt"]),
+            first_failed_at=int(own["first_failed_at"]),
+            record_timestamp=int(own["record_timestamp"]),
+            schema_id=own.get("schema_id"),
+            ingest_batch=int(own["ingest_batch"]),
+            order_position=own["order_position"],
+            table=table,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _id_tail(kafka_partition: int, offset: int, table: str | None) -> str:
+    return f"-{kafka_partition}-{offset}" + (f"-{table}" if table is not None else "")

@@ -1,0 +1,96 @@
+"""What can go wrong around the connector, as opposed to within the data.
+
+Bad data is a value (`connector.deadletter.Rejection`), a bad situation is an exception from this module, bad code is a
+failed assertion. Every exception says the problem, the cause and the remedy, in that order, and has the numbers as
+attributes where a program might want them.
+
+    ConnectorError
+    ├── ConfigError          a setting is missing, misspelt, or not allowed (OPS-1)
+    ├── InvalidChangeError   a change that breaks a limit was about to be built (REC-14); also a ValueError
+    ├── DeliveryError        the broker did not take what was sent, or did not say so (REC-17)
+    ├── TopicError           the topic is missing, compacted, replaced, or shaped otherwise than its users need (REC-1 to REC-4)
+    ├── BrokerError          the broker cannot be reached, or the local one cannot be started
+    ├── JarError             Java is missing, or a pinned jar cannot be fetched or is not what the lock says (OPS-2)
+    ├── RegistryError        the schema registry cannot be reached, or refuses
+    ├── TableError           a Delta table at our path is not ours, or not of the declared shape (TBL-8)
+    ├── WriterConflictError  somebody else writes where only one may write, or an old state was restored (TBL-5, TBL-14)
+    └── StreamHaltedError    too much of a batch was rejected; the operator decides (DLQ-5)
+"""
+
+from __future__ import annotations
+
+
+class ConnectorError(Exception):
+    """A situation that the connector cannot mend by itself.
+
+    `problem`, `cause` and `remedy` are sentences without a final full stop; `str()` joins what there is of them.
+    """
+
+    def __init__(self, problem: str, cause: str = "", remedy: str = "") -> None:
+        super().__init__(problem, cause, remedy)
+        self.problem = problem
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return ". ".join(part for part in (self.problem, self.cause, self.remedy) if part)
+
+
+class ConfigError(ConnectorError):
+    """A setting is missing, misspelt, or has a value that is not allowed. `problem` names the setting and its value."""
+
+
+class InvalidChangeError(ConnectorError, ValueError):
+    """A value breaks a limit of REC-14 or a rule of REC-9 or REC-16.
+
+    `rule` is the name of the broken rule (of `connector.model.Rule`, or `INVALID_SEQUENCE_NUMBER`, or `UNENCODABLE`), `field`
+    the Avro field, `limit` what is allowed, and `value` what was given, shortened for display.
+    """
+
+    def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
+        shown = repr(value)
+        self.rule = rule
+        self.field = field
+        self.limit = limit
+        self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        super().__init__(f"{field} is {self.value}, but must be {limit}")
+
+
+class DeliveryError(ConnectorError):
+    """Records were not delivered, or nobody knows whether they were. `undelivered` counts them."""
+
+    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, undelivered: int = 0) -> None:
+        super().__init__(problem, cause, remedy)
+        self.undelivered = undelivered
+
+
+class TopicError(ConnectorError):
+    """A topic is missing, compacted, was replaced, or is not what its users need."""
+
+
+class BrokerError(ConnectorError):
+    """A broker cannot be reached, or the local one cannot be started."""
+
+
+class JarError(ConnectorError):
+    """Java is missing or too old, or a pinned jar cannot be fetched or is not the one that was pinned."""
+
+
+class RegistryError(ConnectorError):
+    """The schema registry cannot be reached, or gave an answer that is none."""
+
+
+class TableError(ConnectorError):
+    """A Delta table is not ours, or not of the declared shape."""
+
+
+class WriterConflictError(ConnectorError):
+    """Another writer was at work, or an older state was restored below us. Nothing was written."""
+
+
+class StreamHaltedError(ConnectorError):
+    """The share of rejected records in a batch was above the limit. `reason` is the most frequent one."""
+
+    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, reason: str = "") -> None:
+        super().__init__(problem, cause, remedy)
+        self.reason = reason

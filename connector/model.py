@@ -1,0 +1,380 @@
+"""The records of a change stream, as values that cannot be illegal.
+
+A change stream carries three kinds of record: a `DataChange` (all entries written to one row at one commit), a
+`Heartbeat` (no data, but progress) and `ChildPartitions` (a stream partition ended, these follow). Each is a frozen
+dataclass whose constructor checks every limit of REC-14 that needs no setting, and raises `InvalidChangeError`, which
+names the rule, the field, the limit and the value. Whoever holds a value of this module holds a legal one.
+
+Timestamps are integer microseconds since 1970-01-01 UTC. Attributes are named as the fields of the Avro schema.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from connector.errors import InvalidChangeError
+
+CONTROL_KEY: Final = b"\x00connector.control"
+"""The Kafka key of heartbeats and child partitions; no row may have it (REC-3)."""
+
+SERVER_TIME: Final = -1
+"""As a cell timestamp: "the time of the commit". Replaced when the change is built; never on the wire (REC-14)."""
+
+MAX_TIMESTAMP: Final = 253402300799999999
+"""The last microsecond of the year 9999."""
+
+MAX_ROW_KEY_BYTES: Final = 4096
+MAX_QUALIFIER_BYTES: Final = 16 * 1024
+MAX_ENTRIES: Final = 100_000
+MAX_STREAM_PARTITION_BYTES: Final = 1024
+MAX_RESUME_TOKEN_BYTES: Final = 64 * 1024
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
+FAMILY_PATTERN: Final = r"[-_.a-zA-Z0-9]{1,64}"
+TABLE_PATTERN: Final = r"[-_.a-zA-Z0-9]{1,128}"
+SEQUENCE_NUMBER_PATTERN: Final = r"[0-9A-Fa-f]{1,16}(/[0-9A-Fa-f]{1,16}){0,3}"
+
+family_matches = re.compile(FAMILY_PATTERN).fullmatch
+table_matches = re.compile(TABLE_PATTERN).fullmatch
+sequence_number_matches = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
+
+
+UNENCODABLE: Final = "UNENCODABLE"
+"""The rule that an `InvalidChangeError` names for a value that the wire format has no room for. No decoded record can break it."""
+
+
+class Rule(StrEnum):
+    """The rules a decoded record can break under `Reason.INVALID`: a closed list (REC-14, REC-16).
+
+    The order is the order in which they are judged: of several broken rules the first is named, here and in the JVM.
+    """
+
+    BRANCHES = "BRANCHES"
+    STREAM_PARTITION = "STREAM_PARTITION"
+    KAFKA_PARTITIONS = "KAFKA_PARTITIONS"
+    TABLE = "TABLE"
+    ROW_KEY = "ROW_KEY"
+    COMMIT_TIMESTAMP = "COMMIT_TIMESTAMP"
+    SOURCE_CLUSTER_ID = "SOURCE_CLUSTER_ID"
+    RESUME_TOKEN = "RESUME_TOKEN"  # noqa: S105
+    ESTIMATED_LOW_WATERMARK = "ESTIMATED_LOW_WATERMARK"
+    TRANSACTION = "TRANSACTION"
+    ENTRY_COUNT = "ENTRY_COUNT"
+    FAMILY = "FAMILY"
+    QUALIFIER = "QUALIFIER"
+    CELL_TIMESTAMP = "CELL_TIMESTAMP"
+    CELL_RANGE = "CELL_RANGE"
+    HEARTBEAT_TIMESTAMP = "HEARTBEAT_TIMESTAMP"
+    START_TIMESTAMP = "START_TIMESTAMP"
+    CHILDREN = "CHILDREN"
+
+
+class ChangeType(StrEnum):
+    """Who made a change: a writer, or the source's garbage collection (REC-9)."""
+
+    USER = "USER"
+    GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
+
+
+class ModType(StrEnum):
+    """What a source with row images says it did to the row."""
+
+    INSERT = "INSERT"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class SetCell:
+    """Write one cell. `cell_timestamp` is at least 0, or `SERVER_TIME`."""
+
+    family: str
+    qualifier: bytes
+    value: bytes
+    cell_timestamp: int = SERVER_TIME
+
+    def __post_init__(self) -> None:
+        _check_family(self.family)
+        _check_qualifier(self.qualifier)
+        _check_bytes("value", self.value)
+        if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
+            raise InvalidChangeError(
+                Rule.CELL_TIMESTAMP, "cell_timestamp", "from 0 to 2^63 - 1, or -1 for the commit's", self.cell_timestamp
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCells:
+    """Delete the cells of one column whose timestamps lie in `[range_start, range_end)`; a `range_end` of 0 is unbounded (REC-7)."""
+
+    family: str
+    qualifier: bytes
+    range_start: int = 0
+    range_end: int = 0
+
+    def __post_init__(self) -> None:
+        _check_family(self.family)
+        _check_qualifier(self.qualifier)
+        if not (0 <= self.range_start < self.range_end <= MAX_LONG or (self.range_end == 0 <= self.range_start <= MAX_LONG)):
+            raise InvalidChangeError(
+                Rule.CELL_RANGE,
+                "range_start, range_end",
+                "at least 0, the start below the end unless the end is 0",
+                (self.range_start, self.range_end),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFamily:
+    """Delete all cells of one family. The deletion of a row is one of these for each family that holds data (REC-6)."""
+
+    family: str
+
+    def __post_init__(self) -> None:
+        _check_family(self.family)
+
+
+Entry = SetCell | DeleteCells | DeleteFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The source's transaction that a change belongs to. `record_sequence` is unique in it, rising, not contiguous."""
+
+    server_transaction_id: str
+    record_sequence: int = 0
+    is_last_record_in_transaction_in_partition: bool = False
+    number_of_records_in_transaction: int = 1
+    number_of_partitions_in_transaction: int = 1
+    transaction_tag: str = ""
+    is_system_transaction: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.record_sequence <= MAX_LONG:
+            raise InvalidChangeError(Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence)
+        _check_text("server_transaction_id", self.server_transaction_id)
+        _check_text("transaction_tag", self.transaction_tag)
+        _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
+        _check_int("number_of_partitions_in_transaction", self.number_of_partitions_in_transaction)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A column as the source declares it; `ordinal_position` counts from 1."""
+
+    name: str
+    type: str
+    is_primary_key: bool = False
+    ordinal_position: int = 0
+
+    def __post_init__(self) -> None:
+        _check_text("name", self.name)
+        _check_text("type", self.type)
+        _check_int("ordinal_position", self.ordinal_position)
+
+
+@dataclass(frozen=True, slots=True)
+class OldCell:
+    """A cell as it was before the change, where the source knows (REC-8)."""
+
+    family: str
+    qualifier: bytes
+    value: bytes
+    cell_timestamp: int = 0
+
+    def __post_init__(self) -> None:
+        _check_text("family", self.family)
+        _check_bytes("qualifier", self.qualifier)
+        _check_bytes("value", self.value)
+        _check_long("cell_timestamp", self.cell_timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """What a source with row images tells beside the entries. Nothing of it takes part in merging (REC-8)."""
+
+    mod_type: ModType
+    value_capture_type: str = ""
+    column_types: tuple[ColumnType, ...] = ()
+    old_cells: tuple[OldCell, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_text("value_capture_type", self.value_capture_type)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataChange:
+    """All entries written to one row at one commit: applied whole, in order, or not at all (REC-6).
+
+    `tie_breaker` decides between equal commit timestamps, the larger wins. `estimated_low_watermark` is 0 where the
+    source makes no claim. Cells with the timestamp `SERVER_TIME` get the commit timestamp. Raises `InvalidChangeError`.
+    """
+
+    stream_partition: str
+    table: str
+    row_key: bytes
+    commit_timestamp: int
+    entries: tuple[Entry, ...]
+    change_type: ChangeType = ChangeType.USER
+    source_cluster_id: str = "default"
+    tie_breaker: int = 0
+    resume_token: bytes = b""
+    estimated_low_watermark: int = 0
+    transaction: Transaction | None = None
+    change_sequence_number: str | None = None
+    row_image: RowImage | None = None
+
+    def __post_init__(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        if not table_matches(self.table):
+            raise InvalidChangeError(Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", self.table)
+        _check_bytes("row_key", self.row_key)
+        if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
+            raise InvalidChangeError(
+                Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records", self.row_key
+            )
+        _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
+        if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
+            raise InvalidChangeError(
+                Rule.SOURCE_CLUSTER_ID,
+                "source_cluster_id",
+                "given for USER, empty for GARBAGE_COLLECTION",
+                (self.change_type.value, self.source_cluster_id),
+            )
+        _check_text("source_cluster_id", self.source_cluster_id)
+        _check_long("tie_breaker", self.tie_breaker)
+        _check_resume_token(self.resume_token)
+        if not 0 <= self.estimated_low_watermark <= MAX_LONG:
+            raise InvalidChangeError(
+                Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", "from 0 to 2^63 - 1", self.estimated_low_watermark
+            )
+        if not 1 <= len(self.entries) <= MAX_ENTRIES:
+            raise InvalidChangeError(Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(self.entries))
+        if any(type(entry) is SetCell and entry.cell_timestamp == SERVER_TIME for entry in self.entries):
+            object.__setattr__(self, "entries", tuple(self._stamped(entry) for entry in self.entries))
+        if self.change_sequence_number is not None and not sequence_number_matches(self.change_sequence_number):
+            raise InvalidChangeError(
+                "INVALID_SEQUENCE_NUMBER",
+                "change_sequence_number",
+                "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
+                self.change_sequence_number,
+            )
+
+    def _stamped(self, entry: Entry) -> Entry:
+        if isinstance(entry, SetCell) and entry.cell_timestamp == SERVER_TIME:
+            return replace(entry, cell_timestamp=self.commit_timestamp)
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Every change of the stream partition with a commit timestamp up to and including `timestamp` has been delivered."""
+
+    stream_partition: str
+    timestamp: int
+    resume_token: bytes = b""
+
+    def __post_init__(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        _check_timestamp(Rule.HEARTBEAT_TIMESTAMP, "timestamp", self.timestamp)
+        _check_resume_token(self.resume_token)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPartition:
+    """One child: its token, the parents it continues (none for a root's child), and its key range where the source has one."""
+
+    token: str
+    parent_partition_tokens: tuple[str, ...] = ()
+    start_key: bytes | None = None
+    end_key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPartitions:
+    """The stream partition ended, and these go on from `start_timestamp`; without parents, an announcement (WMK-6, WMK-7)."""
+
+    stream_partition: str
+    start_timestamp: int
+    record_sequence: int
+    children: tuple[ChildPartition, ...]
+
+    def __post_init__(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        _check_timestamp(Rule.START_TIMESTAMP, "start_timestamp", self.start_timestamp)
+        _check_long("record_sequence", self.record_sequence)
+        for child in self.children:
+            for token in (child.token, *child.parent_partition_tokens):
+                _check_text("token", token)
+                if not 1 <= len(token.encode()) <= MAX_STREAM_PARTITION_BYTES:
+                    raise InvalidChangeError(Rule.CHILDREN, "children", f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text", token)
+            if child.start_key is not None and child.end_key is not None and child.start_key >= child.end_key:
+                raise InvalidChangeError(
+                    Rule.CHILDREN, "children", "key ranges that start before they end", (child.start_key, child.end_key)
+                )
+
+
+Record = DataChange | Heartbeat | ChildPartitions
+
+
+def kafka_key(record: Record) -> bytes:
+    """The Kafka key of a record: the row key of a change, `CONTROL_KEY` of the others (REC-1, REC-3)."""
+    return record.row_key if isinstance(record, DataChange) else CONTROL_KEY
+
+
+def _check_family(family: str) -> None:
+    if not family_matches(family):
+        raise InvalidChangeError(Rule.FAMILY, "family", "1 to 64 of the characters - _ . a-z A-Z 0-9", family)
+
+
+def _check_qualifier(qualifier: bytes) -> None:
+    _check_bytes("qualifier", qualifier)
+    if len(qualifier) > MAX_QUALIFIER_BYTES:
+        raise InvalidChangeError(Rule.QUALIFIER, "qualifier", f"at most {MAX_QUALIFIER_BYTES} bytes", qualifier)
+
+
+def _check_stream_partition(stream_partition: str) -> None:
+    _check_text("stream_partition", stream_partition)
+    if not 1 <= len(stream_partition.encode()) <= MAX_STREAM_PARTITION_BYTES:
+        raise InvalidChangeError(
+            Rule.STREAM_PARTITION, "stream_partition", f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text", stream_partition
+        )
+
+
+def _check_resume_token(resume_token: bytes) -> None:
+    _check_bytes("resume_token", resume_token)
+    if len(resume_token) > MAX_RESUME_TOKEN_BYTES:
+        raise InvalidChangeError(Rule.RESUME_TOKEN, "resume_token", f"at most {MAX_RESUME_TOKEN_BYTES} bytes", resume_token)
+
+
+def _check_timestamp(rule: Rule, field: str, timestamp: int) -> None:
+    if not isinstance(timestamp, int) or not 1 <= timestamp <= MAX_TIMESTAMP:
+        raise InvalidChangeError(rule, field, f"microseconds from 1 to {MAX_TIMESTAMP}", timestamp)
+
+
+def _check_bytes(field: str, value: bytes) -> None:
+    if not isinstance(value, bytes):
+        raise InvalidChangeError(UNENCODABLE, field, "bytes", value)
+
+
+def _check_text(field: str, text: str) -> None:
+    """Lone surrogates, which Python smuggles into text read from file systems, have no UTF-8."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidChangeError(UNENCODABLE, field, "text that can be written as UTF-8", text) from None
+
+
+def _check_int(field: str, number: int) -> None:
+    if not -MAX_INT - 1 <= number <= MAX_INT:
+        raise InvalidChangeError(UNENCODABLE, field, "from -2^31 to 2^31 - 1", number)
+
+
+def _check_long(field: str, number: int) -> None:
+    if not -MAX_LONG - 1 <= number <= MAX_LONG:
+        raise InvalidChangeError(UNENCODABLE, field, "from -2^63 to 2^63 - 1", number)

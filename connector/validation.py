@@ -1,0 +1,109 @@
+"""May this Kafka record be applied? The whole answer, in one place.
+
+`judge` is **the** definition of what is rejected and why. The pipeline asks the same questions in the JVM, in one pass
+(TBL-2); a test holds that form to this one. Of several faults the first of this order is named:
+
+     1  TOO_LARGE                     key and value together have more bytes than `max_record_bytes`
+     2  UNKNOWN_FRAMING               no value, an empty one, or other first bytes than the two framings have (REC-11)
+     3  UNKNOWN_SCHEMA                neither shipped nor known to the registry, or not readable as a ChangeRecord
+     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, lengths beyond 16 MiB (REC-13, `connector.decoder`)
+     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of `model.Rule` (REC-14, REC-16, `connector.rules`)
+     6  UNKNOWN_ENTRY                 an entry of a kind that this release does not know
+     7  INVALID                       rules FAMILY to CHILDREN
+     8  INVALID_SEQUENCE_NUMBER       one is given, but it is none (REC-10)
+     9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY` (REC-1, REC-3)
+    10  COMMIT_TIMESTAMP_IN_FUTURE,   a time lies more than `max_clock_skew_s` ahead of the record's arrival (REC-15)
+        WATERMARK_IN_FUTURE
+    11  UNKNOWN_TABLE                 the stream is set to reject changes of tables that nobody declared
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connector.codec import ChangeRecord, Schemas, decode
+from connector.deadletter import Headers, Position, Reason, Rejection
+from connector.errors import ConfigError
+from connector.model import DataChange, Heartbeat, Record, kafka_key
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits that a stream may set for itself.
+
+    `max_clock_skew_s`: clocks that are kept by NTP differ by milliseconds, virtual machines that were paused by minutes.
+    `max_record_bytes`: of key and value together; never above what the topic takes (checked where the topic is known).
+    """
+
+    max_clock_skew_s: int = 300
+    max_record_bytes: int = 10_000_000
+
+    def __post_init__(self) -> None:
+        if self.max_clock_skew_s < 0:
+            raise ConfigError(f"max_clock_skew is {self.max_clock_skew_s} s", "A skew is a duration", "Give 0 seconds or more")
+        if self.max_record_bytes < 1:
+            raise ConfigError(f"max_record_bytes is {self.max_record_bytes}", "No record is that small", "Give at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record as it came from Kafka. `record_timestamp` is its arrival in microseconds."""
+
+    position: Position
+    record_timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def judge(
+    record: KafkaRecord, *, schemas: Schemas, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None
+) -> ChangeRecord | Rejection:
+    """What the record says, or the first reason why it cannot be applied, in the order of the list above. Never raises.
+
+    `kafka_partitions` is how many the topic has now; `tables` are the source tables that are declared, None if changes of
+    undeclared ones are kept.
+    """
+    size = len(record.key or b"") + len(record.value or b"")
+    if size > limits.max_record_bytes:
+        return Rejection(Reason.TOO_LARGE, f"key and value have {size} bytes, the limit is {limits.max_record_bytes}")
+    decoded = decode(record.value, schemas, kafka_partitions=kafka_partitions)
+    if isinstance(decoded, Rejection):
+        return decoded
+    return (
+        _judge_key(record, decoded.record)
+        or _judge_clock(record, decoded.record, limits)
+        or _judge_table(decoded.record, tables)
+        or decoded
+    )
+
+
+def _judge_key(record: KafkaRecord, decoded: Record) -> Rejection | None:
+    expected = kafka_key(decoded)
+    if record.key == expected:
+        return None
+    given = "null" if record.key is None else f"{len(record.key)} bytes beginning with {record.key[:32].hex() or 'nothing'}"
+    what = "the row key" if isinstance(decoded, DataChange) else "the key of control records"
+    return Rejection(
+        Reason.KEY_MISMATCH, f"the Kafka key is {given}, {what} has {len(expected)} bytes beginning with {expected[:32].hex()}"
+    )
+
+
+def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Rejection | None:
+    if isinstance(decoded, DataChange):
+        reason, field, claimed = Reason.COMMIT_TIMESTAMP_IN_FUTURE, "commit_timestamp", decoded.commit_timestamp
+    elif isinstance(decoded, Heartbeat):
+        reason, field, claimed = Reason.WATERMARK_IN_FUTURE, "timestamp", decoded.timestamp
+    else:
+        reason, field, claimed = Reason.WATERMARK_IN_FUTURE, "start_timestamp", decoded.start_timestamp
+    ahead = claimed - record.record_timestamp
+    if ahead <= limits.max_clock_skew_s * 1_000_000:
+        return None
+    arrival = f"{ahead} µs after the record's arrival at {record.record_timestamp}"
+    return Rejection(reason, f"{field} is {claimed}, {arrival}; {limits.max_clock_skew_s} s are allowed")
+
+
+def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | None:
+    if tables is None or not isinstance(decoded, DataChange) or decoded.table in tables:
+        return None
+    return Rejection(Reason.UNKNOWN_TABLE, f"no table of the stream has the source table {decoded.table}")
