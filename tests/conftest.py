@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from tests import machine
 
 settings.register_profile("default", print_blob=True, derandomize=False, deadline=None)
-settings.register_profile("nightly", parent=settings.get_profile("default"), max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("nightly", settings.get_profile("default"), max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 SUITES_ON_THE_JVM = ("spark", "integration", "faults", "e2e")

@@ -30,7 +30,7 @@ def why_no_docker() -> str:
     if shutil.which("docker") is None:
         return "no Docker engine answers (no `docker` on the path)"
     try:
-        answer = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=False, timeout=20)
+        answer = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, check=False, timeout=20)
     except subprocess.TimeoutExpired:
         return "no Docker engine answers (`docker version` did not end within 20 s)"
     return "" if answer.returncode == 0 else "no Docker engine answers"

@@ -1,0 +1,101 @@
+"""The commands: the only place that reads the user's files, the environment and argv (OPS-10).
+
+    terminal    what a person sees: data on standard output, talk on standard error, nothing unescaped
+    settings    connector.toml and the environment, as a `ConnectorConfig`
+    …           one module for each command, imported when it is called
+
+A module of a command has it as `command`. `connector --help` imports none of them: name and summary of each stand here, so
+that it answers at once and on a machine that lacks Kafka's client or Spark.
+
+Exit codes: 0 done, 1 a problem with the world (problem, cause and remedy on standard error), 2 a wrong call, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from connector.errors import ConnectorError
+
+COMMANDS: Final = {
+    "broker": ("broker", "Start or stop a local Kafka broker, for development."),
+    "dead-letters": ("dead_letters", "List and explain what was rejected."),
+    "demo": ("demo", "Real changes, end to end, compared with an independent truth."),
+    "publish": ("publish", "Publish changes written as JSON, one object a line."),
+    "read": ("read", "Read a table."),
+    "run": ("run", "Ingest all streams and apply them to their tables."),
+    "tail": ("tail", "Show the records of a stream, one JSON object a line."),
+    "topic": ("topic", "Create the topics of a stream."),
+    "validate": ("validate", "Check the configuration against a running Kafka; starts nothing."),
+}
+"""Command -> its module in this package, and the summary that `--help` shows."""
+
+
+class Commands(click.Group):
+    """The group of all commands, each imported when it is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, click's signature
+        """The names of the commands whose modules are installed."""
+        return [name for name, (module, _) in sorted(COMMANDS.items()) if importlib.util.find_spec(f"connector.cli.{module}")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now, or None."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"connector.cli.{COMMANDS[cmd_name][0]}").command
+        assert isinstance(command, click.Command), f"connector.cli.{COMMANDS[cmd_name][0]} has no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the summaries without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="The configuration; connector.toml in this folder if not given."
+)
+@click.version_option(package_name="lowmark", prog_name="connector")
+@click.pass_context
+def cli(ctx: click.Context, config_file: Path | None) -> None:
+    """Carry changes over Kafka into tables that people can trust.
+
+    Standard output is data, standard error is talk. Exit code 0: done; 1: a problem with the world; 2: a wrong call.
+    """
+    ctx.obj = config_file
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `connector` program: run one command, then exit. Never returns."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code. What is wrong with the world or the call is said on standard error, without a traceback."""
+    try:
+        code = cli.main(list(arguments), prog_name="connector", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ConnectorError as error:
+        from connector.cli import terminal
+
+        terminal.show_error(error)
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return 130
+    return code if isinstance(code, int) else 0

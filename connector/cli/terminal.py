@@ -1,0 +1,102 @@
+"""What a person or a program sees: data on standard output, talk on standard error.
+
+Whatever came from outside (a record, a header, an answer of a server) goes through `escaped` before it reaches a terminal
+(DLQ-9): control characters, and those that turn the direction of writing, would let a record rewrite the screen.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from connector.errors import ConnectorError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""`text` with everything that does not print as itself as `\\xNN`, `\\uNNNN` or `\\UNNNNNNNN`, but for the characters in `keep`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        c if c in keep or unicodedata.category(c) not in _UNSAFE_CATEGORIES else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def shown_bytes(data: bytes | None, limit: int = 64) -> str:
+    r"""Bytes for a person: text where they are UTF-8, each byte that is not as `\\xNN`, cut at `limit` characters."""
+    if data is None:
+        return "(none)"
+    text = escaped(data[: 4 * limit].decode("utf-8", "backslashreplace"))
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def say(message: str) -> None:
+    """Talk: one line on standard error."""
+    click.echo(escaped(message, keep="\n"), err=True)
+
+
+def out(line: str) -> None:
+    """Data: one line on standard output, as it is. The caller has made sure that it holds no raw bytes from outside."""
+    sys.stdout.write(line)
+    sys.stdout.write("\n")
+
+
+def show_error(error: ConnectorError) -> None:
+    """Problem, cause and remedy, on standard error."""
+    say(f"error: {error.problem}")
+    for name, text in (("cause", error.cause), ("remedy", error.remedy)):
+        if text:
+            say(f"{name + ':':<7}{text}" if name == "remedy" else f"{name}: {text}")
+
+
+def a_person_watches(stream: TextIO | None = None) -> bool:
+    """Whether talk goes to a terminal, so that progress is of use."""
+    return (stream or sys.stderr).isatty()
+
+
+def console() -> Console:
+    """Where tables for people go: standard output, in the width of the terminal, or as wide as they are where a program reads."""
+    from rich.console import Console
+
+    return Console(
+        markup=False, highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200
+    )
+
+
+def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
+    """An empty table with these columns, those in `right` flush right. Cells are plain text: escape what comes from outside."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+class Progress:
+    """A count that is renewed on one line while a person watches, at most ten times a second; nothing where a program does."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._watched = a_person_watches()
+        self._next = 0.0
+
+    def show(self, count: int, now: float) -> None:
+        """Show `count`, if it is time. `now` is a monotonic clock's, in seconds."""
+        if self._watched and now >= self._next:
+            self._next = now + 0.1
+            click.echo(f"\r{count:,} {self._what}", err=True, nl=False)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._watched:
+            click.echo("\r\x1b[K", err=True, nl=False)
