@@ -23,6 +23,7 @@ from fastavro.schema import SchemaParseException, UnknownType, fingerprint, pars
 
 from connector.deadletter import Reason, Rejection
 from connector.decoder import DamagedError, Reader, UnreadableSchemaError, compile_reader
+from connector.encoder import encode_body
 from connector.model import DataChange, DeleteCells, DeleteFamily, Entry, Heartbeat, Record, SetCell
 from connector.rules import to_record
 
@@ -126,7 +127,7 @@ def frame(body: bytes, schema_id: int | None) -> bytes:
 def encode(record: Record, kafka_partitions: int) -> bytes:
     """The Avro body of a record, in the newest schema, without framing."""
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
-    return encode_with_fastavro(record, kafka_partitions)
+    return encode_body(record, kafka_partitions)
 
 
 def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:

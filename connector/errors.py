@@ -7,6 +7,7 @@ attributes where a program might want them.
     ConnectorError
     ├── ConfigError          a setting is missing, misspelt, or not allowed (OPS-1)
     ├── InvalidChangeError   a change that breaks a limit was about to be built (REC-14); also a ValueError
+    ├── JsonViewError        a line of JSON is no record (REC-22)
     ├── DeliveryError        the broker did not take what was sent, or did not say so (REC-17)
     ├── TopicError           the topic is missing, compacted, replaced, or shaped otherwise than its users need (REC-1 to REC-4)
     ├── BrokerError          the broker cannot be reached, or the local one cannot be started
@@ -54,6 +55,14 @@ class InvalidChangeError(ConnectorError, ValueError):
         self.limit = limit
         self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
         super().__init__(f"{field} is {self.value}, but must be {limit}")
+
+
+class JsonViewError(ConnectorError):
+    """A line of JSON is no record. `field` is the path of the field that is wrong, empty for the line as a whole."""
+
+    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, field: str = "") -> None:
+        super().__init__(problem, cause, remedy)
+        self.field = field
 
 
 class DeliveryError(ConnectorError):

@@ -11,7 +11,7 @@ Timestamps are integer microseconds since 1970-01-01 UTC. Attributes are named a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -252,6 +252,7 @@ class DataChange:
             raise InvalidChangeError(
                 Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", "from 0 to 2^63 - 1", self.estimated_low_watermark
             )
+        object.__setattr__(self, "entries", tuple(self.entries))  # a list is as good, but could be changed later
         if not 1 <= len(self.entries) <= MAX_ENTRIES:
             raise InvalidChangeError(Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(self.entries))
         if any(type(entry) is SetCell and entry.cell_timestamp == SERVER_TIME for entry in self.entries):
@@ -266,7 +267,7 @@ class DataChange:
 
     def _stamped(self, entry: Entry) -> Entry:
         if isinstance(entry, SetCell) and entry.cell_timestamp == SERVER_TIME:
-            return replace(entry, cell_timestamp=self.commit_timestamp)
+            return SetCell(entry.family, entry.qualifier, entry.value, self.commit_timestamp)
         return entry
 
 
