@@ -113,14 +113,14 @@ class LastError:
         self.text, self.all_down = "", False
 
 
-def producer(kafka: KafkaConfig, errors: LastError, **further: str) -> Producer:
+def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> Producer:
     """An idempotent producer with Java's partitioner. Nothing has been asked of the brokers yet."""
-    return _build(Producer, _settings(kafka, _PRODUCER | further, _CONSUMER_ONLY), errors)
+    return _build(Producer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
 
 
-def consumer(kafka: KafkaConfig, errors: LastError, **further: Any) -> Consumer:
+def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) -> Consumer:
     """A consumer that reads committed transactions only, and never jumps over records that are gone."""
-    return _build(Consumer, _settings(kafka, _CONSUMER | further, _PRODUCER_ONLY), errors)
+    return _build(Consumer, _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY), errors)
 
 
 def admin(kafka: KafkaConfig, errors: LastError | None = None) -> AdminClient:
