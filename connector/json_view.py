@@ -80,15 +80,36 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
     if isinstance(record, DataChange):
         view["data_change"] = _view_of_change(record)
     elif isinstance(record, Heartbeat):
-        view["heartbeat"] = {"timestamp": _view_of_time(record.timestamp)} | _optional(resume_token=_view_of_bytes(record.resume_token))
+        view["heartbeat"] = {"timestamp": view_of_time(record.timestamp)} | _optional(resume_token=view_of_bytes(record.resume_token))
     else:
         view["child_partitions"] = {
-            "start_timestamp": _view_of_time(record.start_timestamp),
+            "start_timestamp": view_of_time(record.start_timestamp),
             "record_sequence": record.record_sequence,
             "children": [_view_of_child(child) for child in record.children],
         }
-    line = json.dumps(view, ensure_ascii=False)
+    return to_line(view)
+
+
+def to_line(view: Json) -> str:
+    """Any view as one line of JSON, without a line end, of printable characters only."""
+    line = json.dumps(view, ensure_ascii=False, allow_nan=False)
     return line if line.isprintable() else "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
+def view_of_bytes(value: bytes) -> str | Json:
+    """Text where the bytes are UTF-8 of printable characters only, else `{"base64": "…"}`."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    return text if text.isprintable() else {"base64": base64.b64encode(value).decode()}
+
+
+def view_of_time(timestamp: int) -> str | int:
+    """ISO 8601 in UTC with six decimals from 1970 to 9999, else the microseconds as they are."""
+    if not 0 <= timestamp <= MAX_TIMESTAMP:
+        return timestamp
+    return (_EPOCH + timestamp * _MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_json(line: str) -> JsonRecord:
@@ -115,36 +136,22 @@ def _optional(**fields: object) -> Json:
     return {name: value for name, value in fields.items() if value}
 
 
-def _view_of_bytes(value: bytes) -> str | Json:
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    return text if text.isprintable() else {"base64": base64.b64encode(value).decode()}
-
-
-def _view_of_time(timestamp: int) -> str | int:
-    if not 0 <= timestamp <= MAX_TIMESTAMP:
-        return timestamp
-    return (_EPOCH + timestamp * _MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _view_of_time_unless_0(timestamp: int) -> str | int:
-    return timestamp and _view_of_time(timestamp)
+def _time_unless_0(timestamp: int) -> str | int:
+    return timestamp and view_of_time(timestamp)
 
 
 def _view_of_change(change: DataChange) -> Json:
     view: Json = {
         "table": change.table,
-        "row_key": _view_of_bytes(change.row_key),
-        "commit_timestamp": _view_of_time(change.commit_timestamp),
+        "row_key": view_of_bytes(change.row_key),
+        "commit_timestamp": view_of_time(change.commit_timestamp),
         "change_type": change.change_type.value,
         "source_cluster_id": change.source_cluster_id,
     }
     view |= _optional(
         tie_breaker=change.tie_breaker,
-        resume_token=_view_of_bytes(change.resume_token),
-        estimated_low_watermark=_view_of_time_unless_0(change.estimated_low_watermark),
+        resume_token=view_of_bytes(change.resume_token),
+        estimated_low_watermark=_time_unless_0(change.estimated_low_watermark),
     )
     view["entries"] = [_view_of_entry(entry) for entry in change.entries]
     if change.transaction is not None:
@@ -159,11 +166,11 @@ def _view_of_change(change: DataChange) -> Json:
 def _view_of_entry(entry: Entry) -> Json:
     match entry:
         case SetCell(family, qualifier, value, cell_timestamp):
-            view: Json = {"kind": "SET_CELL", "family": family, "qualifier": _view_of_bytes(qualifier)}
-            return view | {"cell_timestamp": _view_of_time(cell_timestamp), "value": _view_of_bytes(value)}
+            view: Json = {"kind": "SET_CELL", "family": family, "qualifier": view_of_bytes(qualifier)}
+            return view | {"cell_timestamp": view_of_time(cell_timestamp), "value": view_of_bytes(value)}
         case DeleteCells(family, qualifier, start, end):
-            view = {"kind": "DELETE_CELLS", "family": family, "qualifier": _view_of_bytes(qualifier)}
-            return view | _optional(range_start=_view_of_time_unless_0(start), range_end=_view_of_time_unless_0(end))
+            view = {"kind": "DELETE_CELLS", "family": family, "qualifier": view_of_bytes(qualifier)}
+            return view | _optional(range_start=_time_unless_0(start), range_end=_time_unless_0(end))
         case DeleteFamily(family):
             return {"kind": "DELETE_FAMILY", "family": family}
 
@@ -181,8 +188,8 @@ def _view_of_row_image(image: RowImage) -> Json:
         for column in image.column_types
     ]
     cells = [
-        {"family": cell.family, "qualifier": _view_of_bytes(cell.qualifier), "value": _view_of_bytes(cell.value)}
-        | _optional(cell_timestamp=_view_of_time_unless_0(cell.cell_timestamp))
+        {"family": cell.family, "qualifier": view_of_bytes(cell.qualifier), "value": view_of_bytes(cell.value)}
+        | _optional(cell_timestamp=_time_unless_0(cell.cell_timestamp))
         for cell in image.old_cells
     ]
     view: Json = {"mod_type": image.mod_type.value}
@@ -192,7 +199,7 @@ def _view_of_row_image(image: RowImage) -> Json:
 def _view_of_child(child: ChildPartition) -> Json:
     view: Json = {"token": child.token} | _optional(parent_partition_tokens=list(child.parent_partition_tokens))
     keys = {"start_key": child.start_key, "end_key": child.end_key}
-    return view | {name: _view_of_bytes(key) for name, key in keys.items() if key is not None}
+    return view | {name: view_of_bytes(key) for name, key in keys.items() if key is not None}
 
 
 # Reading
