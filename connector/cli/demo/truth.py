@@ -13,18 +13,21 @@ import subprocess
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 from typing import IO, TYPE_CHECKING, Final
 
 from connector.cli.demo.bank import Close, Open, Operation, Transfer
 from connector.errors import ConnectorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 _LAST_SECOND: Final = 253402300799  # of the year 9999
 _BLANKS: Final = b" \t\r\n"  # what git calls white space
 _TREES_KEPT: Final = 20_000
+_AT_ONCE: Final = 100  # requests under way: few enough that git never waits for us to read while we still write
 
 Row = dict[str, object]
 _Tree = dict[bytes, tuple[str, bytes]]  # name -> mode in git's canonical form, object id
@@ -88,22 +91,20 @@ def _list_tree(folder: Path, head: str) -> Iterator[tuple[bytes, _Listed]]:
 
 def _last_commits(folder: Path, head: str, objects: _Objects, remaining: set[bytes]) -> Iterator[tuple[bytes, str]]:
     """Each path with the newest commit, along first parents, that made it what it is at the one before."""
+    newer: tuple[str, bytes] | None = None
     with _plumbing(folder, ["rev-list", "--first-parent", head]) as (_, ids):
-        newer: str | None = None
-        for line in ids:
-            older = line.decode("ascii").strip()
-            if newer is not None:
-                yield from _settle(objects, newer, older, remaining)
-            if not remaining:
-                return
-            newer = older
+        while remaining and (commits := [line.decode("ascii").strip() for line in islice(ids, _AT_ONCE)]):
+            for commit, tree in zip(commits, objects.roots(commits), strict=True):
+                if newer is not None:
+                    yield from _settle(objects, newer, tree, remaining)
+                newer = commit, tree
         if newer is not None:
             yield from _settle(objects, newer, None, remaining)
 
 
-def _settle(objects: _Objects, commit: str, parent: str | None, remaining: set[bytes]) -> Iterator[tuple[bytes, str]]:
-    before = None if parent is None else objects.tree_of(parent)
-    for path in _changed_paths(objects, objects.tree_of(commit), before):
+def _settle(objects: _Objects, newer: tuple[str, bytes], before: bytes | None, remaining: set[bytes]) -> Iterator[tuple[bytes, str]]:
+    commit, tree = newer
+    for path in _changed_paths(objects, tree, before):
         if path in remaining:
             remaining.remove(path)
             yield path, commit
@@ -111,20 +112,19 @@ def _settle(objects: _Objects, commit: str, parent: str | None, remaining: set[b
 
 def _changed_paths(objects: _Objects, tree: bytes, before: bytes | None) -> Iterator[bytes]:
     """The paths of `tree` that are missing from the tree `before`, or are something else there."""
-    pending: list[tuple[bytes, bytes, bytes | None]] = [(b"", tree, before)]
-    while pending:
-        prefix, new_id, old_id = pending.pop()
-        if new_id == old_id:
-            continue
-        old = {} if old_id is None else objects.tree(old_id)
-        for name, (mode, entry) in objects.tree(new_id).items():
-            was_mode, was_entry = old.get(name, ("", b""))
-            if (mode, entry) == (was_mode, was_entry):
-                continue
-            if mode == "040000":
-                pending.append((prefix + name + b"/", entry, was_entry if was_mode == "040000" else None))
-            else:
-                yield prefix + name
+    level: list[tuple[bytes, bytes, bytes | None]] = [(b"", tree, before)] if tree != before else []
+    while level:
+        trees = objects.read_trees({one for _, new, old in level for one in (new, old) if one is not None})
+        below: list[tuple[bytes, bytes, bytes | None]] = []
+        for prefix, new, old in level:
+            was = trees[old] if old is not None else {}
+            for name, (mode, entry) in trees[new].items() - was.items():
+                was_mode, was_entry = was.get(name, ("", b""))
+                if mode != "040000":
+                    yield prefix + name
+                elif entry != was_entry:
+                    below.append((prefix + name + b"/", entry, was_entry if was_mode == "040000" else None))
+        level = below
 
 
 @dataclass(slots=True)
@@ -134,7 +134,6 @@ class _Objects:
     requests: IO[bytes]
     answers: IO[bytes]
     trees: dict[bytes, _Tree] = field(default_factory=dict)
-    roots: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
@@ -142,46 +141,49 @@ class _Objects:
         with _plumbing(folder, ["cat-file", "--batch"]) as (requests, answers):
             yield cls(requests, answers)
 
-    def read(self, name: str) -> bytes:
-        self.requests.write(name.encode("ascii") + b"\n")
-        self.requests.flush()
-        answer = self.answers.readline().split()
-        if len(answer) != 3:
-            raise ConnectorError(f"the object {name} is missing from the repository", "the clone is partial or damaged", "use a full clone")
-        content = self.answers.read(int(answer[2]))
-        self.answers.read(1)
-        return content
+    def read(self, names: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
+        """The id and the content of each object, which may be named in any of git's ways."""
+        for start in range(0, len(names), _AT_ONCE):
+            asked = names[start : start + _AT_ONCE]
+            self.requests.write("".join(f"{name}\n" for name in asked).encode("ascii"))
+            self.requests.flush()
+            for name in asked:
+                answer = self.answers.readline().split()
+                if len(answer) != 3:
+                    raise ConnectorError(
+                        f"the object {name} is missing from the repository", "the clone is partial or damaged", "use a full clone"
+                    )
+                yield bytes.fromhex(answer[0].decode("ascii")), self.answers.read(int(answer[2]))
+                self.answers.read(1)
 
-    def tree_of(self, commit: str) -> bytes:
-        """The id of the commit's tree."""
-        if commit not in self.roots:
-            first_line, _, _ = self.read(commit).partition(b"\n")
-            self.roots[commit] = bytes.fromhex(first_line.decode("ascii").removeprefix("tree "))
-        return self.roots[commit]
+    def roots(self, commits: Sequence[str]) -> list[bytes]:
+        """The ids of the commits' trees; their content is remembered."""
+        found = [(tree, _parse_tree(content, len(tree))) for tree, content in self.read([f"{commit}^{{tree}}" for commit in commits])]
+        self.trees.update(found)
+        return [tree for tree, _ in found]
 
-    def tree(self, tree: bytes) -> _Tree:
-        if tree not in self.trees:
-            if len(self.trees) >= _TREES_KEPT:
-                self.trees.clear()
-            self.trees[tree] = dict(_tree_entries(self.read(tree.hex()), len(tree)))
-        return self.trees[tree]
+    def read_trees(self, ids: set[bytes]) -> dict[bytes, _Tree]:
+        if len(self.trees) > _TREES_KEPT:
+            for tree in list(self.trees)[: _TREES_KEPT // 2]:
+                del self.trees[tree]
+        for tree, content in self.read([tree.hex() for tree in ids if tree not in self.trees]):
+            self.trees[tree] = _parse_tree(content, len(tree))
+        return {tree: self.trees[tree] for tree in ids}
 
 
-def _tree_entries(content: bytes, id_bytes: int) -> Iterator[tuple[bytes, tuple[str, bytes]]]:
+def _parse_tree(content: bytes, id_bytes: int) -> _Tree:
     """A tree is a sequence of: mode in octal digits, space, name, NUL, id."""
-    at = 0
-    while at < len(content):
-        end = content.index(b"\0", at)
-        mode, _, name = content[at:end].partition(b" ")
-        yield name, (_canonical(int(mode, 8)), content[end + 1 : end + 1 + id_bytes])
-        at = end + 1 + id_bytes
+    entries = re.findall(rb"([0-7]+) ([^\0]+)\0(.{%d})" % id_bytes, content, re.DOTALL)
+    return {name: (_canonical(mode), entry) for mode, name, entry in entries}
 
 
-def _canonical(mode: int) -> str:
+@cache
+def _canonical(mode: bytes) -> str:
     """Git knows five modes, and reads the others of its early days as one of them."""
-    match mode >> 12:
+    bits = int(mode, 8)
+    match bits >> 12:
         case 0o10:
-            return "100755" if mode & 0o100 else "100644"
+            return "100755" if bits & 0o100 else "100644"
         case 0o12:
             return "120000"
         case 0o04:
@@ -192,7 +194,8 @@ def _canonical(mode: int) -> str:
 
 def _describe(folder: Path, objects: _Objects, commit: str) -> Row:
     """Author, time and subject from the raw commit object."""
-    head, _, message = objects.read(commit).partition(b"\0")[0].partition(b"\n\n")
+    ((_, raw),) = objects.read([commit])
+    head, _, message = raw.partition(b"\0")[0].partition(b"\n\n")
     lines = head.split(b"\n")
     author = next((line[len(b"author ") :] for line in lines if line.startswith(b"author ")), b"")
     committer = next((line[len(b"committer ") :] for line in lines if line.startswith(b"committer ")), b"")
