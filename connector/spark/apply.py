@@ -1,0 +1,114 @@
+"""Apply: from the changelog into a table (TBL-9 to TBL-13). `apply` is the whole of it, on one page.
+
+Everything that is known of a row, its changes, its row in the table and what the graveyard remembers, is merged by one
+aggregation (`registers`). Only buckets that a change touches are read and rewritten. The order of effects: letters, then the
+graveyard, then the table's commit, which names both. Whatever happens before the commit is done again by the next apply, with
+the same letters under the same ids; whatever it left in the graveyard does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from connector.deadletter import DeadLetter
+from connector.spark.changelog import Changelog
+from connector.spark.letters import table_letters
+from connector.spark.registers import as_known_changes, as_known_states, merged, pivot, unreadable
+from connector.spark.table import Bookkeeping, Table, new_attempt
+from connector.tables import BUCKET
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one look at the changes tells before they are merged. `may_remove` counts those that could take a row out."""
+
+    changes: int
+    unreadable: int
+    may_remove: int
+    with_rest: bool
+    buckets: tuple[int, ...]
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The outcome: the table's new bookkeeping, how many changes were merged, and how many became letters."""
+
+    bookkeeping: Bookkeeping
+    changes: int
+    letters: int
+
+
+def apply(
+    table: Table,
+    changelog: Changelog,
+    source: str,
+    *,
+    publish: Callable[[Iterable[DeadLetter]], int],
+    now: Callable[[], int],
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Applied | None:
+    """Merge everything ingested so far; None if the table covers it already. The table is then not a consistent cut (TBL-11).
+
+    `publish` delivers letters, or raises; `now` is the time in microseconds. Raises `TableError`, `WriterConflictError`,
+    `DeliveryError`; the table is then as it was.
+    """
+    before, newest = table.bookkeeping(), changelog.newest()
+    if newest is None or newest.ingest_batch == before.to_batch:
+        return None
+    changes = changelog.changes(source, after=before.to_batch, to=newest.ingest_batch)
+    pivoted = pivot(changes, table.layout)
+    seen = survey(pivoted, before)
+    if seen.unreadable:
+        publish(table_letters(unreadable(changes, table.layout), table.layout.definition, now()))
+    on_step("letters published")
+    attempt = new_attempt()
+    rows = _merged(table, pivoted, seen, before)
+    if seen.may_remove:
+        table.bury(rows.where("_changed AND NOT _exists"), apply=before.apply + 1, attempt=attempt)
+    on_step("graveyard written")
+    after = replace(
+        before,
+        apply=before.apply + 1,
+        to_batch=newest.ingest_batch,
+        highest_applied=max(before.highest_applied, seen.highest),
+        with_rest=before.with_rest or seen.with_rest,
+        attempts={**before.attempts, before.apply + 1: attempt} if seen.may_remove else before.attempts,
+        letters=before.letters + seen.unreadable,
+        attempt=attempt,
+    )
+    table.commit(rows.where("_exists"), seen.buckets, after)
+    on_step("table committed")
+    return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
+
+
+def survey(pivoted: DataFrame, before: Bookkeeping) -> Survey:
+    """Look at all changes once.
+
+    Only a change that leaves no cell behind can take its row out of the table, or one that is not newer than everything merged
+    before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists.
+    """
+    good = "NOT _unreadable"
+    row = pivoted.agg(
+        F.count("*").alias("changes"),
+        F.expr("count_if(_unreadable)").alias("unreadable"),
+        F.expr(f"count_if({good} AND (_may_remove OR _change_order.commit_timestamp <= {before.highest_applied}))").alias("may_remove"),
+        F.expr(f"count_if({good} AND _rest IS NOT NULL)").alias("rest"),
+        F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
+        F.expr(f"max(CASE WHEN {good} THEN _change_order.commit_timestamp END)").alias("highest"),
+    ).first()
+    assert row is not None
+    return Survey(row["changes"], row["unreadable"], row["may_remove"], row["rest"] > 0, tuple(row["buckets"]), row["highest"] or 0)
+
+
+def _merged(table: Table, pivoted: DataFrame, seen: Survey, before: Bookkeeping) -> DataFrame:
+    layout, touched = table.layout, F.col(BUCKET).isin(*seen.buckets)
+    known = as_known_changes(pivoted.where("NOT _unreadable"), layout)
+    known = known.unionByName(as_known_states(table.rows().where(touched), layout, with_values=True))
+    if table.has_graveyard():
+        known = known.unionByName(as_known_states(table.graveyard(before).where(touched), layout, with_values=False))
+    return merged(known.repartition(max(1, len(seen.buckets)), BUCKET), layout, with_rest=before.with_rest or seen.with_rest)

@@ -1,0 +1,226 @@
+"""The changelog: one row for every Kafka record read, appended batch by batch, never changed (TBL-4, TBL-5).
+
+One Delta commit per batch carries the batch's rows and, in its metadata, its offset range: data and position are one atomic
+fact. A second, empty commit adds the progress that was derived from it. The newest commit always says where the stream
+stands; the Spark checkpoint is a convenience that may be lost.
+
+    slot    rejected | control | 00 … 0f, a hash of the source table's name: recent changes of one table are a few files
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connector.errors import TableError, TopicError, WriterConflictError
+from connector.spark.delta_log import Commit, DeltaLog, user_metadata
+from connector.spark.progress import Progress
+from connector.spark.source import BatchRange, Offsets, same
+
+TABLE_SLOTS: Final = 16
+_STATISTICS: Final = "kind,ingest_batch,kafka_partition,offset,table,commit_timestamp"
+
+_COLUMNS: Final = """
+    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN record.data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
+    {ingest_batch} AS ingest_batch,
+    partition AS kafka_partition,
+    offset,
+    record.data_change.table AS table,
+    timestamp_micros(record.data_change.commit_timestamp) AS commit_timestamp,
+    record.data_change.row_key AS row_key,
+    named_struct('ingest_batch', {ingest_batch}, 'kafka_partition', partition, 'offset', offset, 'attempt', 0) AS order_position,
+    topic,
+    '{topic_id}' AS topic_id,
+    timestamp AS record_timestamp,
+    timestamp_micros({ingest_time}) AS ingest_time,
+    headers,
+    record.stream_partition AS stream_partition,
+    record.kafka_partitions AS kafka_partitions,
+    record.data_change.change_type AS change_type,
+    record.data_change.source_cluster_id AS source_cluster_id,
+    record.data_change.tie_breaker AS tie_breaker,
+    record.data_change.resume_token AS resume_token,
+    record.data_change.estimated_low_watermark AS estimated_low_watermark,
+    record.data_change.entries AS entries,
+    record.data_change.transaction AS transaction,
+    record.data_change.change_sequence_number AS change_sequence_number,
+    record.data_change.row_image AS row_image,
+    record.heartbeat AS heartbeat,
+    record.child_partitions AS child_partitions,
+    reason,
+    rule,
+    CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-', offset) END AS letter_id,
+    CASE WHEN reason IS NOT NULL THEN key END AS key,
+    CASE WHEN reason IS NOT NULL THEN value END AS value,
+    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN record.data_change IS NULL THEN 'control'
+         ELSE lower(lpad(hex(pmod(xxhash64(record.data_change.table), {slots})), 2, '0')) END AS slot
+"""
+
+_ENTRIES_VIEW: Final = """
+    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column, entry.cell_timestamp, entry.range_start, entry.range_end,
+    entry.value, commit_timestamp, tie_breaker, change_type = 'GARBAGE_COLLECTION' AS is_gc, source_cluster_id, table, ingest_batch,
+    kafka_partition, offset, entry_index
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic's identity."""
+
+    ingest_batch: int
+    offsets: BatchRange
+    topic_id: str
+    writer: str
+
+
+class Changelog:
+    """The changelog of one stream at `path`. One process writes it; whoever else does is noticed, and nothing is interleaved."""
+
+    def __init__(self, spark: SparkSession, path: str, stream: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._stream = stream
+        self._log = DeltaLog(spark, path)
+
+    def newest(self) -> LoggedBatch | None:
+        """The newest batch, or None for a changelog that does not exist yet. Raises `TableError` if the table is not ours."""
+        bookkeeping = self._bookkeeping()
+        return None if bookkeeping is None else _logged_batch(bookkeeping)
+
+    def progress(self) -> Progress:
+        """The newest progress on record; it may lack the newest batch, if that one's progress commit is missing."""
+        bookkeeping = self._bookkeeping()
+        return Progress() if bookkeeping is None else Progress.from_json(bookkeeping["progress"])
+
+    def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
+        """The newest batch if its range is `offsets`, None if `offsets` go on where it ends.
+
+        Anything else raises `WriterConflictError`: an old checkpoint was restored, or a second driver is at work. Delta would
+        skip such a batch without a word. A topic other than the remembered one raises `TopicError` (REC-4).
+        """
+        newest = self.newest()
+        if newest is None:
+            return None
+        if newest.topic_id != topic_id:
+            raise TopicError(
+                f"The topic of stream {self._stream} has the id {topic_id}, the changelog was written from {newest.topic_id}",
+                "The topic was deleted and created again: its offsets mean other records now",
+                "Name a new stream for the new topic, or move the changelog and the checkpoint of this stream away",
+            )
+        if same(newest.offsets.end, offsets.start):
+            return None
+        if same(newest.offsets.start, offsets.start) and same(newest.offsets.end, offsets.end):
+            return newest
+        raise WriterConflictError(
+            f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog ends at {dict(newest.offsets.end)}",
+            "An old checkpoint was restored, or another process ingests the same stream",
+            "Stop the other process; if there is none, remove the stream's checkpoint folder: ingest goes on from the changelog",
+        )
+
+    def append(self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int) -> None:
+        """Commit a batch of judged rows (`spark.decode.judged`) and read back that it was ours. `ingest_time` in microseconds.
+
+        Raises `WriterConflictError` if another writer took the batch's number; then nothing of ours is visible.
+        """
+        columns = _COLUMNS.format(
+            ingest_batch=f"{batch.ingest_batch}L", topic_id=batch.topic_id, ingest_time=f"{ingest_time}L", slots=TABLE_SLOTS
+        )
+        bookkeeping = {
+            "commit": "batch",
+            "stream": self._stream,
+            "writer": batch.writer,
+            "topic_id": batch.topic_id,
+            "ingest_batch": batch.ingest_batch,
+            "start": {str(k): offset for k, offset in batch.offsets.start.items()},
+            "end": {str(k): offset for k, offset in batch.offsets.end.items()},
+            "progress": self.progress().to_json(),
+        }
+        self._commit(rows.selectExpr(*_split(columns)), "batches", batch.ingest_batch, bookkeeping)
+        if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
+            raise WriterConflictError(
+                f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
+                "Two processes ingest the same stream",
+                "Stop one of them; this one has written nothing",
+            )
+
+    def append_progress(self, progress: Progress) -> None:
+        """Commit the progress up to the newest batch, beside an empty set of rows."""
+        bookkeeping = self._bookkeeping()
+        assert bookkeeping is not None
+        assert bookkeeping["ingest_batch"] == progress.ingest_batch
+        rows = self.rows().limit(0)
+        self._commit(rows, "progress", progress.ingest_batch, {**bookkeeping, "commit": "progress", "progress": progress.to_json()})
+
+    def rows(self) -> DataFrame:
+        """All rows, as they lie on disk."""
+        return self._spark.read.format("delta").load(self._path)
+
+    def batch_rows(self, ingest_batch: int) -> DataFrame:
+        """The rows of one batch."""
+        return self.rows().where(F.col("ingest_batch") == ingest_batch)
+
+    def changes(self, source: str, *, after: int, to: int) -> DataFrame:
+        """The changes of one source table in the ingest batches `(after, to]`."""
+        slot = self._spark.sql(f"SELECT lower(lpad(hex(pmod(xxhash64('{source}'), {TABLE_SLOTS})), 2, '0'))").first()
+        assert slot is not None
+        in_range = (F.col("ingest_batch") > after) & (F.col("ingest_batch") <= to)
+        return self.rows().where((F.col("slot") == slot[0]) & (F.col("kind") == "change") & (F.col("table") == source) & in_range)
+
+    def entries(self) -> DataFrame:
+        """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""
+        exploded = self.rows().where("kind = 'change'").selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
+        return exploded.selectExpr(*_split(_ENTRIES_VIEW))
+
+    def _bookkeeping(self) -> Mapping[str, Any] | None:
+        commit = self._log.newest()
+        if commit is None:
+            if self._log.has_other_files():
+                raise TableError(
+                    f"{self._path} is not empty, and holds no Delta table",
+                    "Something else was put where the changelog belongs",
+                    "Move it away, or name another warehouse",
+                )
+            return None
+        return _ours(commit, self._path, self._stream)
+
+    def _commit(self, rows: DataFrame, kind: str, version: int, bookkeeping: Mapping[str, Any]) -> None:
+        writer = rows.write.format("delta").mode("append").partitionBy("slot")
+        # Table properties count when the first batch makes the table.
+        writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option("delta.appendOnly", "false").option(
+            "delta.checkpointInterval", "50"
+        ).option("txnAppId", f"lowmark/{self._stream}/{kind}").option("txnVersion", str(version)).option(
+            "userMetadata", user_metadata(bookkeeping)
+        ).save(self._path)
+
+
+def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch:
+    def offsets(name: str) -> Offsets:
+        return {int(k): int(offset) for k, offset in bookkeeping[name].items()}
+
+    batch_range = BatchRange(offsets("start"), offsets("end"))
+    return LoggedBatch(int(bookkeeping["ingest_batch"]), batch_range, str(bookkeeping["topic_id"]), str(bookkeeping["writer"]))
+
+
+def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
+    if commit.bookkeeping is None or commit.bookkeeping.get("stream") != stream:
+        raise TableError(
+            f"The newest commit of {path} (version {commit.version}, {commit.operation}) is not of stream {stream}",
+            "Another table lies there, or somebody else wrote to the changelog",
+            "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or name another warehouse",
+        )
+    return commit.bookkeeping
+
+
+def _split(columns: str) -> list[str]:
+    """The expressions of a select list: split at the commas outside brackets."""
+    parts, depth, start = [], 0, 0
+    for place, letter in enumerate(columns):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append(columns[start:place].strip())
+            start = place + 1
+    return [*parts, columns[start:].strip()]

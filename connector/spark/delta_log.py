@@ -1,0 +1,81 @@
+"""The newest commit of a Delta table, read from its log: what it says of itself, without a Spark job.
+
+Every commit of ours carries the bookkeeping of its table as JSON in `userMetadata`, maintenance too, so the newest commit
+always has it (TBL-10). A newest commit without it was made by somebody else (TBL-14).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit: its version, Delta's word for what it did, and our bookkeeping, if it is ours."""
+
+    version: int
+    operation: str
+    bookkeeping: Mapping[str, Any] | None
+
+
+class DeltaLog:
+    """The log of the table at `path` (a path or URI that Spark can open). Remembers how far it has looked; reads forwards only."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._jvm: Any = spark._jvm
+        self._folder = self._jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log")
+        self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        self._version = -1
+
+    def newest(self) -> Commit | None:
+        """The newest commit, or None where there is no table."""
+        if self._version < 0:
+            self._version = self._listed()
+        if self._version < 0:
+            return None
+        while self._files.exists(self._file(self._version + 1)):
+            self._version += 1
+        return self._read(self._version)
+
+    def has_other_files(self) -> bool:
+        """Whether something lies at the table's path although there is no Delta log."""
+        parent = self._folder.getParent()
+        return self._files.exists(parent) and len(self._files.listStatus(parent)) > 0
+
+    def _listed(self) -> int:
+        if not self._files.exists(self._folder):
+            return -1
+        names = [status.getPath().getName() for status in self._files.listStatus(self._folder)]
+        versions = [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdigit()]
+        return max(versions, default=-1)
+
+    def _file(self, version: int) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._folder, f"{version:020}.json")
+
+    def _read(self, version: int) -> Commit:
+        stream = self._files.open(self._file(version))
+        try:
+            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        infos = [action["commitInfo"] for action in map(json.loads, text.splitlines()) if "commitInfo" in action]
+        info = infos[0] if infos else {}
+        return Commit(version, str(info.get("operation", "")), _bookkeeping(info.get("userMetadata")))
+
+
+def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:
+    try:
+        parsed = json.loads(metadata) if metadata else None
+    except ValueError:
+        return None
+    return parsed["lowmark"] if isinstance(parsed, dict) and isinstance(parsed.get("lowmark"), dict) else None
+
+
+def user_metadata(bookkeeping: Mapping[str, Any]) -> str:
+    """The `userMetadata` of a commit that says `bookkeeping`."""
+    return json.dumps({"lowmark": bookkeeping}, separators=(",", ":"))

@@ -1,0 +1,141 @@
+"""Ingest: from Kafka into the changelog (TBL-1 to TBL-5). `Ingest.batch` is the whole journey of a micro-batch, on one page.
+
+The order of effects is the order of promises. The changelog's commit is the fact; letters and progress are derived from it,
+and Spark's acknowledgement comes last. A crash between two steps runs the batch again: it finds its commit, publishes the
+same letters with the same ids, and derives the same progress.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from connector import codec
+from connector.config import StreamConfig
+from connector.deadletter import DeadLetter
+from connector.errors import StreamHaltedError
+from connector.spark.changelog import Changelog, LoggedBatch
+from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
+from connector.spark.letters import rejected_letters
+from connector.spark.progress import BatchCounts, Progress, count_rows
+from connector.spark.source import BatchRange, Topic
+from connector.validation import KafkaRecord, judge
+
+MIN_RECORDS_FOR_RATIO = 1_000
+"""A batch with fewer records says nothing about a disaster (DLQ-5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What ingest needs of Kafka and the clock, as functions: the folder that knows Kafka is not this one.
+
+    `topic` asks for the topic's identity and Kafka partitions anew. `publish` delivers letters, or raises; it returns how
+    many there were. `schema_by_id` asks the registry: the schema's JSON, None if there is no such id; it raises if it cannot
+    tell. None in its place: no registry is configured. `now` is the time in microseconds.
+    """
+
+    topic: Callable[[], Topic]
+    publish: Callable[[Iterable[DeadLetter]], int]
+    now: Callable[[], int]
+    schema_by_id: Callable[[int], str | None] | None = None
+
+
+class Ingest:
+    """Ingest of one stream. Not for use by two threads at once."""
+
+    def __init__(
+        self,
+        stream: StreamConfig,
+        changelog: Changelog,
+        world: World,
+        *,
+        known_tables: frozenset[str],
+        reject_unknown_tables: bool,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._stream = stream
+        self._changelog = changelog
+        self._world = world
+        self._known_tables = known_tables
+        self._only_tables = known_tables if reject_unknown_tables else None
+        self._schemas = codec.Schemas()
+        self._writer = uuid.uuid4().hex
+        self._on_step = on_step
+
+    def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
+        """Take one micro-batch to the end; called again after a crash, it goes on where it was. Returns the progress.
+
+        `rows` are those of Spark's Kafka source at `offsets`. Raises what stops the stream: `WriterConflictError`,
+        `TopicError`, `RegistryError`, `DeliveryError`, `StreamHaltedError`; all but the last leave the batch unacknowledged.
+        """
+        topic = self._world.topic()
+        batch = self._changelog.find(offsets, topic.topic_id) or self._log(rows, offsets, topic)
+        self._on_step("logged")
+        before = self._changelog.progress()
+        if before.ingest_batch == batch.ingest_batch:
+            return before
+        logged = self._changelog.batch_rows(batch.ingest_batch)
+        counts = count_rows(logged, self._known_tables)
+        if counts.rejected:
+            self._world.publish(rejected_letters(logged, lambda record: self._explain(record, topic)))
+        self._on_step("letters published")
+        progress = before.after(batch.ingest_batch, counts)
+        self._changelog.append_progress(progress)
+        self._on_step("progress committed")
+        self._halt_on_disaster(batch, counts)
+        return progress
+
+    def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
+        newest = self._changelog.newest()
+        number = newest.ingest_batch + 1 if newest else 1
+        batch = LoggedBatch(number, offsets, topic.topic_id, self._writer)
+        # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
+        self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
+        try:
+            self._append(rows, batch, topic)
+        except PySparkException as error:
+            if UNSEEN_SCHEMA not in str(error) or self._world.schema_by_id is None:
+                raise
+            ids = [row["id"] for row in schema_ids(rows).collect()]
+            self._schemas = codec.Schemas({id_: self._schemas.by_id.get(id_) or self._world.schema_by_id(id_) for id_ in ids})
+            self._append(rows, batch, topic)
+        return batch
+
+    def _append(self, rows: DataFrame, batch: LoggedBatch, topic: Topic) -> None:
+        verdicts = judged(
+            rows,
+            schemas=self._schemas,
+            ask_registry=self._world.schema_by_id is not None,
+            limits=self._stream.limits,
+            kafka_partitions=topic.kafka_partitions,
+            tables=self._only_tables,
+        )
+        self._changelog.append(verdicts, batch, ingest_time=self._world.now())
+
+    def _explain(self, record: KafkaRecord, topic: Topic) -> object:
+        return judge(
+            record,
+            schemas=self._schemas,
+            limits=self._stream.limits,
+            kafka_partitions=topic.kafka_partitions,
+            tables=self._only_tables,
+        )
+
+    def _halt_on_disaster(self, batch: LoggedBatch, counts: BatchCounts) -> None:
+        counted = {reason: count for reason, count in counts.rejected.items() if reason != "TOO_LATE"}
+        rejected = sum(counted.values())
+        too_many = counts.records >= MIN_RECORDS_FOR_RATIO and rejected > self._stream.max_dead_letter_ratio * counts.records
+        if not too_many and not (self._stream.halt_on_first and rejected):
+            return
+        reason = max(counted, key=lambda name: counted[name])
+        raise StreamHaltedError(
+            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {self._stream.name} were rejected, "
+            f"most of them ({counted[reason]}) as {reason}",
+            "Their letters are published and nothing is lost; the stream stops so that a common cause is noticed",
+            f"Look at them with `connector dead-letters list {self._stream.name}`, mend the cause, and start `connector run` again",
+            reason=reason,
+        )

@@ -1,0 +1,144 @@
+"""The pipeline of one process: ingest of every stream, apply of every table, and how the two take turns (OPS-4).
+
+Ingest runs as one streaming query per stream; apply runs in the thread that called `run`. A stop waits for the batch in
+flight: nothing is interrupted, and nothing is left half done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from connector.config import ConnectorConfig, StreamConfig, UnknownTables
+from connector.spark.apply import apply
+from connector.spark.changelog import Changelog
+from connector.spark.ingest import Ingest, World
+from connector.spark.progress import Progress
+from connector.spark.source import BatchRange, Offsets, batch_range, read_stream
+from connector.spark.table import Table
+from connector.tables import TableDefinition
+
+APPLY_EVERY_S: Final = 10.0
+"""How often tables are brought up to date that declare no bound."""
+MIN_APPLY_EVERY_S: Final = 1.0
+
+Say = Callable[[str], None]
+
+
+class StreamIngest:
+    """The streaming query of one stream. `earliest` gives the first offset of every Kafka partition, `end` the next one."""
+
+    def __init__(self, spark: SparkSession, config: ConnectorConfig, stream: StreamConfig, world: World, earliest: Callable[[], Offsets], say: Say) -> None:
+        self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
+        base = f"{config.warehouse}/streams/{stream.name}"
+        self._checkpoint = f"{base}/checkpoint"
+        self.changelog = Changelog(spark, f"{base}/changelog", stream.name)
+        sources = frozenset(table.source for table in config.tables.values() if table.stream == stream.name)
+        reject = stream.unknown_tables is UnknownTables.REJECT
+        self._ingest = Ingest(stream, self.changelog, world, known_tables=sources, reject_unknown_tables=reject)
+        self._in_flight = threading.Lock()
+        self._failure: BaseException | None = None
+        self._query: StreamingQuery | None = None
+
+    def start(self, *, once: bool) -> None:
+        """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
+        newest = self.changelog.newest()
+        start = {**self._earliest(), **(newest.offsets.end if newest else {})}
+        writer = read_stream(self._spark, self._config.kafka, self._stream, start).writeStream.foreachBatch(self._batch)
+        trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{self._stream.trigger_s} seconds"}
+        self._query = writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the query's end, at most so long; whether it has ended. Raises what stopped it."""
+        assert self._query is not None
+        try:
+            ended = self._query.awaitTermination(timeout_s) if timeout_s is not None else (self._query.awaitTermination(), True)[1]
+        except StreamingQueryException:
+            # The query only knows the text of what was raised in `_batch`; the exception itself says more.
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        return bool(ended)
+
+    def stop(self) -> None:
+        """Let the batch in flight end, then stop. The next start goes on behind it."""
+        if self._query is not None:
+            with self._in_flight:
+                self._query.stop()
+
+    def _batch(self, rows: DataFrame, batch_id: int) -> None:
+        with self._in_flight:
+            try:
+                offsets = batch_range(self._spark, self._checkpoint, batch_id, self._stream.topic)
+                progress = self._ingest.batch(rows, offsets)
+            except BaseException as error:
+                self._failure = error
+                raise
+        self._say(_batch_line(self._stream.name, progress, offsets))
+
+
+class Pipeline:
+    """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every stream."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ConnectorConfig,
+        worlds: Mapping[str, World],
+        earliest: Mapping[str, Callable[[], Offsets]],
+        say: Say = lambda line: None,
+    ) -> None:
+        self._worlds = worlds
+        self._say = say
+        self._streams = {name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()}
+        self._tables = {
+            name: Table(spark, f"{config.warehouse}/tables/{name}", definition) for name, definition in config.tables.items()
+        }
+        self._definitions: Mapping[str, TableDefinition] = config.tables
+
+    def run_once(self) -> None:
+        """Ingest every stream to its present end, then apply every table."""
+        for ingest in self._streams.values():
+            ingest.start(once=True)
+            ingest.wait()
+        self._apply_all()
+
+    def run(self, stop: threading.Event) -> None:
+        """Ingest and apply until `stop` is set; then the batches in flight end, and everything ingested is applied."""
+        every = [bound / 2 for table in self._definitions.values() if (bound := table.max_staleness_s)]
+        pause_s = max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *every]))
+        try:
+            for ingest in self._streams.values():
+                ingest.start(once=False)
+            while not stop.wait(pause_s):
+                for ingest in self._streams.values():
+                    ingest.wait(0)
+                self._apply_all()
+        finally:
+            for ingest in self._streams.values():
+                ingest.stop()
+        self._apply_all()
+
+    def _apply_all(self) -> None:
+        for name, table in self._tables.items():
+            definition = self._definitions[name]
+            world = self._worlds[definition.stream]
+            changelog = self._streams[definition.stream].changelog
+            applied = apply(table, changelog, definition.source, publish=world.publish, now=world.now)
+            if applied is not None:
+                letters = f", {applied.letters} set aside as table letters" if applied.letters else ""
+                self._say(f"table {name}: {applied.changes} changes of batches to {applied.bookkeeping.to_batch} applied{letters}")
+
+
+def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
+    count = sum(end - offsets.start.get(k, 0) for k, end in offsets.end.items())
+    rejected = sum(progress.rejected.values())
+    return f"stream {stream}: batch {progress.ingest_batch} with {count} offsets logged; {progress.changes} changes so far, {rejected} rejected"
+
+
+__all__ = ["Pipeline", "StreamIngest"]

@@ -1,0 +1,74 @@
+"""The one Spark session of a process, with what reading untrusted Avro and writing Delta need from the start.
+
+Some settings only work when the JVM starts: the jars, and Avro's length limits, without which one corrupt length can
+exhaust the heap before anything can be caught (TBL-3).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+_AVRO_LIMITS: Final = " ".join(
+    f"-Dorg.apache.avro.limits.{limit}"
+    for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
+)
+
+_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": _AVRO_LIMITS,
+    "spark.executor.extraJavaOptions": _AVRO_LIMITS,
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    # Logs of a few hundred commits: reading their state in 50 tasks would take longer than the work.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # A batch that dies must not leave its query running into the next one's.
+    "spark.sql.streaming.stopTimeout": "60000",
+}
+
+_LOGGING: Final = """\
+status = warn
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
+"""
+
+
+def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with our jars on the class path; the one of this process, if there is one already.
+
+    `scratch` is a local folder for Spark's temporary files and its logging configuration. `settings` outrank ours. Where
+    the process was started by `spark-submit`, its master stands.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    merged = {
+        **_SETTINGS,
+        "spark.driver.extraJavaOptions": f"{_AVRO_LIMITS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **(settings or {}),
+    }
+    builder = SparkSession.builder.appName("lowmark")
+    if "spark.master" not in merged and "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(f"local[{cores}]")
+    for name, value in merged.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,126 @@
+"""Kafka as Spark reads it: the streaming source, its client settings, and the offsets of a micro-batch.
+
+The offset range of a batch is fixed in the checkpoint before the batch runs; the rows alone do not tell it, since
+transaction markers and aborted records take offsets too. So it is read from there (TBL-5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from connector.config import KafkaConfig, StreamConfig
+from connector.errors import ConfigError, WriterConflictError
+
+Offsets = Mapping[int, int]
+"""Kafka partition -> offset of the next record. A Kafka partition that is not in it stands at 0."""
+
+
+class Topic(Protocol):
+    """What ingest must know of the change topic, asked of Kafka again for every batch (REC-4, REC-14)."""
+
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def kafka_partitions(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """The offsets of one micro-batch: of each Kafka partition, `start` is read and `end` is not."""
+
+    start: Offsets
+    end: Offsets
+
+    def __post_init__(self) -> None:
+        assert all(self.start.get(k, 0) <= end for k, end in self.end.items()), (self.start, self.end)
+
+
+def same(left: Offsets, right: Offsets) -> bool:
+    """Whether two positions are the same, Kafka partitions that one does not know standing at 0."""
+    return all(left.get(k, 0) == right.get(k, 0) for k in {*left, *right})
+
+
+def read_stream(spark: SparkSession, kafka: KafkaConfig, stream: StreamConfig, start: Offsets) -> DataFrame:
+    """The records of the topic from `start` on, which must name every Kafka partition (TBL-1)."""
+    reader = spark.readStream.format("kafka").options(**client_options(kafka))
+    return reader.options(
+        subscribe=stream.topic,
+        startingOffsets=json.dumps({stream.topic: {str(k): offset for k, offset in start.items()}}),
+        includeHeaders="true",
+        failOnDataLoss="true",
+        maxOffsetsPerTrigger=str(stream.max_offsets_per_trigger),
+        groupIdPrefix=f"lowmark-{stream.name}",
+    ).load()
+
+
+def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str) -> BatchRange:
+    """The offsets of a batch, from the checkpoint's offset log. `batch_id` is Spark's."""
+    end = _logged_offsets(spark, f"{checkpoint}/offsets/{batch_id}", topic)
+    before = f"{checkpoint}/offsets/{batch_id - 1}" if batch_id > 0 else f"{checkpoint}/sources/0/0"
+    start = _logged_offsets(spark, before, topic)
+    return BatchRange({k: start.get(k, 0) for k in end}, end)
+
+
+def _logged_offsets(spark: SparkSession, path: str, topic: str) -> Offsets:
+    jvm: Any = spark._jvm
+    file = jvm.org.apache.hadoop.fs.Path(path)
+    stream = file.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).open(file)
+    try:
+        text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    last = text[text.rindex("{", 0, text.rindex("{")) :] if text.rstrip().endswith("}}") else ""
+    offsets = json.loads(last).get(topic) if last else None
+    if offsets is None:
+        raise WriterConflictError(
+            f"The checkpoint file {path} has no offsets of the topic {topic}",
+            "The checkpoint belongs to another topic or was damaged",
+            "Remove the stream's checkpoint folder: ingest goes on from the changelog's position",
+        )
+    return {int(k): int(offset) for k, offset in offsets.items()}
+
+
+_SAME_IN_JAVA: Final = frozenset(
+    {"security.protocol", "request.timeout.ms", "metadata.max.age.ms", "client.id", "client.rack", "connections.max.idle.ms", "retry.backoff.ms"}
+)
+_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def client_options(kafka: KafkaConfig) -> dict[str, str]:
+    """The source's options for the client settings of the configuration, translated from librdkafka's names to Java's.
+
+    TLS with PEM files, SASL PLAIN and SCRAM are translated (OPS-7). Settings that only tune a librdkafka client have no
+    meaning here and are left out; a security setting that has no translation is a `ConfigError`.
+    """
+    settings = kafka.settings
+    options = {"bootstrap.servers": kafka.bootstrap_servers, "isolation.level": "read_committed"}
+    options |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
+    mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
+    if mechanism:
+        options["sasl.mechanism"] = mechanism
+        options["sasl.jaas.config"] = _jaas(mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", ""))
+    if "ssl.ca.location" in settings:
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": settings["ssl.ca.location"]}
+    translated = {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"}
+    for name in settings:
+        if name.startswith(("ssl.", "sasl.")) and name not in translated:
+            raise ConfigError(
+                f"[kafka] {name} cannot be handed to Spark's Kafka client",
+                "It has no counterpart that we translate: SASL PLAIN and SCRAM and ssl.ca.location are",
+                f"Remove {name}, or secure the connection with one of these",
+            )
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def _jaas(mechanism: str, user: str, password: str) -> str:
+    login = {"PLAIN": _PLAIN_LOGIN, "SCRAM-SHA-256": _SCRAM_LOGIN, "SCRAM-SHA-512": _SCRAM_LOGIN}.get(mechanism)
+    if login is None:
+        raise ConfigError(f"[kafka] sasl.mechanism is {mechanism!r}", "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported", "Use one of these")
+    quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password)]
+    return f'{login} required username="{quoted[0]}" password="{quoted[1]}";'

@@ -1,0 +1,181 @@
+"""A table and its graveyard on disk: made, opened, checked, and committed to, with the bookkeeping in every commit (TBL-10, TBL-12).
+
+The bookkeeping lies in the `userMetadata` of the newest commit. What is remembered of rows that no longer exist lies in the
+graveyard, a Delta table beside it: entries are added before the table's commit and bear the apply that wrote them and its
+attempt. The table's commit names its attempt; entries of attempts that no commit names do not count, and are swept by a
+later successful one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from connector.errors import TableError, WriterConflictError
+from connector.spark.delta_log import DeltaLog, user_metadata
+from connector.spark.registers import STATE_TYPE, Layout
+from connector.tables import BUCKET, NO_IDS, STATE, TableDefinition, assign_ids, check_compatible, from_properties, to_properties
+
+BUCKETS: Final = 16
+BUCKETS_PROPERTY: Final = "lowmark.buckets"
+_METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Bookkeeping:
+    """What a table says of itself in its newest commit.
+
+    `apply` counts applies, `to_batch` is the last ingest batch they cover, `highest_applied` the greatest commit timestamp ever
+    merged. `complete_below` is the low watermark up to which the table is complete (None: not known, so the table is not a
+    consistent cut, TBL-11). `with_rest` says that some row's state has a `rest`. `attempts` names, for the applies after
+    `swept_to` that wrote to the graveyard, the attempt that counts. `letters` counts table letters ever published (TBL-9).
+    """
+
+    apply: int = 0
+    to_batch: int = 0
+    highest_applied: int = 0
+    complete_below: int | None = None
+    complete_to_batch: int | None = None
+    with_rest: bool = False
+    swept_to: int = 0
+    attempts: Mapping[int, str] = field(default_factory=dict)
+    letters: int = 0
+    attempt: str = ""
+
+    def to_json(self, table: str) -> dict[str, Any]:
+        stored = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        is_cut = self.complete_below is not None and self.highest_applied < self.complete_below
+        return {**stored, "table": table, "consistent_cut": is_cut, "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()}}
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> Bookkeeping:
+        known = {name: value for name, value in stored.items() if name in Bookkeeping.__dataclass_fields__}
+        return Bookkeeping(**{**known, "attempts": {int(apply): str(attempt) for apply, attempt in stored["attempts"].items()}})
+
+
+class Table:
+    """One table at `path`, written by one process. Another writer is noticed, and nothing is interleaved (TBL-14)."""
+
+    def __init__(self, spark: SparkSession, path: str, definition: TableDefinition) -> None:
+        self._spark = spark
+        self._path = f"{path}/data"
+        self._graveyard_path = f"{path}/graveyard"
+        self._definition = definition
+        self._log = DeltaLog(spark, self._path)
+        self._graveyard_log = DeltaLog(spark, self._graveyard_path)
+        self.layout = self._open()
+
+    def bookkeeping(self) -> Bookkeeping:
+        """What the newest commit says. Raises `TableError` if it is not ours."""
+        commit = self._log.newest()
+        stored = commit.bookkeeping if commit else None
+        if commit is None or stored is None or stored.get("table") != self._definition.name:
+            version = f" (version {commit.version}, {commit.operation})" if commit else ""
+            raise TableError(
+                f"The newest commit of {self._path}{version} is not of table {self._definition.name}",
+                "Another table lies there, or somebody else wrote to it: only the connector may",
+                "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or rebuild it from the changelog",
+            )
+        return Bookkeeping.from_json(stored)
+
+    def rows(self) -> DataFrame:
+        """All rows, bookkeeping columns included."""
+        return self._spark.read.format("delta").load(self._path)
+
+    def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
+        """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`."""
+        entries = self._spark.read.format("delta").load(self._graveyard_path)
+        named = " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+        return entries.where(f"apply <= {bookkeeping.swept_to} OR {named}")
+
+    def has_graveyard(self) -> bool:
+        return self._graveyard_log.newest() is not None
+
+    def bury(self, gone: DataFrame, *, apply: int, attempt: str) -> None:
+        """Add graveyard entries. They do not count before a commit of the table names the attempt."""
+        entries = gone.selectExpr(*self.layout.keys, STATE, BUCKET, f"{apply}L AS apply", f"'{attempt}' AS attempt")
+        entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", user_metadata({"graveyard": True})).save(
+            self._graveyard_path
+        )
+
+    def commit(self, rows: DataFrame | None, buckets: Iterable[int], bookkeeping: Bookkeeping) -> None:
+        """Replace the rows of `buckets` by `rows` and say `bookkeeping`, in one commit; read back that it was ours.
+
+        Without buckets only the bookkeeping is committed. Raises `WriterConflictError` if another writer was quicker.
+        """
+        touched = ", ".join(str(bucket) for bucket in sorted(buckets))
+        if rows is None or not touched:
+            writer = self.rows().limit(0).write.mode("append")
+        else:
+            names = [f"`{name}`" for name, _ in self.layout.column_types]
+            writer = rows.selectExpr(*names).write.mode("overwrite").option("replaceWhere", f"{BUCKET} IN ({touched})")
+        writer.format("delta").partitionBy(BUCKET).option("txnAppId", f"lowmark/{self._definition.name}").option(
+            "txnVersion", str(bookkeeping.apply)
+        ).option("userMetadata", user_metadata(bookkeeping.to_json(self._definition.name))).save(self._path)
+        if self.bookkeeping() != bookkeeping:
+            raise WriterConflictError(
+                f"Apply {bookkeeping.apply} of table {self._definition.name} was committed by another process",
+                "Two processes apply the same table",
+                "Stop one of them; this one has changed nothing",
+            )
+
+    def sweep(self, bookkeeping: Bookkeeping) -> Bookkeeping:
+        """Remove graveyard entries that no commit names, up to this apply. Returns the bookkeeping that the next commit says."""
+        if bookkeeping.swept_to < bookkeeping.apply and self.has_graveyard():
+            named = " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+            dead = f"apply > {bookkeeping.swept_to} AND apply <= {bookkeeping.apply} AND NOT ({named})"
+            DeltaTable.forPath(self._spark, self._graveyard_path).delete(dead)
+        return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
+
+    def _open(self) -> Layout:
+        if self._log.newest() is None:
+            if self._log.has_other_files():
+                raise TableError(f"{self._path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table")
+            return self._create()
+        self.bookkeeping()
+        properties = DeltaTable.forPath(self._spark, self._path).detail().select("properties").first()
+        assert properties is not None
+        existing, _ = from_properties(properties["properties"])
+        check_compatible(existing, self._definition)
+        if existing.columns != self._definition.columns:
+            raise TableError(
+                f"The columns of table {self._definition.name} were added to or removed from since it was made",
+                "This release cannot change the columns of a table with rows",
+                "Take the change back, or declare a table of another name on the same source: it is filled from the whole changelog",
+            )
+        return Layout(self._definition, int(properties["properties"][BUCKETS_PROPERTY]))
+
+    def _create(self) -> Layout:
+        layout = Layout(self._definition, BUCKETS)
+        ids = assign_ids(NO_IDS, self._definition)
+        builder = DeltaTable.create(self._spark).location(self._path).partitionedBy(BUCKET)
+        for name, type_ in layout.column_types:
+            builder = builder.addColumn(name, type_)
+        properties = {
+            **to_properties(self._definition, ids),
+            BUCKETS_PROPERTY: str(BUCKETS),
+            "delta.dataSkippingStatsColumns": ",".join(layout.keys),
+            "delta.checkpointInterval": "50",
+        }
+        for name, text in properties.items():
+            builder = builder.property(name, text)
+        conf = self._spark.conf
+        conf.set(_METADATA_CONF, user_metadata(Bookkeeping().to_json(self._definition.name)))
+        try:
+            builder.execute()
+        finally:
+            conf.unset(_METADATA_CONF)
+        return layout
+
+
+def new_attempt() -> str:
+    """A name for one attempt at an apply, unlike any other."""
+    return uuid.uuid4().hex
+
+
+__all__ = ["BUCKETS", "STATE_TYPE", "Bookkeeping", "Table", "new_attempt"]

@@ -1,0 +1,101 @@
+"""Typed columns and keys in the JVM: `connector.values` and `Key.read_key` as Spark expressions (TBL-7).
+
+An expression yields null for bytes that do not fit; no fitting value is null. The patterns are those of `connector.values`,
+and a test holds the two forms against each other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from connector.tables import Key, KeyForm
+from connector.values import CANONICAL_PATTERN, TEXT_PATTERN, TIMESTAMP_MAX, TIMESTAMP_MIN, ColumnType, Encoding
+
+SPARK_TYPE: Final = {
+    ColumnType.STRING: "string",
+    ColumnType.BYTES: "binary",
+    ColumnType.BOOL: "boolean",
+    ColumnType.INT64: "bigint",
+    ColumnType.FLOAT64: "double",
+    ColumnType.NUMERIC: "decimal(38,9)",
+    ColumnType.DATE: "date",
+    ColumnType.TIMESTAMP: "timestamp",
+    ColumnType.JSON: "string",
+}
+"""The type of a column on disk."""
+
+_DAYS: Final = "BETWEEN -719162 AND 2932896"
+_MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
+
+
+def typed(type_: ColumnType, encoding: Encoding, value: str) -> str:
+    """The typed value of the SQL expression `value`, which yields the bytes of a cell; null where they do not fit."""
+    if type_ is ColumnType.BYTES:
+        return value
+    if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+        return _binary(type_, value)
+    text = f"cast({value} AS string)"
+    if type_ is ColumnType.STRING:
+        return f"CASE WHEN is_valid_utf8({text}) THEN {text} END"
+    if type_ is ColumnType.JSON:
+        return f"CASE WHEN is_valid_utf8({text}) AND {_is_json(text)} THEN {text} END"
+    matches = rf"{text} RLIKE r'\A(?:{TEXT_PATTERN[type_]})\z'"
+    return f"CASE WHEN {matches} THEN {_text(type_, text)} END"
+
+
+def _text(type_: ColumnType, text: str) -> str:
+    if type_ is ColumnType.BOOL:
+        return f"{text} = 'true'"
+    if type_ is ColumnType.FLOAT64:
+        number = f"try_cast({text} AS double)"
+        return f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN {number} END"
+    if type_ is ColumnType.NUMERIC:
+        # Zeros at the ends do not count, and the cast would count them.
+        return rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1') AS decimal(38,9))"
+    if type_ is ColumnType.TIMESTAMP:
+        moment = f"try_cast({text} AS timestamp)"
+        return f"CASE WHEN unix_micros({moment}) {_MICROS} THEN {moment} END"
+    return f"try_cast({text} AS {SPARK_TYPE[type_]})"
+
+
+def _is_json(text: str) -> str:
+    return f"try_parse_json({text}) IS NOT NULL"
+
+
+def _binary(type_: ColumnType, value: str) -> str:
+    if type_ is ColumnType.BOOL:
+        return f"CASE {value} WHEN X'00' THEN false WHEN X'01' THEN true WHEN X'FF' THEN true END"
+    width = 4 if type_ is ColumnType.DATE else 8
+    number = f"CASE WHEN octet_length({value}) = {width} THEN cast(conv(hex({value}), 16, -10) AS bigint) END"
+    if type_ is ColumnType.INT64:
+        return number
+    if type_ is ColumnType.TIMESTAMP:
+        return f"CASE WHEN {number} {_MICROS} THEN timestamp_micros({number}) END"
+    if type_ is ColumnType.DATE:
+        # conv reads 4 bytes as an unsigned number.
+        days = f"({number} - CASE WHEN {number} > 2147483647 THEN 4294967296 ELSE 0 END)"
+        return f"CASE WHEN {days} {_DAYS} THEN date_from_unix_date(cast({days} AS int)) END"
+    # Spark has no function for the bits of a double, but Avro spells one as the same 8 bytes in reverse.
+    backwards = "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
+    return f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}', map('mode', 'FAILFAST')) END"
+
+
+def key_columns(key: Key, row_key: str) -> list[str]:
+    """The key columns of the SQL expression `row_key`, in order; null for each part that does not fit."""
+    if key.form is KeyForm.ROW_KEY:
+        return [typed(key.parts[0].type, Encoding.TEXT, row_key)]
+    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
+    delimiter = key.delimiter.encode().hex().upper()
+    spaced = f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
+    between = " ".join(delimiter[place : place + 2] for place in range(0, len(delimiter), 2)) + " "
+    pieces = f"split({spaced}, r'{between}', -1)"
+    right_count = f"size({pieces}) = {len(key.parts)}"
+    columns = []
+    for place, part in enumerate(key.parts):
+        piece = f"unhex(replace(get({pieces}, {place}), ' ', ''))"
+        value = typed(part.type, Encoding.TEXT, piece)
+        if part.type in CANONICAL_PATTERN:
+            value = rf"CASE WHEN cast({piece} AS string) RLIKE r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
+        columns.append(f"CASE WHEN {right_count} THEN {value} END")
+    return columns
