@@ -1,0 +1,23 @@
+"""Everything that talks to Kafka: producing, consuming, topics, dead letters, and a broker of one's own."""
+
+from __future__ import annotations
+
+from connector.kafka.consumer import ChangeConsumer, Received
+from connector.kafka.dead_letter_topic import DeadLetterPublisher, read_letters
+from connector.kafka.local_broker import LocalBroker
+from connector.kafka.producer import ChangeProducer
+from connector.kafka.registry import RegistryClient
+from connector.kafka.topics import TopicFacts, create_topic, describe
+
+__all__ = [
+    "ChangeConsumer",
+    "ChangeProducer",
+    "DeadLetterPublisher",
+    "LocalBroker",
+    "Received",
+    "RegistryClient",
+    "TopicFacts",
+    "create_topic",
+    "describe",
+    "read_letters",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
@@ -35,7 +35,6 @@ _PRODUCER: Final = {
     "queue.buffering.max.messages": "100000",
     "queue.buffering.max.kbytes": "262144",
     "message.timeout.ms": "120000",
-    "delivery.report.only.error": "false",
 }
 _CONSUMER: Final = {
     "isolation.level": "read_committed",
@@ -154,6 +153,15 @@ def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: 
         raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
 
 
+def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
+    """Key, value, headers and record timestamp (microseconds, 0 if there is none) of a record, as they are. Empty is not null."""
+    kind, milliseconds = message.timestamp()
+    headers: Any = message.headers() or ()
+    key: Any = message.key()
+    value: Any = message.value()
+    return key, value, tuple(headers), milliseconds * 1000 if kind else 0
+
+
 def _explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
     codes = KafkaError
     if error.code() in (codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._AUTHENTICATION, codes._SSL, codes._RESOLVE):
@@ -168,7 +176,9 @@ def _settings(kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[st
         allowed, reason = _PROMISED.get(name, ((value,), ""))
         if value not in allowed:
             raise ConfigError(f"kafka.{name} is {value!r}, but must be {' or '.join(allowed)}", reason, "Leave the setting out")
-    given = {name: value for name, value in kafka.settings.items() if name not in unknown}
+    # The Python client wants this one as a bool; its default is what was promised.
+    left_out = unknown | {"delivery.report.only.error"}
+    given = {name: value for name, value in kafka.settings.items() if name not in left_out}
     return {**_COMMON, **ours, **given, "bootstrap.servers": kafka.bootstrap_servers}
 
 

@@ -1,0 +1,356 @@
+"""Reading a change stream record by record, for programs (REC-4, REC-21).
+
+    with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
+        for received in consumer:
+            match received.record: case DataChange(): … case Rejection(): …
+
+A bad record is a `Rejection` in the stream, never an exception. What is raised is a bad situation: no broker, no registry, a
+topic that is not the one that was read before, records that retention deleted before they were read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from connector.codec import ChangeRecord, Schemas, confluent_id
+from connector.deadletter import Position, Reason, Rejection
+from connector.errors import BrokerError, ConnectorError, TopicError
+from connector.kafka import client, topics
+from connector.kafka.registry import RegistryClient
+from connector.model import ChildPartitions, DataChange, Heartbeat, Rule
+from connector.validation import KafkaRecord, Limits, judge
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from connector.config import KafkaConfig, RegistryConfig
+
+Start = Literal["beginning", "end"] | int | tuple[Position, ...]
+"""Where to begin: an `int` is a record timestamp in microseconds; positions are those that `ChangeConsumer.positions` gave."""
+
+UNREACHABLE_AFTER_S: Final = 30.0
+LOOK_AGAIN_S: Final = 30.0
+_NO_GROUP: Final = "lowmark.reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What one Kafka record says, and the record. `kafka_partitions` is its producer's number (REC-24), 0 in a rejection."""
+
+    record: DataChange | Heartbeat | ChildPartitions | Rejection
+    kafka_partitions: int
+    source: KafkaRecord
+
+    @property
+    def position(self) -> Position:
+        return self.source.position
+
+    @property
+    def record_timestamp(self) -> int:
+        """Arrival in Kafka, in microseconds."""
+        return self.source.record_timestamp
+
+
+class ChangeConsumer:
+    """An iterator over `Received`, in order within each Kafka partition. For one thread at a time; a context manager.
+
+    `finished` is True once a bounded consumer has reached its ends.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start: Start = "beginning",
+        group: str | None = None,
+        kafka_partitions: Iterable[int] | None = None,
+        bounded: bool = False,
+        registry: RegistryConfig | None = None,
+        limits: Limits | None = None,
+        tables: frozenset[str] | None = None,
+    ) -> None:
+        """Look at the topic and find the place to start.
+
+        Without a `group` it reads the given Kafka partitions, or all, also those that are added while it reads. In a group
+        Kafka shares them out, `start` holds where the group has no committed position yet, and `commit` keeps positions.
+        `bounded`: end at what was the end now. Kafka partitions that stored positions do not name are read from the beginning:
+        they are newer. `tables`: None keeps changes of any table. Raises `TopicError` (no such topic, compacted, created
+        again, records gone), `BrokerError`, `ConfigError`.
+        """
+        assert group is None or kafka_partitions is None, "in a group, Kafka shares the Kafka partitions out"
+        self._kafka = kafka if group is None else replace(kafka, settings={**kafka.settings, "group.id": group})
+        self._facts = topics.describe(kafka, topic)
+        self.warnings = topics.check(self._facts)
+        self.finished = False
+        self._start, self._group, self._limits, self._tables = start, group, limits or Limits(), tables
+        self._whole_topic = group is None and kafka_partitions is None
+        self._registry = RegistryClient(registry) if registry is not None else None
+        self._by_id: dict[int, str | None] = {}
+        self._schemas = Schemas(self._by_id)
+        self._ends = topics.end_offsets(kafka, self._facts) if bounded else None
+        self._next: dict[int, int] = {}
+        self._open: set[int] = set()
+        self._unjudged: Message | None = None
+        self._trouble: Exception | None = None
+        self._errors = client.LastError()
+        self._heard_at = self._looked_at = time.monotonic()
+        mine = sorted(set(kafka_partitions)) if kafka_partitions is not None else list(range(self._facts.kafka_partitions))
+        if beyond := [number for number in mine if not 0 <= number < self._facts.kafka_partitions]:
+            raise TopicError(
+                f"{topic} has no Kafka partition {beyond[0]}", f"it has {self._facts.kafka_partitions}, counted from 0", "Name others"
+            )
+        places = self._places(mine) if group is None else {}
+        self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
+        if group is None:
+            self._take(places)
+            self._client.assign([self._place(number) for number in places])
+        else:
+            self._client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
+
+    def __iter__(self) -> Iterator[Received]:
+        """Records as they come; waits for more, for ever unless bounded. Raises what `poll` raises."""
+        while not self.finished:
+            received = self.poll(0.5)
+            if received is not None:
+                yield received
+
+    def poll(self, timeout_s: float) -> Received | None:
+        """The next record, or None when none came in about `timeout_s`, or the end of a bounded read was reached.
+
+        Raises `BrokerError` when no broker has answered for 30 s, `RegistryError` when a schema must be asked for and the
+        registry does not answer, `TopicError` when the topic is gone, was created again, or lost records that were not read
+        yet. After an exception the same record comes again.
+        """
+        if self.finished:
+            return None
+        message, self._unjudged = self._unjudged or self._client.poll(timeout_s), None
+        if self._trouble is not None:
+            raise self._trouble
+        self._look_again()
+        if message is None:
+            self._check_reachable()
+            return None
+        self._heard_at = time.monotonic()
+        self._errors.clear()
+        if (error := message.error()) is not None:
+            self._meet(error, message)
+            return None
+        number, offset = message.partition(), message.offset()
+        assert number is not None
+        assert offset is not None
+        if number not in self._next:
+            return None  # of a Kafka partition that the group has taken from us
+        if self._ends is not None and offset >= self._ends[number]:
+            self._reach(number, self._ends[number])
+            return None
+        try:
+            received = self._receive(message, number, offset)
+        except ConnectorError:
+            self._unjudged = message
+            raise
+        self._reach(number, offset + 1)
+        return received
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """What has been read, to be stored and handed in as `start`: the last offset passed in each Kafka partition, -1 for none."""
+        facts = self._facts
+        return tuple(Position(facts.topic, facts.topic_id, number, following - 1) for number, following in sorted(self._next.items()))
+
+    def commit(self) -> None:
+        """Keep the positions of everything handed out so far as the group's. Raises `BrokerError` when Kafka does not."""
+        assert self._group is not None, "positions of a reader without a group are the caller's to store"
+        # The topic's id goes with them: under the same name it may be another topic next time (REC-4).
+        places = [
+            TopicPartition(self._facts.topic, number, offset, self._facts.topic_id) for number, offset in self._next.items() if offset >= 0
+        ]
+        if not places:
+            return
+        try:
+            self._client.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            raise BrokerError(
+                f"Positions of the group {self._group} were not kept", error.args[0].str(), "What follows them will be read again"
+            ) from error
+
+    def close(self) -> None:
+        """Leave the group, if any, and let go of the brokers. Positions are not committed."""
+        self._client.close()
+        if self._registry is not None:
+            self._registry.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # Where to start.
+
+    def _places(self, numbers: list[int], committed: dict[int, int] | None = None) -> dict[int, int]:
+        """Kafka partition -> first offset to read. Raises `TopicError` when records between there and what is left are gone."""
+        first = topics.beginning_offsets(self._kafka, self._facts)
+        stored = dict(committed or {})
+        if isinstance(self._start, tuple):
+            for position in self._start:
+                if position.topic != self._facts.topic:
+                    raise TopicError(
+                        f"A stored position is of the topic {position.topic}, not {self._facts.topic}", "", "Hand in this topic's"
+                    )
+                topics.check_identity(position.topic_id, self._facts)
+                stored.setdefault(position.kafka_partition, position.offset + 1)
+            begin = first
+        elif self._start == "beginning":
+            begin = first
+        elif self._start == "end":
+            begin = topics.end_offsets(self._kafka, self._facts)
+        else:
+            begin = topics.offsets_at(self._kafka, self._facts, self._start)
+        for number in numbers:
+            if stored.get(number, first[number]) < first[number]:
+                raise self._gone(number, stored[number], first[number])
+        return {number: stored.get(number, begin[number]) for number in numbers}
+
+    def _place(self, number: int) -> TopicPartition:
+        return TopicPartition(self._facts.topic, number, self._next[number])
+
+    def _take(self, places: dict[int, int]) -> None:
+        self._next.update(places)
+        if self._ends is not None:
+            self._open.update(number for number, offset in places.items() if offset < self._ends.get(number, 0))
+            self.finished = not self._open
+
+    def _gone(self, number: int, wanted: int, first: int) -> TopicError:
+        return TopicError(
+            f"Records of {self._facts.topic} were deleted before they were read: Kafka partition {number}, offsets {wanted} to {first - 1}",
+            "retention, or somebody, deleted them while this reader was away",
+            "Fetch the missing changes from the source (a backfill), then start anew from the beginning",
+        )
+
+    # Group membership. These run inside poll, where an exception would be lost: it waits in _trouble.
+
+    def _on_assign(self, _consumer: object, given: list[TopicPartition]) -> None:
+        self._guarded(lambda: self._assign(given))
+
+    def _assign(self, given: list[TopicPartition]) -> None:
+        numbers = [place.partition for place in given]
+        committed: dict[int, int] = {}
+        for place in self._client.committed(given, timeout=client.REACH_TIMEOUT_S) if given else ():
+            if place.offset >= 0:
+                if place.metadata:
+                    topics.check_identity(place.metadata, self._facts)
+                committed[place.partition] = place.offset
+        if any(number >= self._facts.kafka_partitions for number in numbers):
+            self._facts = topics.describe(self._kafka, self._facts.topic)
+        places = self._places(numbers, committed) if numbers else {}
+        self._take(places)
+        chosen = [self._place(number) for number in places]
+        if self._is_cooperative():
+            self._client.incremental_assign(chosen)
+        else:
+            self._client.assign(chosen)
+
+    def _on_revoke(self, _consumer: object, taken: list[TopicPartition]) -> None:
+        for place in taken:
+            self._next.pop(place.partition, None)
+            self._open.discard(place.partition)
+        self._guarded(lambda: self._client.incremental_unassign(taken) if self._is_cooperative() else self._client.unassign())
+
+    def _is_cooperative(self) -> bool:
+        settings = self._kafka.settings
+        return settings.get("group.protocol") == "consumer" or "cooperative" in settings.get("partition.assignment.strategy", "")
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except ConnectorError as error:
+            self._trouble = error
+        except KafkaException as error:
+            self._trouble = BrokerError(f"The group {self._group} cannot be joined", error.args[0].str(), "Check the rights on the group")
+
+    # What comes.
+
+    def _receive(self, message: Message, number: int, offset: int) -> Received:
+        facts = self._facts
+        key, value, headers, arrived = client.contents(message)
+        source = KafkaRecord(Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers)
+        verdict = self._judge(source)
+        if isinstance(verdict, Rejection) and verdict.reason is Reason.INVALID and verdict.rule == Rule.KAFKA_PARTITIONS:
+            # Perhaps the topic has grown since it was looked at (REC-14).
+            self._look_again(max_age_s=1.0)
+            verdict = self._judge(source)
+        if isinstance(verdict, Rejection):
+            return Received(verdict, 0, source)
+        return Received(verdict.record, verdict.kafka_partitions, source)
+
+    def _judge(self, source: KafkaRecord) -> ChangeRecord | Rejection:
+        schema_id = confluent_id(source.value)
+        if schema_id is not None and self._registry is not None and self._by_id.get(schema_id) is None:
+            self._by_id[schema_id] = self._registry.schema(schema_id)
+        return judge(source, schemas=self._schemas, limits=self._limits, kafka_partitions=self._facts.kafka_partitions, tables=self._tables)
+
+    def _reach(self, number: int, following: int) -> None:
+        self._next[number] = max(self._next[number], following)
+        if self._ends is not None and number in self._open and self._next[number] >= self._ends[number]:
+            self._open.discard(number)
+            self._client.pause([TopicPartition(self._facts.topic, number)])
+            self.finished = not self._open
+
+    def _meet(self, error: KafkaError, message: Message) -> None:
+        """The end of a Kafka partition is no error; the rest is."""
+        number, offset = message.partition(), message.offset()
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            if number in self._next and offset is not None:
+                self._reach(number, offset)
+            return
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and number in self._next:
+            self._look_again(max_age_s=0)
+            raise self._gone(number, self._next[number], topics.beginning_offsets(self._kafka, self._facts)[number])
+        if code in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError.UNKNOWN_TOPIC_ID,
+        ):
+            self._look_again(max_age_s=0)
+            return
+        raise BrokerError(
+            f"{self._facts.topic} cannot be read", error.str(), "Check the rights on the topic and the group, and the brokers"
+        )
+
+    def _look_again(self, max_age_s: float = LOOK_AGAIN_S) -> None:
+        """Is it still the topic that we started on (REC-4), and has it grown?"""
+        now = time.monotonic()
+        if now - self._looked_at < max_age_s:
+            return
+        self._looked_at = now
+        try:
+            facts = topics.describe(self._kafka, self._facts.topic)
+        except BrokerError:
+            return  # how long that may last is for _check_reachable to say
+        topics.check_identity(self._facts.topic_id, facts)
+        added = range(self._facts.kafka_partitions, facts.kafka_partitions)
+        self._facts = facts
+        if added and self._whole_topic and self._ends is None:
+            self._next.update(dict.fromkeys(added, 0))
+            self._client.incremental_assign([self._place(number) for number in added])
+
+    def _check_reachable(self) -> None:
+        now = time.monotonic()
+        if not self._errors.all_down or now - self._heard_at < UNREACHABLE_AFTER_S:
+            return
+        heard = self._errors.text
+        try:
+            # Nobody tells when a broker is back: ask.
+            self._client.list_topics(self._facts.topic, timeout=client.REACH_TIMEOUT_S)
+        except KafkaException as error:
+            raise client.unreachable(self._kafka, heard or error.args[0].str()) from error
+        self._errors.clear()
+        self._heard_at = now
