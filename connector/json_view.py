@@ -122,7 +122,7 @@ def from_json(line: str) -> JsonRecord:
     branches = [name for name in _READERS if fields.has(name)]
     if len(branches) != 1:
         given = f"it has {' and '.join(branches)}" if branches else "it has none of them"
-        raise JsonViewError(f"A record has exactly one of {', '.join(_READERS)}; {given}", field=branches[1] if branches else _READERS[0])
+        raise JsonViewError(f"A record has exactly one of {', '.join(_READERS)}; {given}", field=branches[1] if branches else "data_change")
     stream_partition = fields.get("stream_partition", _text)
     kafka_partitions = fields.get("kafka_partitions", _positive_int, None)
     return JsonRecord(_READERS[branches[0]](stream_partition, document[branches[0]]), kafka_partitions)
@@ -247,8 +247,10 @@ class _Fields:
         try:
             return construct(**arguments)
         except InvalidChangeError as error:
-            name, _, _ = error.field.partition(",")
-            raise JsonViewError(f"In {self.path}: {error}" if self.path else str(error), field=self.place(name)) from error
+            name = error.field.partition(",")[0]
+            if name == "stream_partition":  # the one argument that stands outside of its branch
+                raise JsonViewError(str(error), field=name) from error
+            raise JsonViewError(f"In {self.path}: {error}", field=self.place(name)) from error
 
 
 def _refuse(path: str, value: object, wanted: str) -> NoReturn:

@@ -159,15 +159,25 @@ def to_record(datum: Datum, kafka_partitions: int | None) -> Record | Rejection:
     if kafka_partitions is not None and datum["kafka_partitions"] > kafka_partitions:
         detail = f"kafka_partitions is {datum['kafka_partitions']}, but the topic has {kafka_partitions}"
         return Rejection(Reason.INVALID, detail, Rule.KAFKA_PARTITIONS.value)
+    return _judge_branch(datum) or build(datum)
+
+
+def build(datum: Datum) -> Record:
+    """The record that a datum is. Raises `InvalidChangeError` for one that breaks a rule, as far as the model has it."""
     stream_partition = datum["stream_partition"]
     if datum["data_change"] is not None:
-        change = datum["data_change"]
-        return _judge_change(change) or _data_change(stream_partition, change)
+        return _data_change(stream_partition, datum["data_change"])
     if datum["heartbeat"] is not None:
-        heartbeat = datum["heartbeat"]
-        return _first_broken(HEARTBEAT_CHECKS, heartbeat) or Heartbeat(stream_partition, heartbeat["timestamp"], heartbeat["resume_token"])
-    ended = datum["child_partitions"]
-    return _first_broken(CHILD_PARTITIONS_CHECKS, ended) or _child_partitions(stream_partition, ended)
+        return Heartbeat(stream_partition, datum["heartbeat"]["timestamp"], datum["heartbeat"]["resume_token"])
+    return _child_partitions(stream_partition, datum["child_partitions"])
+
+
+def _judge_branch(datum: Datum) -> Rejection | None:
+    if datum["data_change"] is not None:
+        return _judge_change(datum["data_change"])
+    if datum["heartbeat"] is not None:
+        return _first_broken(HEARTBEAT_CHECKS, datum["heartbeat"])
+    return _first_broken(CHILD_PARTITIONS_CHECKS, datum["child_partitions"])
 
 
 def _judge_change(change: Datum) -> Rejection | None:
