@@ -1,0 +1,67 @@
+"""The merge laws as functions of a rule, so that the same check that `connector.merge` must pass can be failed by a broken one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Protocol
+
+from connector import merge
+from connector.merge import RowState
+from connector.model import DataChange
+from connector.ordering import OrderBy, OrderPosition
+from connector.tables import Versions
+from tests.property import model
+from tests.property.histories import Delivery, batches
+
+
+class Lift(Protocol):
+    def __call__(self, change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions) -> RowState: ...
+
+
+@dataclass(frozen=True)
+class MergeRule:
+    """The functions that make a merge rule."""
+
+    lift: Lift = merge.lift
+    join: Callable[[RowState, RowState], RowState] = merge.join
+    normal: Callable[[RowState], RowState] = merge.normal
+    visible: Callable[[RowState], model.Visible] = merge.visible
+
+    def but(self, **broken: object) -> MergeRule:
+        return replace(self, **broken)  # type: ignore[arg-type]
+
+
+RULE = MergeRule()
+
+
+def merged(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> dict[bytes, RowState]:
+    """The state of each row, put together at random: shuffled, doubled, in batches, joined in a random tree, normal now and then."""
+    forest: dict[bytes, list[RowState]] = {}
+    for batch in batches(rng, deliveries):
+        of_batch: dict[bytes, list[RowState]] = {}
+        for delivery in batch:
+            state = rule.lift(delivery.change, delivery.position, order_by, versions)
+            of_batch.setdefault(delivery.change.row_key, []).append(state)
+        for row_key, states in of_batch.items():
+            forest.setdefault(row_key, []).append(joined_in_a_tree(rule, rng, states))
+    return {row_key: joined_in_a_tree(rule, rng, states) for row_key, states in forest.items()}
+
+
+def joined_in_a_tree(rule: MergeRule, rng: Random, states: Sequence[RowState]) -> RowState:
+    trees = list(states)
+    while len(trees) > 1:
+        one = trees.pop(rng.randrange(len(trees)))
+        other = trees.pop(rng.randrange(len(trees)))
+        tree = rule.join(one, other)
+        trees.append(rule.normal(tree) if rng.random() < 0.4 else tree)
+    return rule.normal(trees[0]) if rng.random() < 0.3 else trees[0]
+
+
+def newest_wins(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> None:
+    """However deliveries are put together, the rows are those of the sequential model (MRG-4)."""
+    states = merged(rule, rng, deliveries, order_by, versions)
+    seen = {row_key: rule.visible(state) for row_key, state in states.items()}
+    expected = model.replay(deliveries, order_by, versions)
+    assert {row_key: row for row_key, row in seen.items() if row} == expected

@@ -1,0 +1,64 @@
+"""What a history means, said the other way round: no algebra, no tombstones, one row after the other in a plain dict.
+
+All deliveries are sorted, oldest first, and each entry is done to the dict as it comes, the way the source itself did it.
+Nothing here is shared with `connector.merge` or `connector.ordering`, not even the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from connector.model import DataChange, DeleteCells, DeleteFamily, SetCell
+from connector.ordering import OrderBy
+from connector.tables import Versions
+from tests.property.histories import Delivery
+
+Cells = dict[tuple[str, bytes, int], bytes]
+Visible = dict[tuple[str, bytes], bytes]
+
+
+def replay(deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions) -> dict[bytes, Visible]:
+    """What is visible of each row that exists."""
+    rows: dict[bytes, Cells] = {}
+    for delivery in sorted(deliveries, key=lambda delivery: _place(delivery, order_by)):
+        cells = rows.setdefault(delivery.change.row_key, {})
+        for entry in delivery.change.entries:
+            _do(cells, entry, versions)
+    return {row_key: _newest_versions(cells) for row_key, cells in rows.items() if cells}
+
+
+def _do(cells: Cells, entry: SetCell | DeleteCells | DeleteFamily, versions: Versions) -> None:
+    if isinstance(entry, SetCell):
+        if versions is Versions.LATEST:
+            _drop(cells, lambda family, qualifier, _: (family, qualifier) == (entry.family, entry.qualifier))
+        cells[entry.family, entry.qualifier, entry.cell_timestamp] = entry.value
+    elif isinstance(entry, DeleteFamily):
+        _drop(cells, lambda family, _, __: family == entry.family)
+    else:
+        end = entry.range_end or 2**64
+        _drop(
+            cells,
+            lambda family, qualifier, timestamp: (family, qualifier) == (entry.family, entry.qualifier) and timestamp in range(entry.range_start, end),
+        )
+
+
+def _drop(cells: Cells, condemned) -> None:  # type: ignore[no-untyped-def]
+    for name in [name for name in cells if condemned(*name)]:
+        del cells[name]
+
+
+def _newest_versions(cells: Cells) -> Visible:
+    return {(family, qualifier): value for (family, qualifier, _), value in sorted(cells.items())}
+
+
+def _place(delivery: Delivery, order_by: OrderBy) -> tuple[object, ...]:
+    change, position = delivery.change, delivery.position
+    arrival = (position.ingest_batch, position.kafka_partition, position.offset, position.attempt)
+    if order_by is OrderBy.COMMIT:
+        return (change.commit_timestamp, change.tie_breaker, _record_sequence(change), *arrival)
+    sections = [section.zfill(16) for section in (change.change_sequence_number or "").lower().split("/")]
+    return ("/".join(sections + ["0" * 16] * (4 - len(sections))), *arrival)
+
+
+def _record_sequence(change: DataChange) -> int:
+    return 0 if change.transaction is None else change.transaction.record_sequence

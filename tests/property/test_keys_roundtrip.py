@@ -1,0 +1,71 @@
+"""A row key stands for one tuple of key columns, and the other way round."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connector.errors import ConfigError, InvalidChangeError
+from connector.tables import Key, KeyForm, KeyPart, unmapped_cell, unmapped_name
+from connector.values import ColumnType, Unreadable
+from tests.property.test_values_roundtrip import VALUES
+
+KEY_TYPES = [type_ for type_ in ColumnType if type_ not in (ColumnType.FLOAT64, ColumnType.JSON)]
+DELIMITERS = ("#", "|", "::", "\x00", "--x", "aa", "-", ".", "T")
+
+
+@st.composite
+def keys(draw: st.DrawFn) -> Key:
+    types = draw(st.lists(st.sampled_from(KEY_TYPES), min_size=1, max_size=5))
+    parts = tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types))
+    if len(types) == 1 and types[0] in (ColumnType.BYTES, ColumnType.STRING) and draw(st.booleans()):
+        return Key(parts)
+    try:
+        return Key(parts, KeyForm.DELIMITED, draw(st.sampled_from(DELIMITERS)))
+    except ConfigError:
+        return Key(parts, KeyForm.DELIMITED)
+
+
+@st.composite
+def keys_with_values(draw: st.DrawFn) -> tuple[Key, tuple[object, ...]]:
+    key = draw(keys())
+    return key, tuple(draw(VALUES[part.type]) for part in key.parts)
+
+
+@settings(max_examples=300)
+@given(keys_with_values())
+def test_reading_a_key_gives_what_was_written(given_: tuple[Key, tuple[object, ...]]) -> None:
+    """TBL-7: key columns survive, or the key is refused because a part holds the delimiter or the key is empty."""
+    key, values = given_
+    try:
+        row_key = key.write_key(values)
+    except InvalidChangeError:
+        text = [value if isinstance(value, bytes) else value.encode() for value in values if isinstance(value, (str, bytes))]
+        assert text, "only text and bytes can hold a delimiter or be empty"
+    else:
+        assert key.read_key(row_key) == values
+
+
+@settings(max_examples=500)
+@given(keys(), st.text("0123456789-.:TZ#|\x00aäx", max_size=12).map(str.encode) | st.binary(max_size=8))
+def test_a_key_that_is_read_is_written_the_same(key: Key, row_key: bytes) -> None:
+    """TBL-7: each part encodes back to the same bytes, so two row keys never become one row of the table."""
+    values = key.read_key(row_key)
+    if not isinstance(values, Unreadable) and row_key:
+        assert key.write_key(values) == row_key
+
+
+@given(st.from_regex(r"[-_.a-zA-Z0-9]{1,8}", fullmatch=True), st.binary() | st.text("%4:25ä/").map(str.encode))
+def test_a_cell_has_one_name(family: str, qualifier: bytes) -> None:
+    """TBL-22: `family:qualifier` with escapes names one cell, and can be read back."""
+    assert unmapped_cell(unmapped_name(family, qualifier)) == (family, qualifier)
+
+
+@given(st.text("f:%0245FfgG\xe4\udcff", max_size=8))
+def test_a_name_that_is_read_is_written_the_same(name: str) -> None:
+    """TBL-22: two names never mean one cell; any other text is refused."""
+    try:
+        cell = unmapped_cell(name)
+    except ValueError:
+        return
+    assert unmapped_name(*cell) == name
