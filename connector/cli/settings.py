@@ -43,15 +43,15 @@ def load_file(config_file: Path | None, environment: Mapping[str, str]) -> Conne
 
 
 def stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
-    """The stream of that name; without a name the only one there is. Raises `ConfigError`."""
+    """The stream of that name, or whose topic has it; without a name the only one there is. Raises `ConfigError`."""
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
         raise ConfigError(
             "no stream was named", f"the configuration has {len(config.streams)}: {one_of(config.streams)}", "name one with --stream"
         )
-    if name in config.streams:
-        return config.streams[name]
+    if (found := config.streams.get(name) or next((of for of in config.streams.values() if of.topic == name), None)) is not None:
+        return found
     remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
     raise ConfigError(f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy)
 

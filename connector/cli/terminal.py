@@ -38,6 +38,11 @@ def shown_bytes(data: bytes | None, limit: int = 64) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `1,234 records`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def say(message: str) -> None:
     """Talk: one line on standard error."""
     click.echo(escaped(message, keep="\n"), err=True)
@@ -51,10 +56,9 @@ def out(line: str) -> None:
 
 def show_error(error: ConnectorError) -> None:
     """Problem, cause and remedy, on standard error."""
-    say(f"error: {error.problem}")
-    for name, text in (("cause", error.cause), ("remedy", error.remedy)):
+    for name, text in (("error", error.problem), ("cause", error.cause), ("remedy", error.remedy)):
         if text:
-            say(f"{name + ':':<7}{text}" if name == "remedy" else f"{name}: {text}")
+            say(f"{name + ':':<7} {text}")
 
 
 def a_person_watches(stream: TextIO | None = None) -> bool:

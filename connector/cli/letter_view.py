@@ -1,0 +1,120 @@
+"""How a dead letter is shown: what is known of it, its bytes in hex, and beside them what they say (DLQ-9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from typing import Any, Final
+
+from connector.cli.terminal import escaped, out, shown_bytes
+from connector.codec import Schemas, read
+from connector.deadletter import DeadLetter, Rejection
+from connector.json_view import view_of_bytes, view_of_time
+
+HEX_BYTES_A_LINE: Final = 16
+HEX_BYTES_SHOWN: Final = 512
+_HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
+_TIMES: Final = frozenset(
+    {"commit_timestamp", "estimated_low_watermark", "timestamp", "start_timestamp", "cell_timestamp", "range_start", "range_end"}
+)
+
+
+def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
+    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view."""
+    view: dict[str, Any] = {
+        "id": letter.id,
+        "reason": letter.reason.value,
+        "rule": letter.rule or None,
+        "detail": letter.detail,
+        "table": letter.table,
+        "topic": letter.position.topic,
+        "topic_id": letter.position.topic_id,
+        "kafka_partition": letter.position.kafka_partition,
+        "offset": letter.position.offset,
+        "attempt": letter.attempt,
+        "first_failed_at": view_of_time(letter.first_failed_at),
+        "record_timestamp": view_of_time(letter.record_timestamp),
+        "schema_id": letter.schema_id,
+        "ingest_batch": letter.ingest_batch,
+        "order_position": letter.order_position,
+    }
+    if whole:
+        view["key"] = _optional_bytes(letter.key)
+        view["value"] = _optional_bytes(letter.value)
+        view["headers"] = [{"name": name, "value": _optional_bytes(value)} for name, value in letter.headers]
+    return {name: value for name, value in view.items() if value is not None}
+
+
+def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = False) -> None:
+    """Explain a letter on standard output; all that came from outside is escaped."""
+    position = letter.position
+    facts = {
+        "dead letter": letter.id,
+        "reason": f"{letter.reason} {letter.rule}".rstrip(),
+        "detail": letter.detail,
+        "cause": letter.reason.cause,
+        "remedy": letter.reason.remedy,
+        "topic": f"{position.topic} (id {position.topic_id}), Kafka partition {position.kafka_partition}, offset {position.offset}",
+        "table": letter.table,
+        "arrived": view_of_time(letter.record_timestamp),
+        "first failed": view_of_time(letter.first_failed_at),
+        "attempt": letter.attempt,
+        "ingest batch": letter.ingest_batch,
+        "order position": letter.order_position,
+        "schema": letter.schema_id,
+        "key": shown_bytes(letter.key, 200) if letter.key is None else f"{shown_bytes(letter.key, 200)}  ({len(letter.key)} bytes)",
+    }
+    for name, fact in facts.items():
+        if fact is not None:
+            out(f"{name:<14}  {escaped(str(fact))}")
+    for name, value in letter.headers:
+        out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
+    out("")
+    _print_value(letter.value, schemas, everything)
+
+
+def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:
+    if value is None:
+        out("There is no value.")
+        return
+    shown = value if everything else value[:HEX_BYTES_SHOWN]
+    out(f"{f'value, {len(value):,} bytes':<{_HEX_WIDTH}}  what it says")
+    for left, right in zip_longest(hex_lines(shown), decoded_lines(value, schemas), fillvalue=""):
+        out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
+    if len(shown) < len(value):
+        out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
+
+
+def hex_lines(data: bytes) -> Iterator[str]:
+    """Offset, bytes in hex, and the same as ASCII with a dot for what does not print."""
+    for start in range(0, len(data), HEX_BYTES_A_LINE):
+        line = data[start : start + HEX_BYTES_A_LINE]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
+        yield f"{start:08x}  {line.hex(' '):<{3 * HEX_BYTES_A_LINE}} {text}"
+
+
+def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
+    """The record with its Avro field names, also where it breaks a rule; or why the bytes are none."""
+    datum = read(value, schemas)
+    if isinstance(datum, Rejection):
+        return ["not decodable:", escaped(datum.detail)]
+    text = json.dumps(_view(datum), indent=2, ensure_ascii=False, default=str)
+    return [escaped(line) for line in text.splitlines()]
+
+
+def _view(datum: Any, name: str = "") -> Any:
+    """A decoded datum as JSON: nulls left out, bytes and times as in the JSON view (REC-22)."""
+    if isinstance(datum, Mapping):
+        return {field: _view(value, field) for field, value in datum.items() if value is not None}
+    if isinstance(datum, list):
+        return [_view(item) for item in datum]
+    if isinstance(datum, bytes):
+        return view_of_bytes(datum)
+    if name in _TIMES and isinstance(datum, int) and datum:
+        return view_of_time(datum)
+    return datum
+
+
+def _optional_bytes(value: bytes | None) -> Any:
+    return None if value is None else view_of_bytes(value)

@@ -1,0 +1,61 @@
+"""Types of arguments that several commands take. A value that is none is a wrong call (exit code 2)."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+import click
+
+from connector.sections import parse_duration_ms
+
+_LEAST_DIGITS, _MOST_DIGITS = 15, 18
+"""Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DurationS(click.ParamType[int]):
+    """A duration in whole seconds, as in the configuration (OPS-1)."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return -(-parse_duration_ms(str(value)) // 1000)
+        except ValueError as error:
+            self.fail(f"{value!r} is no duration ({error}); write 30s, 10m, 2d", param, ctx)
+
+
+class Start(click.ParamType[Literal["beginning", "end"] | int]):
+    """Where to begin in a topic: a record timestamp in microseconds, or one of the two words."""
+
+    name = "place"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Literal["beginning", "end"] | int:
+        if value == "beginning":
+            return "beginning"
+        if value == "end":
+            return "end"
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if text.isascii() and text.isdigit() and _LEAST_DIGITS <= len(text) <= _MOST_DIGITS:
+            return int(text)
+        try:
+            return time.time_ns() // 1000 - parse_duration_ms(text) * 1000
+        except ValueError:
+            pass
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is neither beginning, end, a time with a zone, microseconds, nor how long ago (10m)", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{text!r} has no zone; write {text}Z for UTC", param, ctx)
+        return max((moment - _EPOCH) // timedelta(microseconds=1), 0)
+
+
+DURATION_S: Final = DurationS()
+START: Final = Start()

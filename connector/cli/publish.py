@@ -1,0 +1,94 @@
+"""`connector publish`: the JSON view in, records out (REC-22, REC-17)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from connector.cli import settings
+from connector.cli.terminal import Progress, counted, say
+from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
+
+if TYPE_CHECKING:
+    from connector.kafka.producer import ChangeProducer
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--stream", help="The stream to publish to; may be left out where there is one only.")
+@click.pass_context
+def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
+    """Publish the records in FILE, or on standard input: one JSON object a line, as `connector tail` prints them.
+
+    Stops at the first line that is no record, names it, and says how many before it were delivered: all of them, or it says
+    which are not known to be. `kafka_partitions` of a line is ignored: it is that of the topic now.
+    """
+    from connector.kafka.producer import ChangeProducer
+
+    config = settings.load(ctx)
+    of = settings.stream(config, stream)
+    if file.isatty():
+        say("reading from the terminal, one JSON object a line; end with Ctrl-D")
+    began = time.monotonic()
+    producer = ChangeProducer(config.kafka, of.topic, registry=config.registry, max_record_bytes=of.limits.max_record_bytes)
+    for warning in producer.warnings:
+        say(f"warning: {warning}")
+    with producer:
+        _send_all(producer, _lines(file))
+    seconds = time.monotonic() - began
+    say(f"published {counted(producer.delivered, 'record')} to {of.topic} in {seconds:.1f} s")
+
+
+def _send_all(producer: ChangeProducer, lines: Iterator[tuple[int, bytes]]) -> None:
+    from connector.json_view import from_json
+
+    progress = Progress("records sent")
+    number = 0
+    try:
+        for number, line in lines:
+            producer.send(from_json(line.decode()).record)
+            if number % 100 == 0:
+                progress.show(number, time.monotonic())
+    except (JsonViewError, InvalidChangeError, UnicodeDecodeError) as error:
+        raise _bad_line(producer, number, error) from error
+    except KeyboardInterrupt:
+        _deliver(producer)
+        say(f"interrupted in line {number}; delivered before: {counted(producer.delivered, 'record')}")
+        raise
+    finally:
+        progress.clear()
+
+
+def _bad_line(producer: ChangeProducer, number: int, error: ConnectorError | UnicodeDecodeError) -> ConnectorError:
+    fate = _deliver(producer)
+    if isinstance(error, UnicodeDecodeError):
+        problem, remedy = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8; bytes that are no text go into base64"
+    else:
+        problem, remedy = ". ".join(part for part in (error.problem, error.cause) if part), error.remedy
+    cause = f"delivered before it: {counted(producer.delivered, 'record')}{fate}"
+    return ConnectorError(
+        f"line {number}: {problem}", cause, remedy or "mend the line and publish from there on; sending a record twice does no harm"
+    )
+
+
+def _deliver(producer: ChangeProducer) -> str:
+    """Wait for what was sent; says what is not known to have arrived."""
+    try:
+        producer.flush()
+    except DeliveryError as error:
+        return f", {error.undelivered:,} are not known to be ({error.cause})"
+    return ""
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines that say something, with their numbers from 1; a byte order mark at the start says nothing."""
+    for number, line in enumerate(file, 1):
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if text.strip():
+            yield number, text
+    if file is not sys.stdin.buffer:
+        file.close()

@@ -1,0 +1,77 @@
+"""`connector tail`: records of a stream as the JSON view (REC-21, REC-22)."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from connector.cli import settings
+from connector.cli.parameters import START
+from connector.cli.terminal import counted, out, say
+from connector.config import ConnectorConfig, StreamConfig, UnknownTables
+from connector.deadletter import Rejection, letter_id
+
+if TYPE_CHECKING:
+    from connector.kafka.consumer import Received
+
+
+@click.command()
+@click.argument("stream", required=False)
+@click.option(
+    "--from", "start", type=START, default="beginning", show_default=True, help="beginning, end, a time with a zone, or how long ago (10m)."
+)
+@click.option("--follow", "-f", is_flag=True, help="Wait for more instead of stopping at what is the end now.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many records.")
+@click.pass_context
+def command(ctx: click.Context, stream: str | None, start: Literal["beginning", "end"] | int, follow: bool, limit: int | None) -> None:
+    """Print the records of STREAM, one JSON object a line; `connector publish` takes them back.
+
+    In order within a Kafka partition. Records that would be rejected go to standard error, with the reason.
+    """
+    from connector.kafka.consumer import ChangeConsumer
+
+    config = settings.load(ctx)
+    of = settings.stream(config, stream)
+    consumer = ChangeConsumer(
+        config.kafka,
+        of.topic,
+        start=start,
+        bounded=not follow,
+        registry=config.registry,
+        limits=of.limits,
+        tables=declared_tables(config, of),
+    )
+    records = rejections = 0
+    with consumer:
+        for warning in consumer.warnings:
+            say(f"warning: {warning}")
+        while not consumer.finished and (limit is None or records + rejections < limit):
+            received = consumer.poll(0.2)
+            if received is None:
+                sys.stdout.flush()
+            elif _show(received):
+                records += 1
+            else:
+                rejections += 1
+    say(f"{counted(records, 'record')} of {of.topic}" + (f"; would be rejected: {rejections:,}" if rejections else ""))
+
+
+def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str] | None:
+    """The source tables that the stream's definitions name, or None where changes of others are kept (TBL-7)."""
+    if of.unknown_tables is UnknownTables.KEEP:
+        return None
+    return frozenset(table.source for table in config.tables.values() if table.stream == of.name)
+
+
+def _show(received: Received) -> bool:
+    """Print a record; a rejection goes to standard error, and is False."""
+    from connector.json_view import to_json
+
+    if isinstance(received.record, Rejection):
+        reason = f"{received.record.reason} {received.record.rule}".rstrip()
+        say(f"rejected: {letter_id(received.position)} {reason}: {received.record.detail}".replace("\n", "\\n"))
+        return False
+    out(to_json(received.record, received.kafka_partitions))
+    return True

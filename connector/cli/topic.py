@@ -1,0 +1,46 @@
+"""`connector topic`: the topics of a stream (REC-1, REC-2)."""
+
+from __future__ import annotations
+
+import click
+
+from connector.cli import settings
+from connector.cli.parameters import DURATION_S
+from connector.cli.terminal import out, say
+
+HEADROOM_BYTES = 500_000
+"""What a topic takes beyond `max_record_bytes`: headers and the framing of a batch."""
+
+
+@click.group()
+def command() -> None:
+    """Create the topics of a stream."""
+
+
+@command.command()
+@click.argument("stream", required=False)
+@click.option("--kafka-partitions", type=click.IntRange(1), default=4, show_default=True, help="How many Kafka partitions it gets.")
+@click.option(
+    "--retention", type=DURATION_S, default="7d", show_default=True, help="How long records stay, 1 to 7 days from their arrival."
+)
+@click.option("--replication-factor", type=click.IntRange(1), help="How many brokers keep each record; the cluster's default if not given.")
+@click.pass_context
+def create(ctx: click.Context, stream: str | None, kafka_partitions: int, retention: int, replication_factor: int | None) -> None:
+    """Create the topic of STREAM, its dead-letter topic and that one's ledger; print the topic's name.
+
+    STREAM is the name of a stream of the configuration, or of its topic; it may be left out where there is one only.
+    """
+    from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_topic
+
+    config = settings.load(ctx)
+    of = settings.stream(config, stream)
+    facts = create_topic(
+        config.kafka,
+        of.topic,
+        kafka_partitions=kafka_partitions,
+        retention_s=retention,
+        replication_factor=replication_factor or -1,
+        max_message_bytes=max(DEFAULT_MAX_MESSAGE_BYTES, of.limits.max_record_bytes + HEADROOM_BYTES),
+    )
+    say(f"created {facts.topic} with {facts.kafka_partitions} Kafka partitions, and its dead-letter topic; id {facts.topic_id}")
+    out(facts.topic)

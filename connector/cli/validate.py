@@ -1,0 +1,123 @@
+"""`connector validate`: would this configuration work here and now? Nothing is started, created or written (OPS-1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from connector.cli import settings
+from connector.cli.terminal import counted, escaped, out, say, show_error
+from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.deadletter import dead_letter_topic
+from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
+
+Findings = Iterator[str | ConnectorError]
+"""What a check says, one after the other: a line that all is well, or begins with `warning:`; or what is wrong."""
+
+
+@click.command()
+@click.pass_context
+def command(ctx: click.Context) -> int:
+    """Check the configuration against the running Kafka, the registry and the warehouse; starts, creates and writes nothing.
+
+    Prints a line for each thing that is well; every fault goes to standard error. Exit code 1 if there is one.
+    """
+    config = settings.load(ctx)
+    faults = 0
+    for finding in _findings(config):
+        if isinstance(finding, ConnectorError):
+            faults += 1
+            show_error(finding)
+        elif finding.startswith("warning:"):
+            say(finding)
+        else:
+            out(escaped(finding))
+    say(counted(faults, "fault") if faults else "all is well")
+    return 1 if faults else 0
+
+
+def _findings(config: ConnectorConfig) -> Findings:
+    yield f"configuration: {counted(len(config.streams), 'stream')}, {counted(len(config.tables), 'table')}"
+    yield from _guarded(_warehouse(config.warehouse))
+    yield from _guarded(_registry(config))
+    for stream in config.streams.values():
+        try:
+            yield from _stream(config.kafka, stream)
+        except BrokerError as error:
+            yield error
+            return  # the next stream would wait for the same brokers
+        except ConnectorError as error:
+            yield error
+    for stream in config.streams.values():
+        if not any(table.stream == stream.name for table in config.tables.values()):
+            yield f"warning: streams.{stream.name} has no table: its changes go to the changelog only"
+
+
+def _guarded(findings: Findings) -> Findings:
+    try:
+        yield from findings
+    except ConnectorError as error:
+        yield error
+
+
+def _warehouse(warehouse: str) -> Findings:
+    if "://" in warehouse:
+        yield f"warehouse: {warehouse} (a URI: not looked at)"
+        return
+    nearest_folder = next(folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists())
+    if not nearest_folder.is_dir():
+        raise ConfigError(f"warehouse is {warehouse}", f"{nearest_folder} is no folder", "name a folder, or where one can be made")
+    if not os.access(nearest_folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"warehouse is {warehouse}", f"this user may not write in {nearest_folder}", "give the right, or name another folder"
+        )
+    yield f"warehouse: {warehouse}" + ("" if nearest_folder == Path(warehouse) else " (will be made)")
+
+
+def _registry(config: ConnectorConfig) -> Findings:
+    if config.registry is None:
+        return
+    from connector.codec import READER_SCHEMA
+    from connector.kafka.registry import RegistryClient
+
+    with RegistryClient(config.registry) as registry:
+        if config.registry.auto_register:
+            registry.schema(1)
+            yield f"registry: {config.registry.url} answers; producers register the schema"
+            return
+        for stream in config.streams.values():
+            schema_id = registry.schema_id(stream.topic, READER_SCHEMA)
+            yield f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id {schema_id}"
+
+
+def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Findings:
+    from connector.kafka import topics
+
+    facts = topics.describe(kafka, stream.topic)
+    warnings = topics.check(facts)
+    kept = "for ever" if facts.retention_ms < 0 else f"for {facts.retention_ms / 3_600_000:g} hours"
+    yield f"streams.{stream.name}: topic {facts.topic}, {facts.kafka_partitions} Kafka partitions, records kept {kept}"
+    yield from (f"warning: {warning}" for warning in warnings)
+    if stream.limits.max_record_bytes > facts.max_message_bytes:
+        problem = f"streams.{stream.name}.max_record_bytes is {stream.limits.max_record_bytes}"
+        allowed = f"never above what the topic takes: max.message.bytes of {facts.topic} is {facts.max_message_bytes}"
+        yield ConfigError(problem, allowed, f"write max_record_bytes = {facts.max_message_bytes}, or raise that of the topic")
+    try:
+        letters = topics.describe(kafka, dead_letter_topic(stream.topic))
+    except TopicError:
+        yield f"streams.{stream.name}: {dead_letter_topic(stream.topic)} will be created with the first dead letter"
+        return
+    if "compact" in letters.cleanup_policy:
+        problem = f"The topic {letters.topic} is compacted"
+        yield TopicError(problem, "dead letters of one row would replace each other", f"set cleanup.policy=delete on {letters.topic}")
+    elif letters.max_message_bytes <= facts.max_message_bytes:
+        problem = f"The topic {letters.topic} takes {letters.max_message_bytes} bytes, {facts.topic} takes {facts.max_message_bytes}"
+        largest = facts.max_message_bytes + topics.LETTER_HEADROOM_BYTES
+        yield TopicError(
+            problem, "the largest record would not fit as a dead letter", f"set max.message.bytes={largest} on {letters.topic}"
+        )
+    else:
+        yield f"streams.{stream.name}: {letters.topic} takes the dead letters"

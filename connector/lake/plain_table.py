@@ -1,0 +1,88 @@
+"""A plain read: a table as its newest commit left it (TBL-18), without a JVM and in bounded memory.
+
+The rows are those of one version of the table, whatever is committed meanwhile. Bookkeeping columns are left out (TBL-22).
+Values come as Python has them, except that times are integers (microseconds, and days for a DATE), so that no year is too
+far for them. What is in the table is all there is: changes that were not applied yet are not looked for (TBL-16).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.errors import TableError
+from connector.tables import BOOKKEEPING
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
+"""Delta's primitive types that are read as numbers, and as which of Arrow's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """One version of a Delta table. `types` has Delta's type for each column that readers see, in their order.
+
+    `bookkeeping` is what the newest commit says of itself (TBL-10); empty if that commit is not ours.
+    """
+
+    version: int
+    types: Mapping[str, str]
+    bookkeeping: Mapping[str, Any]
+    _delta: DeltaTable
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows, in no particular order, each as a tuple of the columns in `types`; a map is a list of pairs."""
+        from deltalake import QueryBuilder
+        from deltalake.exceptions import DeltaError
+
+        columns = ", ".join(_selected(name, type_) for name, type_ in self.types.items())
+        try:
+            batches = QueryBuilder().register("t", self._delta).execute(f"SELECT {columns} FROM t")  # noqa: S608, names are quoted
+            for batch in batches:
+                yield from zip(*(batch.column(position).to_pylist() for position in range(batch.num_columns)), strict=True)
+        except (DeltaError, OSError) as error:
+            raise _unreadable(self._delta.table_uri, error) from error
+
+
+def open_table(path: str) -> PlainTable:
+    """The table at a path or URI, as of now. Raises `TableError` if there is none, or none that can be read."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ImportError as error:
+        remedy = "install it: pip install 'lowmark[lake]'"
+        raise TableError("Tables cannot be read without the deltalake package", str(error), remedy) from error
+    try:
+        delta = DeltaTable(path)
+        newest = delta.history(1)
+        fields = delta.schema().fields
+    except TableNotFoundError as error:
+        raise TableError(
+            f"There is no table at {path}", "nothing was applied to it yet", "run the pipeline: connector run --once"
+        ) from error
+    except (DeltaError, OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
+    return PlainTable(delta.version(), types, _bookkeeping(newest[0].get("userMetadata") if newest else None), delta)
+
+
+def _selected(name: str, type_: str) -> str:
+    quoted = '"{}"'.format(name.replace('"', '""'))
+    return f"arrow_cast({quoted}, '{_CASTS[type_]}') AS {quoted}" if type_ in _CASTS else quoted
+
+
+def _bookkeeping(user_metadata: object) -> Mapping[str, Any]:
+    try:
+        said = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
+    except ValueError:
+        return {}
+    ours = said.get("lowmark") if isinstance(said, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def _unreadable(path: str, error: Exception) -> TableError:
+    return TableError(f"The table at {path} cannot be read", str(error), "check the path and the rights on it, and try again")
