@@ -1,0 +1,104 @@
+"""`connector run`: ingest and apply of everything that is configured, in one process (OPS-4)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from connector.cli import settings, terminal
+from connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig, StreamConfig
+    from connector.deadletter import DeadLetter
+    from connector.spark import World
+
+
+@click.command("run")
+@click.option("--once", is_flag=True, help="Ingest to the present end of every topic, apply, and stop.")
+@click.option("--cores", default="*", show_default=True, help="Threads of a local Spark; * for as many as there are processors.")
+@click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
+@click.pass_context
+def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
+    """Ingest all streams and apply them to their tables, until SIGTERM or Ctrl-C: then the batch in flight ends first.
+
+    Kill it at any instant and start it again: it goes on where it was.
+    """
+    config = settings.load(ctx)
+    if not config.streams:
+        raise ConfigError("No stream is configured", "", 'Add a section such as [streams.orders] with topic = "orders"')
+    with ExitStack() as stack:
+        worlds = {name: _world(config, stream, stack) for name, stream in config.streams.items()}
+        _run(config, worlds, stack, once=once, spark_settings={"spark.driver.memory": memory}, cores=cores)
+
+
+def _run(
+    config: ConnectorConfig, worlds: Mapping[str, World], stack: ExitStack, *, once: bool, spark_settings: Mapping[str, str], cores: str
+) -> None:
+    from connector import jars
+    from connector.spark import Pipeline, start_session
+
+    paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), terminal.say)
+    scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
+    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    spark = start_session(paths, scratch=scratch, cores=cores, settings=spark_settings)
+    stack.callback(spark.stop)
+    pipeline = Pipeline(spark, config, worlds, {name: _earliest(config, stream) for name, stream in config.streams.items()}, terminal.say)
+    if once:
+        pipeline.run_once()
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    terminal.say("running; stop with Ctrl-C or SIGTERM")
+    pipeline.run(stop)
+    terminal.say("stopped: every batch that began has ended")
+
+
+def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> World:
+    """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
+    from connector.kafka import topics
+    from connector.kafka.dead_letter_topic import DeadLetterPublisher
+    from connector.spark import World
+
+    facts = topics.describe(config.kafka, stream.topic)
+    for warning in topics.check(facts):
+        terminal.say(f"warning: {warning}")
+    topics.create_dead_letter_topics(config.kafka, facts)
+    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
+    one_at_a_time = threading.Lock()
+
+    def publish(letters: Iterable[DeadLetter]) -> int:
+        with one_at_a_time:
+            return publisher.publish(letters)
+
+    return World(
+        topic=lambda: topics.describe(config.kafka, stream.topic),
+        publish=publish,
+        now=lambda: time.time_ns() // 1000,
+        schema_by_id=_registry(config, stack),
+    )
+
+
+def _registry(config: ConnectorConfig, stack: ExitStack) -> Callable[[int], str | None] | None:
+    if config.registry is None:
+        return None
+    from connector.kafka.registry import RegistryClient
+
+    return stack.enter_context(RegistryClient(config.registry)).schema
+
+
+def _earliest(config: ConnectorConfig, stream: StreamConfig) -> Callable[[], Mapping[int, int]]:
+    from connector.kafka import topics
+
+    return lambda: topics.beginning_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
