@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
@@ -29,13 +28,17 @@ class LockedJar:
         return f"{self.organisation}__{self.artifact}-{self.version}.jar"
 
 
-def read_lock(lock: Lock) -> tuple[tuple[LockedJar, ...], str]:
-    """The jars of a lock in the order of its lines, and the sha256 of the lock itself."""
-    text = resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
-    return parse(text), hashlib.sha256(text.encode()).hexdigest()
+def lock_text(lock: Lock) -> str:
+    """The lock file as it lies in the package."""
+    return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
 
 
-def parse(text: str) -> tuple[LockedJar, ...]:
+def read_lock(lock: Lock) -> tuple[LockedJar, ...]:
+    """The jars of a lock, in the order of its lines."""
+    return parse_lock(lock_text(lock))
+
+
+def parse_lock(text: str) -> tuple[LockedJar, ...]:
     """Read `organisation:artifact:version size sha256` lines.
 
     A lock that breaks this form, or pins two versions of one artifact, is a bug of ours: `ValueError`, `AssertionError`.

@@ -19,7 +19,7 @@ from xml.sax.saxutils import quoteattr
 
 from connector.errors import JarError
 from connector.jars.java import find_java
-from connector.jars.lock import Lock, LockedJar, read_lock
+from connector.jars.lock import Lock, LockedJar, lock_text, parse_lock
 
 Say = Callable[[str], None]
 
@@ -67,9 +67,15 @@ def fetch(lock: Lock, store: JarStore, say: Say = lambda _: None) -> list[Path]:
     no pyspark (it brings Ivy), no Java, no network, a jar that is not what the lock says, a full disk, a folder that
     cannot be written. A failed call leaves no half jar behind, and what it did get is kept.
     """
-    jars, digest = read_lock(lock)
+    return fetch_listed(lock, lock_text(lock), store, say)
+
+
+def fetch_listed(name: str, listed: str, store: JarStore, say: Say = lambda _: None) -> list[Path]:
+    """`fetch` for the text of a lock; `name` tells its stamp from those of other locks."""
+    jars = parse_lock(listed)
+    digest = hashlib.sha256(listed.encode()).hexdigest()
     paths = [store.folder / jar.file_name for jar in jars]
-    stamp = store.folder / f"{lock}-{digest[:16]}.ok"
+    stamp = store.folder / f"{name}-{digest[:16]}.ok"
     if stamp.exists() and all(_has_size(path, jar) for path, jar in zip(paths, jars, strict=True)):
         return paths
     try:
