@@ -1,0 +1,176 @@
+"""The story of the demo, from an empty folder to the verdict (OPS-2).
+
+    1  start a broker                      4  run the pipeline, kill it in the middle, run it again
+    2  write the configuration             5  compare the tables and the dead letters with the truth
+    3  publish, with disorder and poison   6  tell a person
+
+Each step is one function below, called once, in this order, by `tell`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from connector.cli.demo import pipeline, report, truth
+from connector.cli.demo.bank import ACCOUNTS_TABLE
+from connector.cli.demo.capture import FILES_TABLE
+from connector.cli.demo.compare import letter_differences, row_differences
+from connector.cli.demo.folder import DemoFolder, demo_folder
+from connector.cli.demo.publish import Published, publish
+from connector.cli.demo.report import Outcome
+from connector.cli.demo.settings import KEYS, QUERY_SCRIPT, STREAM, configuration
+from connector.cli.demo.source import Input, choose_input
+from connector.cli.settings import load_file
+from connector.cli.terminal import Progress, say
+from connector.jars import JarStore, fetch
+from connector.kafka.dead_letter_topic import read_letters
+from connector.kafka.local_broker import LocalBroker
+from connector.kafka.topics import TopicFacts, create_topic
+from connector.lake.plain_table import open_table
+from connector.model import MAX_ROW_KEY_BYTES
+
+if TYPE_CHECKING:
+    from connector.cli.demo.pipeline import Pipeline
+    from connector.config import KafkaConfig
+
+KAFKA_PARTITIONS: Final = 4
+_BATCHES_BEFORE_THE_END: Final = 4
+_MIN_BATCH: Final = 1000
+_KILLED_WITHIN_S: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the caller asked for; None where nothing was."""
+
+    repository: Path | None = None
+    output: Path | None = None
+    seed: int = 1
+
+
+def tell(choices: Choices) -> bool:
+    """Run the whole demo; whether everything that came out equals the truth. Raises `ConnectorError`. Leaves no process behind."""
+    began = time.monotonic()
+    jars = JarStore.from_environment(os.environ)
+    chosen = choose_input(choices.repository, now=time.time_ns() // 1000, seed=choices.seed)
+    for note in chosen.notes:
+        say(note)
+    outcome = Outcome()
+    with demo_folder(choices.output, os.environ) as folder:
+        fetch("spark", jars, say)
+        with LocalBroker.start(folder.broker, jars, say=say) as broker:
+            outcome.rates.append(("a broker, from nothing", 0, "", time.monotonic() - began))
+            kafka, topic = _prepare(folder, chosen, broker.bootstrap_servers)
+            published = _publish(kafka, topic, chosen, choices.seed, outcome)
+            _run_and_kill(folder, published, choices.seed, outcome)
+            _run_to_the_end(folder, published, outcome)
+            outcome.letters = [letter for letter, _ in read_letters(kafka, STREAM)]
+        _compare(folder, chosen, published, outcome)
+        outcome.total_s = time.monotonic() - began
+        report.show(outcome, published, folder)
+    return outcome.is_equal
+
+
+def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str) -> tuple[KafkaConfig, TopicFacts]:
+    folder.config.write_text(configuration(chosen.sources, bootstrap_servers, str(folder.broker)), encoding="utf-8")
+    folder.query.write_text(QUERY_SCRIPT, encoding="utf-8")
+    kafka = load_file(folder.config, {}).kafka
+    return kafka, create_topic(kafka, STREAM, kafka_partitions=KAFKA_PARTITIONS)
+
+
+def _publish(kafka: KafkaConfig, topic: TopicFacts, chosen: Input, seed: int, outcome: Outcome) -> Published:
+    progress = Progress("changes published")
+    published = publish(kafka, topic, chosen.sources, seed=seed, watch=lambda count: progress.show(count, time.monotonic()))
+    progress.clear()
+    again = published.deliveries.total() - published.changes.total()
+    say(
+        f"published {published.changes.total():,} changes in {published.transactions:,} transactions, in disorder, {again:,} twice; "
+        f"{published.control_records:,} control records; {len(published.poison):,} bad records in {published.seconds:.1f} s"
+    )
+    outcome.rates.append(("capture and publish", published.records, "records", published.seconds))
+    if chosen.capture is not None and chosen.capture.paths_left_out:
+        count = len(chosen.capture.paths_left_out)
+        outcome.notes.append(f"{count:,} paths of more than {MAX_ROW_KEY_BYTES:,} bytes cannot be row keys and were left out (REC-14)")
+    return published
+
+
+def _run_and_kill(folder: DemoFolder, published: Published, seed: int, outcome: Outcome) -> None:
+    """Start the pipeline, and kill it at a moment of chance once some of the records, not all of them, are in the changelog."""
+    # Small batches, for this run alone: so that there is a middle to be killed in.
+    batch = max(_MIN_BATCH, published.records // _BATCHES_BEFORE_THE_END)
+    settings = {f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(batch)}
+    say("starting the pipeline: connector run")
+    with pipeline.running(folder, 1, settings=settings) as run:
+        run.wait(lambda: pipeline.records_ingested(folder, STREAM) > 0, _watcher(folder))
+        time.sleep(random.Random(seed).uniform(0, _KILLED_WITHIN_S))  # noqa: S311
+        run.kill()
+        seconds = time.monotonic() - run.started
+    ingested = pipeline.records_ingested(folder, STREAM)
+    say(f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of {published.records:,} records in the changelog")
+    outcome.notes.append(f"the pipeline was killed with {ingested:,} of {published.records:,} records in the changelog, and started again")
+    outcome.rates.append(("run, until it was killed", ingested, "records", seconds))
+
+
+def _run_to_the_end(folder: DemoFolder, published: Published, outcome: Outcome) -> None:
+    before = pipeline.records_ingested(folder, STREAM)
+    say("starting the pipeline again: connector run --once")
+    with pipeline.running(folder, 2, "--once") as run:
+        run.finish(_watcher(folder))
+        seconds = time.monotonic() - run.started
+    outcome.rates.append(("run --once, to the end", pipeline.records_ingested(folder, STREAM) - before, "records", seconds))
+    say(f"everything is applied after {seconds:.1f} s: {run.last_line()}")
+    ingested = pipeline.records_ingested(folder, STREAM)
+    if ingested != published.records:
+        outcome.differences.append(f"the changelog holds {ingested:,} records, {published.records:,} were published")
+
+
+def _watcher(folder: DemoFolder) -> pipeline.Watch:
+    progress = Progress("records ingested")
+
+    def watch(_run: Pipeline) -> None:
+        progress.show(pipeline.records_ingested(folder, STREAM), time.monotonic())
+
+    return watch
+
+
+def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome) -> None:
+    """Work out the truth, read the tables, and say every difference."""
+    began = time.monotonic()
+    say("working out the truth, and comparing")
+    expected: dict[str, dict[bytes, truth.Row]] = {}
+    if chosen.history is not None:
+        files = truth.files(chosen.history.folder, chosen.history.head)
+        expected[FILES_TABLE] = {path: row for path, row in files.items() if len(path) <= MAX_ROW_KEY_BYTES}
+    if chosen.operations:
+        expected[ACCOUNTS_TABLE] = truth.accounts(chosen.operations)
+    for name, rows in expected.items():
+        _compare_rows(folder, name, rows, outcome)
+    if chosen.operations:
+        _compare_money(folder, truth.deposits(chosen.operations), outcome)
+    outcome.differences += letter_differences(published.poison, outcome.letters)
+    outcome.rates.append(("truth and comparison", sum(map(len, expected.values())), "rows", time.monotonic() - began))
+
+
+def _compare_rows(folder: DemoFolder, name: str, expected: dict[bytes, truth.Row], outcome: Outcome) -> None:
+    outcome.rows[name] = 0
+    if not expected and not folder.table(name).is_dir():
+        return  # no change, no table
+    found = open_table(str(folder.table(name)))
+    rows = list(found.rows())
+    outcome.rows[name] = len(rows)
+    outcome.differences += row_differences(name, KEYS[name], expected, tuple(found.types), rows)
+
+
+def _compare_money(folder: DemoFolder, deposits: int, outcome: Outcome) -> None:
+    found = open_table(str(folder.table(ACCOUNTS_TABLE)))
+    column = list(found.types).index("balance")
+    money = sum(row[column] or 0 for row in found.rows())
+    if money == deposits:
+        outcome.notes.append(f"the balances add up to {deposits / 100:,.2f}, which is what was ever paid in")
+    else:
+        outcome.differences.append(f"the balances add up to {money:,} cents, but {deposits:,} were paid in")
