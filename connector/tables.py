@@ -232,6 +232,9 @@ class TableDefinition:
             cause = f"{MAX_COLUMNS} are possible, key columns included"
             raise ConfigError(f"{where} has {count} columns", cause, "Leave some out: their cells are kept unmapped")
         _check_distinct(f"columns of {where}", (*(part.name for part in self.key.parts), *(column.name for column in self.columns)))
+        if not self.columns and not self.keep_unmapped:
+            cause = "it would never have a row"
+            raise ConfigError(f"{where} has no columns and keep_unmapped = false", cause, "Declare columns, or leave out keep_unmapped")
         self._check_cells(where)
         self._check_available(where)
 
@@ -304,6 +307,29 @@ def read_change(definition: TableDefinition, change: DataChange) -> Unreadable |
             if isinstance(value, Unreadable):
                 return Unreadable(f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})", entry.value)
     return None
+
+
+def row_of(definition: TableDefinition, row_key: bytes, cells: Mapping[tuple[str, bytes], bytes]) -> dict[str, object] | None:
+    """The row that readers see, by column name, from what is visible of it (`connector.merge.visible`); None if there is none.
+
+    A cell that its column cannot hold (it was kept before there was the column) stays unmapped (TBL-8). Without
+    `keep_unmapped`, cells that no column shows neither make nor keep a row (TBL-7). The key must be readable.
+    """
+    key = definition.key.read_key(row_key)
+    assert not isinstance(key, Unreadable), key.detail
+    row: dict[str, object] = {part.name: value for part, value in zip(definition.key.parts, key, strict=True)}
+    rest = dict(cells)
+    for column in definition.columns:
+        cell = rest.get(column.cell)
+        value = None if cell is None else read_value(column.type, column.encoding, cell)
+        row[column.name] = None if isinstance(value, Unreadable) else value
+        if row[column.name] is not None:
+            del rest[column.cell]
+    if definition.keep_unmapped:
+        row[UNMAPPED] = {unmapped_name(*cell): value for cell, value in rest.items()}
+        return row if cells else None
+    row[UNMAPPED] = None
+    return row if len(rest) < len(cells) else None
 
 
 # ── what the table itself remembers of its definition ────────────────────────────────────────────────────────────────

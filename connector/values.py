@@ -141,8 +141,9 @@ def write_value(type_: ColumnType, encoding: Encoding, value: object) -> bytes:
         return value
     try:
         if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
-            return _WRITE_BINARY[type_](value)
-        written = _WRITE_TEXT[type_](value).encode("utf-8")
+            written = _WRITE_BINARY[type_](value)
+        else:
+            written = _WRITE_TEXT[type_](value).encode("utf-8")
     except (UnicodeEncodeError, struct.error, ValueError):
         _refuse(type_, value)
     if isinstance(read_value(type_, encoding, written), Unreadable):
@@ -195,18 +196,17 @@ def _read_timestamp(text: str) -> int | None:
 
 
 def _is_json(text: str) -> bool:
-    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and _json_depth(text) > MAX_JSON_DEPTH:
-        return False
     try:
         json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # Python's parser stops far beyond our depth
         return False
-    return True
+    return text.count("[") + text.count("{") <= MAX_JSON_DEPTH or _json_depth(text) <= MAX_JSON_DEPTH
 
 
 def _json_depth(text: str) -> int:
+    """Of valid JSON."""
     depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL)):
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"[^"\\]*(?:\\.[^"\\]*)*"', "", text)):
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
     return deepest

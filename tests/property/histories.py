@@ -22,7 +22,20 @@ QUALIFIERS = (b"", b"q", b"\xff")
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((0, 0), (0, 0), (2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
 # Several spellings of few numbers: equal ones meet, unsigned ones beat signed ones, text order would be wrong.
-SEQUENCE_NUMBERS = ("0", "7", "07/0", "B", "b/0/0", "ABC", "BA/FFFFFFFF", "FFF/B", "fff/ABC", "7FFFFFFFFFFFFFFF", "8000000000000000", "8/0/0/1")
+SEQUENCE_NUMBERS = (
+    "0",
+    "7",
+    "07/0",
+    "B",
+    "b/0/0",
+    "ABC",
+    "BA/FFFFFFFF",
+    "FFF/B",
+    "fff/ABC",
+    "7FFFFFFFFFFFFFFF",
+    "8000000000000000",
+    "8/0/0/1",
+)
 
 T = TypeVar("T")
 
@@ -43,7 +56,8 @@ def history(rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows
     drawn = [_change(rng, number, rows) for number in range(rng.randint(1, changes))]
     if distinct_ranks:
         drawn = [
-            replace(change, tie_breaker=number, change_sequence_number=f"{rng.randint(0, 2):X}/{number:X}") for number, change in enumerate(drawn)
+            replace(change, tie_breaker=number, change_sequence_number=f"{rng.randint(0, 2):X}/{number:X}")
+            for number, change in enumerate(drawn)
         ]
     deliveries = []
     taken: set[OrderPosition] = set()

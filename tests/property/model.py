@@ -38,7 +38,9 @@ def _do(cells: Cells, entry: SetCell | DeleteCells | DeleteFamily, versions: Ver
         end = entry.range_end or 2**64
         _drop(
             cells,
-            lambda family, qualifier, timestamp: (family, qualifier) == (entry.family, entry.qualifier) and timestamp in range(entry.range_start, end),
+            lambda family, qualifier, timestamp: (
+                (family, qualifier) == (entry.family, entry.qualifier) and timestamp in range(entry.range_start, end)
+            ),
         )
 
 

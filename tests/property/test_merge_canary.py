@@ -44,7 +44,9 @@ def lift_without_tie_breaker(change: DataChange, position: OrderPosition, order_
 def lift_with_literal_ranges(change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions) -> RowState:
     """[0, 0) deletes nothing (the defect that REC-7 speaks of)."""
     state = lift(change, position, order_by, versions)
-    return RowState(state.cells, {tombstone: order for tombstone, order in state.tombstones.items() if tombstone.qualifier is None or tombstone.end})
+    return RowState(
+        state.cells, {tombstone: order for tombstone, order in state.tombstones.items() if tombstone.qualifier is None or tombstone.end}
+    )
 
 
 def normal_that_forgets_covered_cells(state: RowState) -> RowState:
@@ -68,7 +70,9 @@ def visible_by_cell_timestamp(state: RowState) -> model.Visible:
     cells: dict[tuple[str, bytes], Cell] = {}
     for name, cell in state.cells.items():
         if not any(tombstone.covers(name, cell.cell_timestamp) for tombstone in state.tombstones) and cell.value is not None:
-            cells[name.family, name.qualifier] = max(cell, cells.get((name.family, name.qualifier), cell), key=lambda cell: cell.cell_timestamp)
+            cells[name.family, name.qualifier] = max(
+                cell, cells.get((name.family, name.qualifier), cell), key=lambda cell: cell.cell_timestamp
+            )
     return {column: cell.value for column, cell in cells.items() if cell.value is not None}
 
 
@@ -107,7 +111,9 @@ def test_an_early_expiry_is_noticed(seed: int) -> None:
     for _ in range(2000):
         deliveries = history(rng, rows=(b"r1",))
         horizon = rng.randint(1, 6)
-        states = [lift(d.change, d.position, OrderBy.COMMIT, Versions.LATEST) for d in deliveries if not merge.is_too_late(d.change, horizon)]
+        states = [
+            lift(d.change, d.position, OrderBy.COMMIT, Versions.LATEST) for d in deliveries if not merge.is_too_late(d.change, horizon)
+        ]
         cut = rng.randint(0, len(states))
         now, later = (_joined(part) for part in (states[:cut], states[cut:]))
         if visible(join(merge.expire(now, horizon + 1), later)) != visible(join(now, later)):

@@ -139,7 +139,9 @@ def test_what_expires_is_never_missed(versions: Versions, deliveries: list[Deliv
 @each_meaning
 @settings(max_examples=40)
 @given(deliveries=histories(rows=ROW, changes=9), steps=st.lists(st.integers(0, 8), min_size=1, max_size=4), rng=rngs)
-def test_expiry_in_steps_is_expiry_at_the_last_horizon(versions: Versions, deliveries: list[Delivery], steps: list[int], rng: Random) -> None:
+def test_expiry_in_steps_is_expiry_at_the_last_horizon(
+    versions: Versions, deliveries: list[Delivery], steps: list[int], rng: Random
+) -> None:
     """MRG-10: a table that expired at every batch shows what one shows that never did, late changes being turned away alike."""
     kept = forgetful = EMPTY
     for horizon in sorted(steps):

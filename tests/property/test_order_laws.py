@@ -82,7 +82,6 @@ def test_a_later_attempt_comes_after_the_first_at_the_same_place(position: Order
         assert (other < position) == (other < replayed)
 
 
-
 @given(st.randoms(use_true_random=False))
 def test_what_is_not_ordering_does_not_order(rng: Random) -> None:
     """MRG-1: stream partition, cluster, token and row image have no say."""

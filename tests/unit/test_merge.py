@@ -33,7 +33,9 @@ def test_older_change_never_overwrites_newer(versions: Versions) -> None:
 @each_meaning
 def test_column_that_is_not_mentioned_keeps_its_value(versions: Versions) -> None:
     """MRG-8."""
-    changed = state(change(put("1", qualifier=b"a"), put("1", qualifier=b"b"), at=1), change(put("2", qualifier=b"b"), at=2), versions=versions)
+    changed = state(
+        change(put("1", qualifier=b"a"), put("1", qualifier=b"b"), at=1), change(put("2", qualifier=b"b"), at=2), versions=versions
+    )
     assert visible(changed) == {("f", b"a"): b"1", ("f", b"b"): b"2"}
 
 
@@ -49,7 +51,9 @@ def test_last_entry_on_a_column_wins_within_a_change(versions: Versions) -> None
 @each_meaning
 def test_record_sequence_decides_within_a_transaction(versions: Versions) -> None:
     """MRG-1."""
-    assert visible(state(change(put("second"), record_sequence=7), change(put("first"), record_sequence=3), versions=versions)) == {Q: b"second"}
+    assert visible(state(change(put("second"), record_sequence=7), change(put("first"), record_sequence=3), versions=versions)) == {
+        Q: b"second"
+    }
 
 
 def test_empty_value_and_empty_qualifier_are_visible() -> None:
@@ -83,7 +87,9 @@ def test_garbage_collection_deletes_like_any_other_change() -> None:
     assert visible(state(change(put("1", cell_timestamp=4)), collected)) == {}
 
 
-@pytest.mark.parametrize(("start", "end", "gone"), [(0, 0, {1, 2, 3}), (2, 0, {2, 3}), (0, 2, {1}), (2, 3, {2}), (2, 2**63 - 1, {2, 3}), (4, 0, set())])
+@pytest.mark.parametrize(
+    ("start", "end", "gone"), [(0, 0, {1, 2, 3}), (2, 0, {2, 3}), (0, 2, {1}), (2, 3, {2}), (2, 2**63 - 1, {2, 3}), (4, 0, set())]
+)
 def test_a_range_is_half_open(start: int, end: int, gone: set[int]) -> None:
     """MRG-6, REC-7: the start is deleted, the end is not, 0 is no end."""
     rows = [state(change(put("v", cell_timestamp=timestamp)), change(delete_cells(start, end), at=2)) for timestamp in (1, 2, 3)]
@@ -127,7 +133,12 @@ def test_a_replayed_letter_keeps_its_place() -> None:
 
 def test_a_tombstone_inside_a_newer_wider_one_is_dropped() -> None:
     """MRG-9: range in column in family; an older wider one drops nothing."""
-    rising = [change(delete_cells(2, 3), at=1), change(delete_cells(1, 0), at=2), change(delete_cells(), at=3), change(delete_family(), at=4)]
+    rising = [
+        change(delete_cells(2, 3), at=1),
+        change(delete_cells(1, 0), at=2),
+        change(delete_cells(), at=3),
+        change(delete_family(), at=4),
+    ]
     assert set(normal(state(*rising)).tombstones) == {Tombstone("f", None, 0, 0)}
     falling = [change(each.entries[0], at=5 - each.commit_timestamp) for each in rising]
     assert len(normal(state(*falling)).tombstones) == 4
@@ -217,7 +228,9 @@ def test_a_state_can_be_sent_to_another_process() -> None:
 
 def test_the_largest_change_is_merged_in_time() -> None:
     """REC-14: 100,000 entries on as many columns; far below a second each on an idle core."""
-    big = change(*(entry for number in range(50_000) for entry in (put("v", qualifier=b"%d" % number), delete_cells(qualifier=b"x%d" % number))))
+    big = change(
+        *(entry for number in range(50_000) for entry in (put("v", qualifier=b"%d" % number), delete_cells(qualifier=b"x%d" % number)))
+    )
     start = perf_counter()
     row = normal(join(state(big), state(change(delete_family(), at=9))))
     assert not exists(row)
