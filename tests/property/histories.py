@@ -20,7 +20,7 @@ ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")
 QUALIFIERS = (b"", b"q", b"\xff")
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
-RANGES = ((0, 0), (0, 0), (2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
+RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
 # Several spellings of few numbers: equal ones meet, unsigned ones beat signed ones, text order would be wrong.
 SEQUENCE_NUMBERS = (
     "0",
@@ -53,7 +53,8 @@ def history(rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows
 
     With `distinct_ranks` no two different changes of a row are equal up to their ingest position, as MRG-4 asks of sources.
     """
-    drawn = [_change(rng, number, rows) for number in range(rng.randint(1, changes))]
+    taste = _taste(rng)
+    drawn = [_change(rng, taste, number, rows) for number in range(rng.randint(1, changes))]
     if distinct_ranks:
         drawn = [
             replace(change, tie_breaker=number, change_sequence_number=f"{rng.randint(0, 2):X}/{number:X}")
@@ -87,9 +88,30 @@ def batches(rng: Random, things: Sequence[T]) -> list[list[T]]:
     return [batch for batch in split if batch]
 
 
-def _change(rng: Random, number: int, rows: Sequence[bytes]) -> DataChange:
+@dataclass(frozen=True)
+class _Taste:
+    """What a history is made of. Each has its own, or everything would happen a little and nothing often enough."""
+
+    families: Sequence[str]
+    qualifiers: Sequence[bytes]
+    wide: float
+    """How many deletes are of a family or a column, rather than of a range."""
+    deletes: float
+    """How many entries are deletes."""
+
+
+def _taste(rng: Random) -> _Taste:
+    return _Taste(
+        FAMILIES[: rng.randint(1, len(FAMILIES))],
+        QUALIFIERS[: rng.randint(1, len(QUALIFIERS))],
+        rng.choice((0.0, 0.1, 0.5)),
+        rng.choice((0.2, 0.5)),
+    )
+
+
+def _change(rng: Random, taste: _Taste, number: int, rows: Sequence[bytes]) -> DataChange:
     collected = rng.random() < 0.1
-    entries = _deletes(rng) if collected else _entries(rng, number)
+    entries = _deletes(rng, taste) if collected else _entries(rng, taste, number)
     return DataChange(
         stream_partition="p",
         table="t",
@@ -104,29 +126,33 @@ def _change(rng: Random, number: int, rows: Sequence[bytes]) -> DataChange:
     )
 
 
-def _entries(rng: Random, number: int) -> list[Entry]:
-    kind = rng.random()
-    if kind < 0.15:  # the deletion of a row
-        return [DeleteFamily(family) for family in FAMILIES]
-    if kind < 0.35:  # the upsert of a whole row
-        return [*(DeleteFamily(family) for family in FAMILIES), *(_set_cell(rng, number, place) for place in range(rng.randint(1, 4)))]
-    return [_entry(rng, number, place) for place in range(rng.randint(1, 6))]
+def _entries(rng: Random, taste: _Taste, number: int) -> list[Entry]:
+    if rng.random() < taste.wide / 2:
+        deletes: list[Entry] = [DeleteFamily(family) for family in FAMILIES]
+        # The deletion of a row, or the upsert of a whole one.
+        return deletes if rng.random() < 0.4 else [*deletes, *(_set_cell(rng, taste, number, place) for place in range(rng.randint(1, 4)))]
+    return [_entry(rng, taste, number, place) for place in range(rng.choice((1, 1, 2, 4, 6)))]
 
 
-def _entry(rng: Random, number: int, place: int) -> Entry:
-    return _set_cell(rng, number, place) if rng.random() < 0.6 else _deletes(rng)[0]
+def _entry(rng: Random, taste: _Taste, number: int, place: int) -> Entry:
+    return _delete(rng, taste) if rng.random() < taste.deletes else _set_cell(rng, taste, number, place)
 
 
-def _deletes(rng: Random) -> list[Entry]:
-    if rng.random() < 0.25:
-        return [DeleteFamily(rng.choice(FAMILIES))]
-    return [DeleteCells(rng.choice(FAMILIES), rng.choice(QUALIFIERS), *rng.choice(RANGES)) for _ in range(rng.randint(1, 3))]
+def _deletes(rng: Random, taste: _Taste) -> list[Entry]:
+    return [_delete(rng, taste) for _ in range(rng.randint(1, 3))]
 
 
-def _set_cell(rng: Random, number: int, place: int) -> SetCell:
+def _delete(rng: Random, taste: _Taste) -> Entry:
+    family = rng.choice(taste.families)
+    if rng.random() >= taste.wide:
+        return DeleteCells(family, rng.choice(taste.qualifiers), *rng.choice(RANGES))
+    return DeleteFamily(family) if rng.random() < 0.5 else DeleteCells(family, rng.choice(taste.qualifiers))
+
+
+def _set_cell(rng: Random, taste: _Taste, number: int, place: int) -> SetCell:
     # The value says where it came from, so that a mix-up shows; an empty one is a value too.
     value = b"" if rng.random() < 0.1 else b"%d.%d" % (number, place)
-    return SetCell(rng.choice(FAMILIES), rng.choice(QUALIFIERS), value, rng.choice(CELL_TIMESTAMPS))
+    return SetCell(rng.choice(taste.families), rng.choice(taste.qualifiers), value, rng.choice(CELL_TIMESTAMPS))
 
 
 def _position(rng: Random, taken: set[OrderPosition]) -> OrderPosition:

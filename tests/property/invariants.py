@@ -51,12 +51,13 @@ def merged(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_b
 
 def joined_in_a_tree(rule: MergeRule, rng: Random, states: Sequence[RowState]) -> RowState:
     trees = list(states)
+    often = rng.choice((0.0, 0.5, 1.0))
     while len(trees) > 1:
         one = trees.pop(rng.randrange(len(trees)))
         other = trees.pop(rng.randrange(len(trees)))
         tree = rule.join(one, other)
-        trees.append(rule.normal(tree) if rng.random() < 0.4 else tree)
-    return rule.normal(trees[0]) if rng.random() < 0.3 else trees[0]
+        trees.append(rule.normal(tree) if rng.random() < often else tree)
+    return rule.normal(trees[0]) if rng.random() < often else trees[0]
 
 
 def newest_wins(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> None:
