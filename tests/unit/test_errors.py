@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from connector import errors
+from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError, StreamHaltedError
+
+CHILDREN = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, ConnectorError)]
+
+
+def test_an_error_says_problem_cause_and_remedy_in_this_order() -> None:
+    error = ConnectorError("The topic is gone", "Somebody deleted it", "Create it again")
+    assert str(error) == "The topic is gone. Somebody deleted it. Create it again"
+    assert (error.problem, error.cause, error.remedy) == ("The topic is gone", "Somebody deleted it", "Create it again")
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert str(ConnectorError("It failed", remedy="Try again")) == "It failed. Try again"
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_the_tree_in_the_docstring_has_every_error(child: type[ConnectorError]) -> None:
+    assert errors.__doc__ is not None
+    assert child.__name__ in errors.__doc__
+
+
+def test_an_illegal_change_is_a_value_error_that_names_field_limit_and_value() -> None:
+    """REC-14."""
+    error = InvalidChangeError("ROW_KEY", "row_key", "1 to 4096 bytes", b"")
+    assert isinstance(error, ValueError)
+    assert str(error) == "row_key is b'', but must be 1 to 4096 bytes"
+    assert (error.rule, error.field, error.limit, error.value) == ("ROW_KEY", "row_key", "1 to 4096 bytes", "b''")
+
+
+def test_a_huge_value_is_shortened_for_display() -> None:
+    """REC-14, DLQ-6."""
+    assert len(InvalidChangeError("ROW_KEY", "row_key", "short", b"k" * 10_000).value) == 80
+
+
+def test_errors_carry_the_numbers_that_programs_want() -> None:
+    assert DeliveryError("3 were not delivered", undelivered=3).undelivered == 3
+    assert StreamHaltedError("halted", reason="UNDECODABLE").reason == "UNDECODABLE"
+    assert JsonViewError("x is not a field", field="x").field == "x"

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
+from connector.deadletter import Position, Reason, Rejection
+from connector.errors import ConfigError
+from connector.model import CONTROL_KEY, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record, kafka_key
+from connector.validation import KafkaRecord, Limits, judge
+
+NOW = 1_714_475_984_000_000
+SKEW = 300_000_000
+ROOM = 10_000
+
+
+def change(**fields: Any) -> DataChange:
+    legal: dict[str, Any] = {
+        "stream_partition": "p",
+        "table": "t",
+        "row_key": b"k",
+        "commit_timestamp": NOW,
+        "entries": (DeleteFamily("f"),),
+    }
+    return DataChange(**legal | fields)
+
+
+def verdict(record: Record | None = None, **fields: Any) -> ChangeRecord | Rejection:
+    record = record or change()
+    legal: dict[str, Any] = {"key": kafka_key(record), "value": frame(encode(record, 4), None), "record_timestamp": NOW}
+    asked: dict[str, Any] = {"schemas": Schemas(), "limits": Limits(max_record_bytes=ROOM), "kafka_partitions": 4, "tables": None}
+    asked |= {name: fields.pop(name) for name in tuple(fields) if name in asked}
+    return judge(KafkaRecord(Position("orders", "T", 0, 0), **legal | fields), **asked)
+
+
+def reason(*args: Any, **fields: Any) -> Reason:
+    rejection = verdict(*args, **fields)
+    assert isinstance(rejection, Rejection)
+    return rejection.reason
+
+
+@pytest.mark.parametrize(
+    "record", [change(), Heartbeat("p", NOW), ChildPartitions("p", NOW, 0, ())], ids=lambda record: type(record).__name__
+)
+def test_an_honest_record_is_accepted(record: Record) -> None:
+    """REC-3."""
+    assert verdict(record) == ChangeRecord(record, 4)
+
+
+def test_a_record_is_too_large_by_key_and_value_together() -> None:
+    """REC-14: the limit itself is allowed."""
+    value = frame(encode(change(), 4), None)
+    size = len(value) + 1
+    assert isinstance(verdict(limits=Limits(max_record_bytes=size)), ChangeRecord)
+    assert reason(limits=Limits(max_record_bytes=size - 1)) is Reason.TOO_LARGE
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("key", [None, b"", b"other", b"k\x00"])
+def test_another_key_is_a_mismatch(record: Record, key: bytes | None) -> None:
+    """REC-1, REC-3, REC-16."""
+    assert reason(record, key=key) is Reason.KEY_MISMATCH
+
+
+def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mismatches() -> None:
+    """REC-3."""
+    assert reason(change(), key=CONTROL_KEY) is Reason.KEY_MISMATCH
+    assert reason(Heartbeat("p", NOW), key=b"k") is Reason.KEY_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        (lambda time: change(commit_timestamp=time), Reason.COMMIT_TIMESTAMP_IN_FUTURE),
+        (lambda time: Heartbeat("p", time), Reason.WATERMARK_IN_FUTURE),
+        (lambda time: ChildPartitions("p", time, 0, ()), Reason.WATERMARK_IN_FUTURE),
+    ],
+    ids=["change", "heartbeat", "child partitions"],
+)
+def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(claim: Any, expected: Reason) -> None:
+    """REC-15."""
+    assert isinstance(verdict(claim(NOW + SKEW)), ChangeRecord)
+    assert reason(claim(NOW + SKEW + 1)) is expected
+    assert reason(claim(NOW + 1), limits=Limits(max_clock_skew_s=0)) is expected
+    assert isinstance(verdict(claim(1)), ChangeRecord)
+
+
+def test_an_estimate_that_lies_ahead_is_kept() -> None:
+    """REC-15: its claim is ignored by whoever advances watermarks; the change is honest."""
+    assert isinstance(verdict(change(estimated_low_watermark=NOW * 1000)), ChangeRecord)
+
+
+def test_an_unknown_table_is_kept_unless_the_stream_says_otherwise() -> None:
+    assert isinstance(verdict(tables=None), ChangeRecord)
+    assert isinstance(verdict(tables=frozenset({"t"})), ChangeRecord)
+    assert reason(tables=frozenset({"other"})) is Reason.UNKNOWN_TABLE
+    assert isinstance(verdict(Heartbeat("p", NOW), tables=frozenset()), ChangeRecord)
+
+
+def test_of_several_faults_the_first_of_the_order_is_named() -> None:
+    """DLQ-2: each step takes the first fault away, and the next one of the list comes to light."""
+    late = change(commit_timestamp=NOW + SKEW + 1, change_sequence_number="1")
+    good = encode(late, 4)
+    assert good.count(b"\x02f\x00\x00\x00\x00\x00") == 1
+    no_sequence = good.replace(b"\x02\x021", b"\x02\x02x")
+    no_family = no_sequence.replace(b"\x02f\x00\x00\x00\x00\x00", b"\x02!\x00\x00\x00\x00\x00")
+    unknown_entry = no_family.replace(b"\x06\x02!", b"\x00\x02!")
+    no_table = unknown_entry.replace(b"\x02t\x02k", b"\x02!\x02k")
+    registry = Schemas({7: READER_SCHEMA})
+    single = frame(b"", None)
+    steps: list[tuple[str, bytes]] = [
+        ("TOO_LARGE", b"\xff" * (ROOM + 1)),
+        ("UNKNOWN_FRAMING", no_table),
+        ("UNKNOWN_SCHEMA", b"\x00\x00\x00\x00\x08" + no_table[:-1]),
+        ("UNDECODABLE", b"\x00\x00\x00\x00\x07" + no_table[:-1]),
+        ("INVALID TABLE", single + no_table),
+        ("UNKNOWN_ENTRY", single + unknown_entry),
+        ("INVALID FAMILY", single + no_family),
+        ("INVALID_SEQUENCE_NUMBER", single + no_sequence),
+        ("KEY_MISMATCH", single + good),
+    ]
+    asked: dict[str, Any] = {"schemas": registry, "tables": frozenset()}
+    for expected, value in steps:
+        rejection = verdict(value=value, key=b"", **asked)
+        assert isinstance(rejection, Rejection)
+        assert f"{rejection.reason} {rejection.rule}".strip() == expected
+    assert reason(late, **asked) is Reason.COMMIT_TIMESTAMP_IN_FUTURE
+    assert reason(change(), **asked) is Reason.UNKNOWN_TABLE
+
+
+@pytest.mark.parametrize("value", [None, b""])
+def test_a_record_without_a_value_has_an_unknown_framing(value: bytes | None) -> None:
+    """REC-16: a tombstone of a compacted topic, for one."""
+    assert reason(value=value) is Reason.UNKNOWN_FRAMING
+
+
+@pytest.mark.parametrize("fields", [{"max_clock_skew_s": -1}, {"max_record_bytes": 0}])
+def test_limits_that_make_no_sense_are_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        Limits(**fields)
+
+
+def test_the_limits_are_five_minutes_and_ten_megabytes() -> None:
+    """REC-14, REC-15."""
+    assert Limits() == Limits(max_clock_skew_s=300, max_record_bytes=10_000_000)
