@@ -81,8 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. What is wrong with the world or the call is said on standard error, without a traceback."""
     try:
-        code = cli.main(list(arguments), prog_name="connector", standalone_mode=False)
+        # Not `cli.main`, which would take a closed pipe for a failure.
+        with cli.make_context("connector", list(arguments)) as ctx:
+            code = cli.invoke(ctx)
         sys.stdout.flush()
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -92,10 +96,20 @@ def run(arguments: Sequence[str]) -> int:
         terminal.show_error(error)
         return 1
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # whoever read it has seen enough
         return 0
+    except OSError as error:
+        from connector.cli import terminal
+
+        _forget_output()
+        terminal.show_error(ConnectorError(f"The system refuses: {error}", "", "look at the space on the disk and the rights of this user"))
+        return 1
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _forget_output() -> None:
+    """Python flushes what is left when it exits, and would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

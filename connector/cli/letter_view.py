@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, Final
 
-from connector.cli.terminal import escaped, out, shown_bytes
+from connector.cli.terminal import counted, escaped, out, shown_bytes
 from connector.codec import Schemas, read
 from connector.deadletter import DeadLetter, Rejection
 from connector.json_view import view_of_bytes, view_of_time
@@ -15,6 +16,7 @@ from connector.json_view import view_of_bytes, view_of_time
 HEX_BYTES_A_LINE: Final = 16
 HEX_BYTES_SHOWN: Final = 512
 _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
+_FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 _TIMES: Final = frozenset(
     {"commit_timestamp", "estimated_low_watermark", "timestamp", "start_timestamp", "cell_timestamp", "range_start", "range_end"}
 )
@@ -63,7 +65,7 @@ def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = Fal
         "ingest batch": letter.ingest_batch,
         "order position": letter.order_position,
         "schema": letter.schema_id,
-        "key": shown_bytes(letter.key, 200) if letter.key is None else f"{shown_bytes(letter.key, 200)}  ({len(letter.key)} bytes)",
+        "key": f"{shown_bytes(letter.key, 200)}  ({counted(len(letter.key or b''), 'byte')})",
     }
     for name, fact in facts.items():
         if fact is not None:
@@ -79,19 +81,24 @@ def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> Non
         out("There is no value.")
         return
     shown = value if everything else value[:HEX_BYTES_SHOWN]
-    out(f"{f'value, {len(value):,} bytes':<{_HEX_WIDTH}}  what it says")
-    for left, right in zip_longest(hex_lines(shown), decoded_lines(value, schemas), fillvalue=""):
+    decoded = decoded_lines(value, schemas)
+    title = f"value, {counted(len(value), 'byte')}"
+    failed_at = _FAILED_AT.match(decoded[-1])
+    out(f"{title:<{_HEX_WIDTH}}  what it says")
+    for left, right in zip_longest(hex_lines(shown, int(failed_at[1]) if failed_at else None), decoded, fillvalue=""):
         out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
     if len(shown) < len(value):
         out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
 
 
-def hex_lines(data: bytes) -> Iterator[str]:
-    """Offset, bytes in hex, and the same as ASCII with a dot for what does not print."""
+def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
+    """Offset, bytes in hex, and the same as ASCII with a dot for what does not print; a line below the byte `mark` points at it."""
     for start in range(0, len(data), HEX_BYTES_A_LINE):
         line = data[start : start + HEX_BYTES_A_LINE]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
         yield f"{start:08x}  {line.hex(' '):<{3 * HEX_BYTES_A_LINE}} {text}"
+        if mark is not None and 0 <= mark - start <= len(line) and (mark - start < HEX_BYTES_A_LINE):
+            yield " " * (10 + 3 * (mark - start)) + "^^"
 
 
 def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:

@@ -1,0 +1,43 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import pytest
+
+from connector.cli.parameters import DURATION_S, START
+
+
+@pytest.mark.parametrize(("text", "expected_s"), [("7d", 604_800), ("1500ms", 2), (5, 5)])
+def test_durations_are_whole_seconds(text: object, expected_s: int) -> None:
+    assert DURATION_S.convert(text, None, None) == expected_s
+
+
+def test_a_place_in_a_topic_is_a_word_or_a_time() -> None:
+    """REC-21: from the beginning, the end, a timestamp."""
+    assert START.convert("beginning", None, None) == "beginning"
+    assert START.convert("end", None, None) == "end"
+    assert START.convert("1714475984000000", None, None) == 1_714_475_984_000_000
+    assert START.convert("2024-04-30T11:19:44Z", None, None) == 1_714_475_984_000_000
+    assert START.convert("2024-04-30T13:19:44.000001+02:00", None, None) == 1_714_475_984_000_001
+    assert START.convert("1960-01-01T00:00:00Z", None, None) == 0
+
+
+def test_a_duration_is_how_long_ago() -> None:
+    found = START.convert("10m", None, None)
+    assert isinstance(found, int)
+    assert abs(time.time_ns() // 1000 - 600_000_000 - found) < 60_000_000
+
+
+@pytest.mark.parametrize("text", ["", "now", "2024", "1714475984", "2024-04-30T11:19:44", "٣", "9" * 25])
+def test_anything_else_is_a_wrong_call(text: str) -> None:
+    """OPS-10: exit code 2. Few digits are rather a year or seconds than microseconds."""
+    with pytest.raises(click.BadParameter):
+        START.convert(text, None, None)
+
+
+def test_a_wrong_duration_is_a_wrong_call() -> None:
+    with pytest.raises(click.BadParameter):
+        DURATION_S.convert("10", None, None)

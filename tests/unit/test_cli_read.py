@@ -1,0 +1,39 @@
+"""Reading a table without a JVM: what cannot be read is said (TBL-22); that what can be is right is in tests/golden."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.cli.read import _numeric
+from connector.errors import TableError
+from connector.lake.plain_table import open_table
+from connector.values import ColumnType, Encoding, write_value
+
+
+def test_no_table_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="connector run --once"):
+        open_table(str(tmp_path / "data"))
+
+
+def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a table")
+    with pytest.raises(TableError):
+        open_table(str(tmp_path / "data"))
+
+
+def test_a_broken_log_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data/_delta_log").mkdir(parents=True)
+    (tmp_path / "data/_delta_log/00000000000000000000.json").write_text("{")
+    with pytest.raises(TableError):
+        open_table(str(tmp_path / "data"))
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=-(10**20), max_value=10**20))
+def test_a_numeric_is_written_as_in_a_cell(number: Decimal) -> None:
+    """OPS-10: NUMERIC as text, in the one form that it has."""
+    assert _numeric(number).encode() == write_value(ColumnType.NUMERIC, Encoding.TEXT, number)
