@@ -4,23 +4,18 @@ import pytest
 
 from connector.codec import encode_with_fastavro
 from connector.encoder import encode_body
-from connector.model import MAX_LONG, DataChange, DeleteFamily, Heartbeat, SetCell
+from connector.model import MAX_LONG, DataChange, Heartbeat, SetCell
 
-EDGES = sorted({sign * (2**power) + step for power in range(64) for sign in (1, -1) for step in (-1, 0, 1)})
+EDGES = sorted({sign * 2**power + step for power in range(64) for sign in (1, -1) for step in (-1, 0, 1)})
 
 
-@pytest.mark.parametrize("number", [number for number in EDGES if -MAX_LONG - 1 <= number <= MAX_LONG])
-def test_every_length_of_a_number_is_written_as_fastavro_writes_it(number: int) -> None:
+def test_every_length_of_a_number_is_written_as_fastavro_writes_it() -> None:
     """REC-20."""
-    change = DataChange(
-        stream_partition="p",
-        table="t",
-        row_key=b"k",
-        commit_timestamp=1,
-        tie_breaker=number,
-        entries=(SetCell("f", b"q", b"v", abs(number + 1)),) if abs(number + 1) <= MAX_LONG else (DeleteFamily("f"),),
-    )
-    assert encode_body(change, 4) == encode_with_fastavro(change, 4)
+    for number in EDGES:
+        if -MAX_LONG - 1 <= number <= MAX_LONG:
+            entry = SetCell("f", b"q", b"v", max(number, 0))
+            change = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, tie_breaker=number, entries=(entry,))
+            assert encode_body(change, 4) == encode_with_fastavro(change, 4)
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 8191, 8192, 16384])

@@ -40,9 +40,10 @@ def reason(*args: Any, **fields: Any) -> Reason:
     return rejection.reason
 
 
-@pytest.mark.parametrize(
-    "record", [change(), Heartbeat("p", NOW), ChildPartitions("p", NOW, 0, ())], ids=lambda record: type(record).__name__
-)
+RECORDS = [change(), Heartbeat("p", NOW), ChildPartitions("p", NOW, 0, ())]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_an_honest_record_is_accepted(record: Record) -> None:
     """REC-3."""
     assert verdict(record) == ChangeRecord(record, 4)
