@@ -1,0 +1,58 @@
+"""Who may import whom, and what nobody imports before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = {"confluent_kafka", "delta", "deltalake", "httpx", "pandas", "pyarrow", "pyspark"}
+
+
+def test_import_contracts_hold() -> None:
+    """The layers and the one place of each client, as pyproject.toml has them."""
+    ended = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_core_is_every_root_module() -> None:
+    """A new file at the root is held to the core's contract, too."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    core = next(contract for contract in contracts if contract["name"].startswith("The core"))
+    modules = {f"connector.{path.stem}" for path in (ROOT / "connector").glob("*.py") if path.stem != "__init__"}
+    assert set(core["source_modules"]) == modules
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import connector",
+        "from connector import cli; cli.run(['--help'])",
+        "from connector import cli; cli.run(['read', '--help'])",
+        "from connector import cli; cli.run(['run', '--help'])",
+        "from connector import cli; cli.run(['tail', '--help'])",
+    ],
+)
+def test_neither_the_core_nor_help_imports_a_client(statement: str) -> None:
+    """OPS-10: help answers at once, and where a client is not installed."""
+    program = f"import sys; {statement}; print('imported:', *sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    imported = set(ended.stdout.splitlines()[-1].split())
+    assert not imported & CLIENTS
+
+
+def test_the_kafka_side_imports_neither_spark_nor_the_lake() -> None:
+    """A producer installs without Spark."""
+    program = "import sys, connector.kafka; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert not set(ended.stdout.split()) & (CLIENTS - {"confluent_kafka"})
