@@ -164,7 +164,9 @@ def format_data(folder: Path, java: list[str]) -> None:
     if answer.returncode != 0 or not meta.exists():
         # Half of a format would be taken for a broken folder at the next start.
         shutil.rmtree(folder / "data", ignore_errors=True)
-        raise BrokerError(f"The broker folder {folder} cannot be formatted", (answer.stderr + answer.stdout).strip()[-800:], START_REMEDY)
+        raise BrokerError(
+            f"The broker folder {folder} cannot be formatted", _telling((answer.stderr + answer.stdout).splitlines()), START_REMEDY
+        )
 
 
 def read_state(folder: Path) -> dict[str, int]:
@@ -201,5 +203,11 @@ def tail(folder: Path) -> str:
             lines += (folder / name).read_text("utf-8", "replace").splitlines()
         except OSError:
             continue
-    telling = [line for line in lines if " ERROR " in line or " FATAL " in line or "Exception" in line]
+    return _telling(lines)
+
+
+def _telling(lines: list[str]) -> str:
+    telling = [
+        line.strip() for line in lines if " ERROR " in line or " FATAL " in line or ("Exception" in line and not line.startswith("\tat "))
+    ]
     return " | ".join((telling or lines)[-6:])[-1500:]
