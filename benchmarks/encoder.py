@@ -1,0 +1,105 @@
+"""How fast changes become bytes, and bytes changes, on one core: ours beside fastavro (REC-20).
+
+    python -m benchmarks.encoder
+
+5,000 changes of five `SetCell`s each, all keys and values different, a body of about 280 bytes. Every way of doing it runs in
+turn, several rounds, and its best round counts. Two figures are fastavro's: from the values that a producer holds, and from
+dicts that somebody made before the clock started, with the branch of the union named, which is the best that it can do. Ours is
+compared with the latter.
+
+The last lines are `name value bar`, where the bar is what the value should reach, or `-`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import fastavro
+
+from connector.codec import READER_SCHEMA, Schemas, decode, encode, encode_with_fastavro, frame, read, to_datum
+from connector.model import DataChange, SetCell
+
+CHANGES = 5_000
+ROUNDS = 7
+SEED = 20241121
+START = 1_714_475_984_000_000
+GENERAL_PURPOSE_RATE = 60_000
+"""Changes a second and core: the upper end of what general-purpose Avro libraries are known to reach on such records."""
+
+
+def changes(count: int, seed: int) -> list[DataChange]:
+    chance = random.Random(seed)
+    return [
+        DataChange(
+            stream_partition="shard-0",
+            table="customers",
+            row_key=b"customer#%08d" % chance.randrange(10**8),
+            commit_timestamp=START + index * 37,
+            resume_token=b"%016x" % chance.getrandbits(64),
+            estimated_low_watermark=START + index * 37 - 1_000_000,
+            entries=tuple([SetCell("cf", b"column_%d" % column, chance.randbytes(chance.randrange(12, 24))) for column in range(5)]),
+        )
+        for index in range(count)
+    ]
+
+
+def hinted(datum: dict[str, Any]) -> dict[str, Any]:
+    """The same, with the name of the branch: fastavro otherwise looks at the whole value to find out which one it is."""
+    return datum | {"data_change": ("lowmark.DataChange", datum["data_change"])}
+
+
+def best_rates(ways: dict[str, Callable[[Any], object]], inputs: dict[str, list[Any]]) -> dict[str, float]:
+    """Calls a second of each way, the best of some rounds in which all of them take turns."""
+    best = dict.fromkeys(ways, 0.0)
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            values = inputs[name]
+            began = time.perf_counter()
+            for value in values:
+                way(value)
+            best[name] = max(best[name], len(values) / (time.perf_counter() - began))
+    return best
+
+
+def main() -> int:
+    records = changes(CHANGES, SEED)
+    parsed = fastavro.parse_schema(json.loads(READER_SCHEMA))
+    data = [hinted(to_datum(record, 4)) for record in records]
+    bodies = [encode(record, 4) for record in records]
+    values = [frame(body, None) for body in bodies]
+    schemas = Schemas()
+    assert bodies == [encode_with_fastavro(record, 4) for record in records], "the bytes differ"
+
+    ways: dict[str, Callable[[Any], object]] = {
+        "encode": lambda record: encode(record, 4),
+        "encode_fastavro": lambda record: encode_with_fastavro(record, 4),
+        "encode_fastavro_dicts": lambda datum: fastavro.schemaless_writer(BytesIO(), parsed, datum),
+        "read": lambda value: read(value, schemas),
+        "read_fastavro": lambda body: fastavro.schemaless_reader(BytesIO(body), parsed),
+        "decode": lambda value: decode(value, schemas),
+    }
+    inputs = {"encode": records, "encode_fastavro": records, "encode_fastavro_dicts": data}
+    inputs |= {"read": values, "read_fastavro": bodies, "decode": values}
+    rates = best_rates(ways, inputs)
+    gain = rates["encode"] / rates["encode_fastavro_dicts"]
+
+    print(f"command: python {' '.join(sys.orig_argv[1:])}")
+    print(f"python {platform.python_version()}, fastavro {fastavro.__version__}, {os.cpu_count()} cores, one used")
+    print(f"{CHANGES} changes, {sum(map(len, bodies)) / CHANGES:.0f} bytes each, best of {ROUNDS} rounds, seed {SEED}")
+    bars: dict[str, object] = {"encode": GENERAL_PURPOSE_RATE}
+    for name, rate in rates.items():
+        print(f"{name}_changes_per_s_and_core {rate:.0f} {bars.get(name, '-')}")
+    print(f"encode_gain_over_fastavro {gain:.2f} 1.5")
+    return 0 if gain >= 1.5 and rates["encode"] >= GENERAL_PURPOSE_RATE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
