@@ -19,6 +19,10 @@ _AVRO_LIMITS: Final = " ".join(
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
 )
 
+# A merge of many columns is one long generated method. HotSpot leaves methods above 8,000 bytes of bytecode to its interpreter
+# unless told otherwise.
+_HUGE: Final = "-XX:-DontCompileHugeMethods"
+
 _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -60,7 +64,7 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     merged = {
         **_SETTINGS,
-        "spark.driver.extraJavaOptions": f"{_AVRO_LIMITS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{_AVRO_LIMITS} {_HUGE} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
