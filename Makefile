@@ -50,7 +50,7 @@ contracts: $(STAMP) ## Who may import whom
 	$(BIN)/lint-imports --no-cache
 
 format: $(STAMP) ## Format the code and sort the imports
-	$(BIN)/ruff check --select I --fix --quiet $(SOURCES)
+	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
 
 bench: $(STAMP) ## Measure, beside what others reach on the same work
