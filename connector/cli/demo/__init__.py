@@ -16,9 +16,7 @@ import click
 
 @click.command()
 @click.option("--repository", type=click.Path(path_type=Path), help="A git repository, bare or not; this program's own if not given.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), help="A new folder; one in the user's cache if not given."
-)
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="A new folder; one in the user's cache if not given.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of all random choices.")
 def command(repository: Path | None, output: Path | None, seed: int) -> int:
     """Real changes, end to end, compared with an independent truth.

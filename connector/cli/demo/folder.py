@@ -62,19 +62,19 @@ def demo_folder(asked: Path | None, environment: Mapping[str, str]) -> Iterator[
 
     It outlives the block. Raises `ConnectorError` when it cannot be used.
     """
-    try:
-        root = _given(asked.absolute()) if asked is not None else _in_cache(environment)
-        with (root / _MARK).open("w") as mark:
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield DemoFolder(root)
-    except OSError as error:
-        if error.filename is None or asked is None or not str(error.filename).startswith(str(asked.absolute())):
-            raise
-        raise ConnectorError(f"The folder {asked} cannot be used", str(error), "Name another with --output") from error
+    root = _given(asked.absolute()) if asked is not None else _in_cache(environment)
+    with (root / _MARK).open("w") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield DemoFolder(root)
 
 
 def _given(root: Path) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / _MARK).touch()
+        (root / _MARK).unlink()
+    except OSError as error:
+        raise ConnectorError(f"The folder {root} cannot be used", str(error), "Name another with --output") from error
     if there := sorted(path.name for path in root.iterdir()):
         raise ConnectorError(
             f"The folder {root} is not empty", f"it holds {there[0]!r}; nothing of it was touched", "Name a new folder, or remove this one"

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from connector.cli.demo.folder import DemoFolder
 
-POLL_S: Final = 0.1
+POLL_S: Final = 0.2
 _ENTRY: Final = "from connector.cli import main; main()"
 _TAIL_BYTES: Final = 4000
+# A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the pipeline.
+_GUARD: Final = 'read -r _; kill -KILL -- "-$0" 2>/dev/null'
 
 
 @dataclass(slots=True)
@@ -86,10 +88,13 @@ def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment | (settings or {}), start_new_session=True
         )
+    guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, str(process.pid)], stdin=subprocess.PIPE, start_new_session=True)
     pipeline = Pipeline(process, log)
     try:
         yield pipeline
     finally:
+        guard.kill()
+        guard.communicate()
         pipeline.kill()
 
 

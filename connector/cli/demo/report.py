@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connector.cli.terminal import console, escaped, shown_bytes, table
+from connector.deadletter import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -98,17 +102,30 @@ def _what_came_out(outcome: Outcome, published: Published) -> list[str]:
 
 
 def what_next(folder: DemoFolder, outcome: Outcome) -> list[str]:
-    """Commands that work on what the demo left behind."""
-    connector = f"connector --config {shlex.quote(str(folder.config))}"
-    broker = shlex.quote(str(folder.broker))
-    lines = ["# the tables need neither a broker nor Java:"]
+    """Commands that work on what the demo left behind, as they can be typed here."""
+    program = _as_typed("connector")
+    connector = f"{program} --config {shlex.quote(str(folder.config))}"
+    broker = f"--folder {shlex.quote(str(folder.broker))}"
+    query = f"{_as_typed('python')} {shlex.quote(str(folder.query))}"
+    damaged = [letter.id for letter in outcome.letters if letter.reason is Reason.UNDECODABLE]
+    lines = ["# the tables, without a broker and without Java:"]
     lines += [f"{connector} read {name} --limit 10" for name in outcome.rows]
     lines += ["# SQL on them, in Spark:"]
-    lines += [f'python {shlex.quote(str(folder.query))} "{_QUERIES[name]}"' for name in outcome.rows]
-    lines += ["# the stream and what was rejected, once the broker runs again:", f"connector broker start --folder {broker}"]
+    lines += [f'{query} "{_QUERIES[name]}"' for name in outcome.rows]
+    lines += ["# the stream and what was rejected, once the broker runs again:", f"{program} broker start {broker}"]
     lines += [f"{connector} tail --limit 5", f"{connector} dead-letters list"]
-    lines += [f"{connector} dead-letters show {letter.id}" for letter in outcome.letters[:1]]
-    return [*lines, f"connector broker stop --folder {broker}"]
+    lines += [f"{connector} dead-letters show {damaged[0]}"] if damaged else []
+    return [*lines, f"{program} broker stop {broker}"]
+
+
+def _as_typed(program: str) -> str:
+    """The program of this environment: by its name if the shell finds it so, else by its path."""
+    ours = Path(sys.executable).parent / program
+    found = shutil.which(program)
+    if found is not None and ours.exists() and Path(found).absolute() == ours.absolute():
+        return program
+    inside = ours.is_relative_to(Path.cwd())
+    return shlex.quote(str(ours.relative_to(Path.cwd()) if inside else ours))
 
 
 _QUERIES: Mapping[str, str] = {

@@ -26,7 +26,7 @@ from connector.cli.demo.report import Outcome
 from connector.cli.demo.settings import KEYS, QUERY_SCRIPT, STREAM, configuration
 from connector.cli.demo.source import Input, choose_input
 from connector.cli.settings import load_file
-from connector.cli.terminal import Progress, say
+from connector.cli.terminal import Progress, a_person_watches, say
 from connector.jars import JarStore, fetch
 from connector.kafka.dead_letter_topic import read_letters
 from connector.kafka.local_broker import LocalBroker
@@ -42,6 +42,7 @@ KAFKA_PARTITIONS: Final = 4
 _BATCHES_BEFORE_THE_END: Final = 4
 _MIN_BATCH: Final = 1000
 _KILLED_WITHIN_S: Final = 1.5
+_SAY_EVERY_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +107,55 @@ def _run_and_kill(folder: DemoFolder, published: Published, seed: int, outcome: 
     settings = {f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(batch)}
     say("starting the pipeline: connector run")
     with pipeline.running(folder, 1, settings=settings) as run:
-        run.wait(lambda: pipeline.records_ingested(folder, STREAM) > 0, _watcher(folder))
+        watcher = _Watcher(folder, published.records)
+        run.wait(lambda: watcher.ingested > 0, watcher.look)
         time.sleep(random.Random(seed).uniform(0, _KILLED_WITHIN_S))  # noqa: S311
         run.kill()
         seconds = time.monotonic() - run.started
     ingested = pipeline.records_ingested(folder, STREAM)
+    watcher.progress.clear()
     say(f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of {published.records:,} records in the changelog")
     outcome.notes.append(f"the pipeline was killed with {ingested:,} of {published.records:,} records in the changelog, and started again")
-    outcome.rates.append(("run, until it was killed", ingested, "records", seconds))
+    outcome.rates.append(("run: start, ingest, killed", ingested, "records", seconds))
 
 
 def _run_to_the_end(folder: DemoFolder, published: Published, outcome: Outcome) -> None:
     before = pipeline.records_ingested(folder, STREAM)
     say("starting the pipeline again: connector run --once")
     with pipeline.running(folder, 2, "--once") as run:
-        run.finish(_watcher(folder))
-        seconds = time.monotonic() - run.started
-    outcome.rates.append(("run --once, to the end", pipeline.records_ingested(folder, STREAM) - before, "records", seconds))
-    say(f"everything is applied after {seconds:.1f} s: {run.last_line()}")
-    ingested = pipeline.records_ingested(folder, STREAM)
-    if ingested != published.records:
-        outcome.differences.append(f"the changelog holds {ingested:,} records, {published.records:,} were published")
+        watcher = _Watcher(folder, published.records)
+        run.finish(watcher.look)
+        ended = time.monotonic()
+    watcher.look(run)
+    watcher.progress.clear()
+    say(f"everything is applied after {ended - run.started:.1f} s; {run.last_line()}")
+    ingested_at = watcher.complete_at or ended
+    outcome.rates.append(("run --once: start, ingest", watcher.ingested - before, "records", ingested_at - run.started))
+    outcome.rates.append(("run --once: apply, end", published.deliveries.total(), "changes", ended - ingested_at))
+    if watcher.ingested != published.records:
+        outcome.differences.append(f"the changelog holds {watcher.ingested:,} records, {published.records:,} were published")
 
 
-def _watcher(folder: DemoFolder) -> pipeline.Watch:
-    progress = Progress("records ingested")
+class _Watcher:
+    """Sees how far ingest has come, and shows it: at once while a person watches, else every half a minute."""
 
-    def watch(_run: Pipeline) -> None:
-        progress.show(pipeline.records_ingested(folder, STREAM), time.monotonic())
+    def __init__(self, folder: DemoFolder, records: int) -> None:
+        self.progress = Progress(f"of {records:,} records ingested")
+        self.ingested = 0
+        self.complete_at = 0.0
+        self._folder = folder
+        self._records = records
+        self._say_at = time.monotonic() + _SAY_EVERY_S
 
-    return watch
+    def look(self, _run: Pipeline) -> None:
+        now = time.monotonic()
+        if self.ingested < self._records:
+            self.ingested = pipeline.records_ingested(self._folder, STREAM)
+            self.complete_at = now if self.ingested >= self._records else 0.0
+        self.progress.show(self.ingested, now)
+        if now > self._say_at and not a_person_watches():
+            self._say_at = now + _SAY_EVERY_S
+            say(f"{self.ingested:,} of {self._records:,} records ingested")
 
 
 def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome) -> None:
