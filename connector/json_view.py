@@ -56,6 +56,7 @@ Json = dict[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _ENTRY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "SET_CELL": ("kind", "family", "qualifier", "cell_timestamp", "value"),
     "DELETE_CELLS": ("kind", "family", "qualifier", "range_start", "range_end"),
@@ -92,7 +93,7 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
 
 def to_line(view: Json) -> str:
     """Any view as one line of JSON, without a line end, of printable characters only."""
-    line = json.dumps(view, ensure_ascii=False, allow_nan=False)
+    line = _encode(view)
     return line if line.isprintable() else "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 

@@ -13,6 +13,7 @@ import click
 from connector.cli import settings
 from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
 from connector.errors import ConfigError
+from connector.json_view import to_line, view_of_bytes
 from connector.sections import nearest, one_of
 from connector.values import TIMESTAMP_MAX, TIMESTAMP_MIN
 
@@ -58,8 +59,6 @@ def _as_of(name: str, found: PlainTable) -> str:
 
 
 def _print_json(found: PlainTable, rows: Iterable[tuple[Any, ...]]) -> None:
-    from connector.json_view import to_line
-
     views = [(name, _view(type_)) for name, type_ in found.types.items()]
     for row in rows:
         out(to_line({name: None if value is None else view(value) for (name, view), value in zip(views, row, strict=True)}))
@@ -100,12 +99,6 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _bytes(value: bytes) -> Any:
-    from connector.json_view import view_of_bytes
-
-    return view_of_bytes(value)
-
-
 def _numeric(value: Any) -> str:
     """Without an exponent, and without zeros at the end that say nothing."""
     text = f"{value:f}"
@@ -130,11 +123,11 @@ def _timestamp(timestamp: int) -> str | int:
 
 
 def _map(pairs: list[tuple[str, bytes]]) -> Mapping[str, Any]:
-    return {name: None if cell is None else _bytes(cell) for name, cell in pairs}
+    return {name: None if cell is None else view_of_bytes(cell) for name, cell in pairs}
 
 
 _VIEWS: Final[Mapping[str, View]] = {
-    "binary": _bytes,
+    "binary": view_of_bytes,
     "date": _date,
     "double": _double,
     "float": _double,
