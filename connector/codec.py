@@ -174,13 +174,15 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
 def _reader(schema: str) -> Reader | str:
     """The reader for a writer schema, or what is wrong with it."""
     try:
-        writer = parse_schema(json.loads(schema))
-    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return f"is no Avro schema: {error}"
-    try:
-        return compile_reader(writer, _PARSED)
+        return compile_reader(parse_schema(json.loads(schema)), _PARSED)
     except UnreadableSchemaError as error:
         return str(error)
+    except _SCHEMA_FAULTS as error:
+        return f"is no Avro schema: {error}"
+
+
+_SCHEMA_FAULTS: Final = (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What parsing a text that is no schema may raise: fastavro checks some things, and trips over the others."""
 
 
 def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:

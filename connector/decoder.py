@@ -26,6 +26,8 @@ MAX_ITEMS: Final = 1_000_000
 MAX_SCHEMA_NODES: Final = 1_000
 """A ChangeRecord has about 80 types, each use counted; this bounds the work that a schema can ask for."""
 
+MAX_SCHEMA_DEPTH: Final = 64
+
 Datum = Any
 """What a schema describes, as Python values: dict, list, str, bytes, int, float, bool, None; an enum is its symbol."""
 
@@ -85,11 +87,21 @@ class _Compiler:
         self.reader_names = reader_names
         self.open_records: list[str] = []
         self.nodes = 0
+        self.depth = 0
 
     def resolving(self, writer: Datum, reader: Datum | None) -> Reader:
         self.nodes += 1
-        if self.nodes > MAX_SCHEMA_NODES:
-            raise UnreadableSchemaError(f"has more than {MAX_SCHEMA_NODES} types")
+        if self.nodes > MAX_SCHEMA_NODES or self.depth >= MAX_SCHEMA_DEPTH:
+            raise UnreadableSchemaError(
+                f"has more than {MAX_SCHEMA_NODES} types, or more than {MAX_SCHEMA_DEPTH} of them within each other"
+            )
+        self.depth += 1
+        try:
+            return self._resolving(writer, reader)
+        finally:
+            self.depth -= 1
+
+    def _resolving(self, writer: Datum, reader: Datum | None) -> Reader:
         writer = _plain(writer, self.writer_names)
         reader = None if reader is None else _plain(reader, self.reader_names)
         if isinstance(writer, list):
@@ -110,9 +122,9 @@ class _Compiler:
                 return _array_reader(self._item(writer["items"], reader and reader["items"]))
             case "map":
                 return _map_reader(self._item(writer["values"], reader and reader["values"]))
-            case "fixed":
+            case "fixed" if isinstance(writer["size"], int) and writer["size"] >= 0:
                 return _fixed_reader(writer["size"])
-        raise UnreadableSchemaError(f"has the type {kind}, which Avro does not")
+        raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
 
     def _branch(self, writer: Datum, reader: Datum | None) -> Reader:
         """A branch of a union that does not fit is an error only where it is used."""
@@ -174,7 +186,7 @@ class _Compiler:
             target = field["name"] if field["name"] in wanted else aliases.get(field["name"], "")
             found = wanted.pop(target, None)
             if found is None:
-                steps.append((field["name"], self.resolving(field["type"], None), False))
+                steps.append((str(field["name"]), self.resolving(field["type"], None), False))
             else:
                 steps.append((target, self.resolving(field["type"], found["type"]), True))
         defaults = {}
@@ -320,9 +332,10 @@ def _record_reader(steps: list[tuple[str, Reader, bool]], defaults: Mapping[str,
         name = ""
         try:
             for name, reader, kept in steps:
-                datum, end = reader(data, end)
                 if kept:
-                    record[name] = datum
+                    record[name], end = reader(data, end)
+                else:
+                    _, end = reader(data, end)
         except IndexError:
             error = DamagedError(len(data), "the end of the bytes")
             error.path.append(name)
@@ -330,8 +343,8 @@ def _record_reader(steps: list[tuple[str, Reader, bool]], defaults: Mapping[str,
         except DamagedError as error:
             error.path.append(name)
             raise
-        for name, default in defaults.items():
-            record[name] = [] if default == [] else default
+        for missing, default in defaults.items():
+            record[missing] = [] if default == [] else default
         return record, end
 
     return read

@@ -198,10 +198,10 @@ def _judge_kinds(entries: Sequence[Datum]) -> Rejection | None:
 
 def _judge_entries(entries: Sequence[Datum]) -> Rejection | None:
     for check in ENTRY_CHECKS:
+        _, field, holds, _ = check
         for index, entry in enumerate(entries):
-            broken = _judged(check, entry, f"entries[{index}]: ")
-            if broken is not None:
-                return broken
+            if not holds(entry[field] if field else entry):
+                return _broken(check, entry, f"entries[{index}]: ")
     return None
 
 
@@ -217,16 +217,14 @@ def _judge_sequence_number(text: str | None) -> Rejection | None:
 
 def _first_broken(checks: Sequence[Check], fields: Datum) -> Rejection | None:
     for check in checks:
-        broken = _judged(check, fields, "")
-        if broken is not None:
-            return broken
+        _, field, holds, _ = check
+        if not holds(fields[field] if field else fields):
+            return _broken(check, fields, "")
     return None
 
 
-def _judged(check: Check, fields: Datum, where: str) -> Rejection | None:
-    rule, field, holds, words = check
-    if holds(fields[field] if field else fields):
-        return None
+def _broken(check: Check, fields: Datum, where: str) -> Rejection:
+    rule, field, _, words = check
     detail = f"{where}{field} is {_shortened(fields[field])}, but must be {words}" if field else f"{where}it must be that {words}"
     return Rejection(Reason.INVALID, detail, rule.value)
 

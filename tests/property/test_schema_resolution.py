@@ -11,8 +11,8 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.codec import READER_SCHEMA, Schemas, encode, frame, read, schema_fingerprint, to_datum
-from connector.deadletter import Rejection
+from connector.codec import READER_SCHEMA, ChangeRecord, Schemas, decode, encode, frame, read, schema_fingerprint, to_datum
+from connector.deadletter import Reason, Rejection
 from connector.model import Record
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA, without_logical_types
@@ -109,3 +109,43 @@ def test_our_own_schema_under_a_registry_id_is_read_the_same(record: Record) -> 
     same = read(frame(body, 7), Schemas({7: copied}))
     assert not isinstance(same, Rejection)
     assert same == read(frame(body, None), Schemas())
+
+
+def _places(node: Any) -> list[tuple[Any, Any]]:
+    """Every place in a JSON document, as (container, name or index)."""
+    pairs = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
+    return [(node, name) for name, _ in pairs] + [place for _, value in pairs for place in _places(value)]
+
+
+REPLACEMENTS = st.one_of(
+    st.none() | st.booleans() | st.integers(-3, 3),
+    st.sampled_from(["", "null", "long", "fixed", "array", "union", "record", "Entry", "lowmark.ChangeRecord", "data_change"]),
+    st.sampled_from([[], {}, ["null"], ["null", "null"], [["null"]], {"type": {"type": {"type": "long"}}}, {"type": "array"}]),
+    st.sampled_from(
+        [{"type": "fixed", "name": "F", "size": -1}, {"type": "enum", "name": "E", "symbols": []}, {"type": "map", "values": "null"}]
+    ),
+)
+
+
+@given(RECORDS, st.data())
+def test_a_damaged_schema_gives_a_datum_or_a_rejection(record: Record, data: st.DataObject) -> None:
+    """REC-12: a registry may hold anything."""
+    schema = json.loads(READER_SCHEMA)
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, name = data.draw(st.sampled_from(_places(schema)))
+        if data.draw(st.booleans()):
+            container[name] = copy.deepcopy(data.draw(REPLACEMENTS))
+        else:
+            del container[name]
+    found = decode(frame(encode(record, 4), 7), Schemas({7: json.dumps(schema)}))
+    assert isinstance(found, (ChangeRecord, Rejection))
+
+
+def test_schemas_of_any_depth_are_refused_without_a_crash() -> None:
+    """REC-12."""
+    for depth in (10, 70, 300, 900):
+        text = '{"type": "array", "items": ' * depth + '"long"' + "}" * depth
+        field = f'{{"name": "x", "type": {text}}}'
+        found = read(b"\x00\x00\x00\x00\x07", Schemas({7: f'{{"type": "record", "name": "ChangeRecord", "fields": [{field}]}}'}))
+        assert isinstance(found, Rejection)
+        assert found.reason is Reason.UNKNOWN_SCHEMA
