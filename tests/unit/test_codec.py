@@ -19,7 +19,7 @@ from connector.codec import (
     schema_id,
 )
 from connector.deadletter import Reason, Rejection
-from connector.model import DataChange, DeleteFamily, Heartbeat, SetCell
+from connector.model import DataChange, DeleteFamily, Heartbeat, ModType, OldCell, RowImage, SetCell
 
 HEARTBEAT = Heartbeat("p", 7)
 CHANGE = DataChange(
@@ -167,3 +167,23 @@ def test_lengths_that_would_exhaust_the_memory_are_refused_at_once() -> None:
     """REC-13: a corrupt length must not be believed."""
     gigabytes = b"\xc3\x01" + next(iter(SHIPPED)) + b"\xfe\xff\xff\xff\xff\x7f"
     assert "above the limit" in rejected(gigabytes).detail
+
+
+def test_entries_keep_their_order_also_where_they_repeat_or_contradict_each_other() -> None:
+    """REC-6: an upsert of a whole row is a deletion of each family, then its cells."""
+    entries = (SetCell("f", b"q", b"1"), DeleteFamily("f"), SetCell("f", b"q", b"2"), DeleteFamily("g"), SetCell("f", b"q", b"2"))
+    upsert = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=entries)
+    decoded = decode(frame(encode(upsert, 1), None), Schemas())
+    assert decoded == ChangeRecord(upsert, 1)
+
+
+def test_what_was_there_before_travels_apart_from_the_entries() -> None:
+    """REC-8."""
+    image = RowImage(ModType.UPDATE, "OLD_AND_NEW", (), (OldCell("f", b"q", b"old", 3),))
+    change = DataChange(
+        stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=(SetCell("f", b"q", b"new"),), row_image=image
+    )
+    decoded = decode(frame(encode(change, 1), None), Schemas())
+    assert isinstance(decoded, ChangeRecord)
+    assert isinstance(decoded.record, DataChange)
+    assert (decoded.record.row_image, decoded.record.entries) == (image, (SetCell("f", b"q", b"new", 7),))
