@@ -25,7 +25,7 @@ POLL_S: Final = 0.2
 _ENTRY: Final = "from connector.cli import main; main()"
 _TAIL_BYTES: Final = 4000
 # A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the pipeline.
-_GUARD: Final = 'read -r _; kill -KILL -- "-$0" 2>/dev/null'
+_GUARD: Final = 'read -r _; kill -KILL "-$0" 2>/dev/null'
 
 
 @dataclass(slots=True)

@@ -1,0 +1,49 @@
+"""`connector demo` on a small repository: it ends well, and it would not if the tables were another repository's."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from connector.cli.demo import source, story
+from connector.cli.demo.folder import DemoFolder
+from connector.cli.demo.publish import Published
+from connector.cli.demo.report import Outcome
+from connector.cli.demo.source import choose_input
+from connector.cli.demo.story import Choices
+from tests.unit.git_repository import Repository
+from tests.unit.test_demo_truth import odd_paths, renames_and_returns, submodules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.timeout(600)
+def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL"""
+    monkeypatch.setattr(source, "TRANSFERS", 1000)
+    repository = Repository(tmp_path / "repository")
+    renames_and_returns(repository)
+    odd_paths(repository)
+    submodules(repository)
+    output = tmp_path / "output"
+
+    assert story.tell(Choices(repository.folder, output)), capsys.readouterr().out
+
+    said = capsys.readouterr()
+    assert "EQUAL: " in said.out
+    assert "killed the pipeline with SIGKILL" in said.err
+    assert (output / "connector.toml").exists()
+    assert subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b"", "a process was left behind"
+
+    # The canary: one more commit, which the tables have not seen.
+    repository.write("a", "the truth has moved on\n")
+    repository.commit()
+    chosen, outcome = choose_input(repository.folder, now=time.time_ns() // 1000, seed=1), Outcome()
+    story._compare(DemoFolder(output), chosen, Published(), outcome)
+    assert {difference.split(": ")[0] for difference in outcome.differences} == {"files a"}
