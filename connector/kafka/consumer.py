@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -34,7 +35,9 @@ Start = Literal["beginning", "end"] | int | tuple[Position, ...]
 """Where to begin: an `int` is a record timestamp in microseconds; positions are those that `ChangeConsumer.positions` gave."""
 
 UNREACHABLE_AFTER_S: Final = 30.0
-LOOK_AGAIN_S: Final = 30.0
+ARRIVAL_MARGIN_S: Final = 60.0
+"""How far the brokers' clocks may differ from ours where it is asked which came first."""
+
 _NO_GROUP: Final = "lowmark.reader"
 
 
@@ -74,18 +77,21 @@ class ChangeConsumer:
         registry: RegistryConfig | None = None,
         limits: Limits | None = None,
         tables: frozenset[str] | None = None,
+        look_again_s: float = 10.0,
     ) -> None:
         """Look at the topic and find the place to start.
 
         Without a `group` it reads the given Kafka partitions, or all, also those that are added while it reads. In a group
         Kafka shares them out, `start` holds where the group has no committed position yet, and `commit` keeps positions.
         `bounded`: end at what was the end now. Kafka partitions that stored positions do not name are read from the beginning:
-        they are newer. `tables`: None keeps changes of any table. Raises `TopicError` (no such topic, compacted, created
+        they are newer. `tables`: None keeps changes of any table. `look_again_s`: how often it is asked whether the topic is
+        still the same one, and whether it has grown. Raises `TopicError` (no such topic, compacted, created
         again, records gone), `BrokerError`, `ConfigError`.
         """
         assert group is None or kafka_partitions is None, "in a group, Kafka shares the Kafka partitions out"
         self._kafka = kafka if group is None else replace(kafka, settings={**kafka.settings, "group.id": group})
-        self._facts = topics.describe(kafka, topic)
+        self._admin = client.admin(kafka)
+        self._facts = topics.describe(kafka, topic, self._admin)
         self.warnings = topics.check(self._facts)
         self.finished = False
         self._start, self._group, self._limits, self._tables = start, group, limits or Limits(), tables
@@ -99,7 +105,9 @@ class ChangeConsumer:
         self._unjudged: Message | None = None
         self._trouble: Exception | None = None
         self._errors = client.LastError()
+        self._look_again_s = look_again_s
         self._heard_at = self._looked_at = time.monotonic()
+        self._looked_at_us = time.time_ns() // 1000
         mine = sorted(set(kafka_partitions)) if kafka_partitions is not None else list(range(self._facts.kafka_partitions))
         if beyond := [number for number in mine if not 0 <= number < self._facts.kafka_partitions]:
             raise TopicError(
@@ -129,10 +137,14 @@ class ChangeConsumer:
         """
         if self.finished:
             return None
-        message, self._unjudged = self._unjudged or self._client.poll(timeout_s), None
+        if time.monotonic() - self._looked_at > self._look_again_s:
+            with suppress(BrokerError):  # how long that may last is for _check_reachable to say
+                self._look_again()
+        # Not "or": a message with an empty value is false.
+        message = self._client.poll(timeout_s) if self._unjudged is None else self._unjudged
+        self._unjudged = None
         if self._trouble is not None:
             raise self._trouble
-        self._look_again()
         if message is None:
             self._check_reachable()
             return None
@@ -247,7 +259,7 @@ class ChangeConsumer:
                     topics.check_identity(place.metadata, self._facts)
                 committed[place.partition] = place.offset
         if any(number >= self._facts.kafka_partitions for number in numbers):
-            self._facts = topics.describe(self._kafka, self._facts.topic)
+            self._facts = topics.describe(self._kafka, self._facts.topic, self._admin)
         places = self._places(numbers, committed) if numbers else {}
         self._take(places)
         chosen = [self._place(number) for number in places]
@@ -281,9 +293,9 @@ class ChangeConsumer:
         key, value, headers, arrived = client.contents(message)
         source = KafkaRecord(Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers)
         verdict = self._judge(source)
-        if isinstance(verdict, Rejection) and verdict.reason is Reason.INVALID and verdict.rule == Rule.KAFKA_PARTITIONS:
-            # Perhaps the topic has grown since it was looked at (REC-14).
-            self._look_again(max_age_s=1.0)
+        # Perhaps the topic had grown when this was written (REC-14). What arrived before we looked needs no second look.
+        if _names_too_many(verdict) and arrived > self._looked_at_us - ARRIVAL_MARGIN_S * 1_000_000:
+            self._look_again()
             verdict = self._judge(source)
         if isinstance(verdict, Rejection):
             return Received(verdict, 0, source)
@@ -311,7 +323,7 @@ class ChangeConsumer:
                 self._reach(number, offset)
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and number in self._next:
-            self._look_again(max_age_s=0)
+            self._look_again()
             raise self._gone(number, self._next[number], topics.beginning_offsets(self._kafka, self._facts)[number])
         if code in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -319,22 +331,16 @@ class ChangeConsumer:
             KafkaError._UNKNOWN_PARTITION,
             KafkaError.UNKNOWN_TOPIC_ID,
         ):
-            self._look_again(max_age_s=0)
+            self._look_again()
             return
         raise BrokerError(
             f"{self._facts.topic} cannot be read", error.str(), "Check the rights on the topic and the group, and the brokers"
         )
 
-    def _look_again(self, max_age_s: float = LOOK_AGAIN_S) -> None:
+    def _look_again(self) -> None:
         """Is it still the topic that we started on (REC-4), and has it grown?"""
-        now = time.monotonic()
-        if now - self._looked_at < max_age_s:
-            return
-        self._looked_at = now
-        try:
-            facts = topics.describe(self._kafka, self._facts.topic)
-        except BrokerError:
-            return  # how long that may last is for _check_reachable to say
+        self._looked_at, self._looked_at_us = time.monotonic(), time.time_ns() // 1000
+        facts = topics.describe(self._kafka, self._facts.topic, self._admin)
         topics.check_identity(self._facts.topic_id, facts)
         added = range(self._facts.kafka_partitions, facts.kafka_partitions)
         self._facts = facts
@@ -354,3 +360,7 @@ class ChangeConsumer:
             raise client.unreachable(self._kafka, heard or error.args[0].str()) from error
         self._errors.clear()
         self._heard_at = now
+
+
+def _names_too_many(verdict: ChangeRecord | Rejection) -> bool:
+    return isinstance(verdict, Rejection) and verdict.reason is Reason.INVALID and verdict.rule == Rule.KAFKA_PARTITIONS

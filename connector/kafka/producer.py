@@ -93,6 +93,7 @@ class ChangeProducer:
         self._queue_timeout_s = queue_timeout_s
         self._deliveries: dict[str, Delivery] = {}
         self._outstanding: dict[int, tuple[_Sent, Delivery]] = {}
+        self._reports: list[tuple[int, KafkaError | None]] = []
         self._next_number = 0
         self._failed = 0
         self._refreshed_at = time.monotonic()
@@ -139,6 +140,10 @@ class ChangeProducer:
             found.setdefault(sent.record, "not acknowledged yet")
         return found
 
+    def refresh_now(self) -> None:
+        """Have the next control record look whether the topic has grown, instead of once a minute."""
+        self._refreshed_at = 0.0
+
     def close(self, timeout_s: float = 130.0) -> None:
         """Flush, then let go of the brokers, within `timeout_s` and a second. Raises as `flush` does. A second call does nothing."""
         if self._closed:
@@ -147,11 +152,7 @@ class ChangeProducer:
         try:
             self.flush(timeout_s)
         finally:
-            # Without it the client would wait for the messages' own time-out.
-            with suppress(KafkaException, SystemError):
-                self._client.purge()
-                self._client.flush(1)
-            self._give_up("the producer was closed before it was acknowledged")
+            self._let_go(1, "the producer was closed before it was acknowledged")
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +211,8 @@ class ChangeProducer:
         deadline = time.monotonic() + self._queue_timeout_s
         while True:
             failed, oldest = delivery.oldest_failed(), delivery.oldest_open()
-            if failed is not None and (upto is None or failed <= upto):
+            # While something is under way it may be what failed, sent again.
+            if failed is not None and (upto is None or failed <= upto) and not delivery.under_way:
                 raise DeliveryError(
                     f"{what} would claim more than was delivered for stream partition {record.stream_partition}",
                     f"a change with commit timestamp {failed} was not delivered: {next(iter(delivery.failed.values()))}",
@@ -273,8 +275,16 @@ class ChangeProducer:
     # Reports.
 
     def _on_delivery(self, number: int, error: KafkaError | None, _message: Message) -> None:
-        """Called by the client inside poll and flush, once for each message. Must neither raise nor poll."""
-        self._settle(number, "" if error is None else error.str())
+        """Called by the client inside poll and flush, once for each message. Must neither raise nor poll.
+
+        It only takes a note: after a fatal error Python calls of any kind may die in here, and what they had begun is half done.
+        """
+        self._reports.append((number, error))
+
+    def _read_reports(self) -> None:
+        reports, self._reports = self._reports, []
+        for number, error in reports:
+            self._settle(number, "" if error is None else error.str())
 
     def _settle(self, number: int, error: str) -> None:
         entry = self._outstanding.pop(number, None)
@@ -298,24 +308,32 @@ class ChangeProducer:
 
     def _serve(self, timeout_s: float, *, push: bool = False) -> None:
         """Let the client hand over its reports; `push` sends at once what waits for a batch to fill."""
+        fatal = ""
         try:
             self._client.flush(timeout_s) if push else self._client.poll(timeout_s)
         except (KafkaException, SystemError) as error:
             # Reports may be lost in here, which is why everything without one is unknown.
-            self._rebuild(str(self._errors.fatal or error))
-        else:
-            if self._errors.fatal is not None:
-                self._rebuild(self._errors.fatal.str())
+            fatal = str(error)
+        self._read_reports()
+        if self._errors.fatal is not None:
+            fatal = self._errors.fatal.str()
+        if fatal:
+            self._rebuild(fatal)
 
     def _rebuild(self, cause: str) -> None:
         """A fatal error: this client will never send again. What has no report is unknown, hence to be sent again."""
         client.log.error("producer for %s rebuilt: %s", self.topic, cause)
-        with suppress(KafkaException, SystemError):
-            self._client.purge()
-            self._client.flush(0)
-        self._give_up(f"outcome unknown: {cause}")
+        self._let_go(0, f"outcome unknown: {cause}")
         self._errors = client.LastError()
         self._client = self._connect()
+
+    def _let_go(self, timeout_s: float, why: str) -> None:
+        """Give up the client with what it holds; without the purge it would wait for the messages' own time-out."""
+        with suppress(KafkaException, SystemError):
+            self._client.purge()
+            self._client.flush(timeout_s)
+        self._read_reports()
+        self._give_up(why)
 
     def _give_up(self, why: str) -> None:
         for number in list(self._outstanding):
@@ -342,7 +360,7 @@ class ChangeProducer:
     def _refresh(self) -> None:
         """Control records go to every Kafka partition, also to those that were added since."""
         now = time.monotonic()
-        if now - self._refreshed_at < REFRESH_S:
+        if self._refreshed_at and now - self._refreshed_at < REFRESH_S:
             return
         self._refreshed_at = now
         try:
@@ -350,4 +368,8 @@ class ChangeProducer:
         except BrokerError:
             return  # no answer right now; what is sent waits in the queue meanwhile
         topics.check_identity(self._facts.topic_id, facts)
+        if facts.kafka_partitions != self.kafka_partitions:
+            # The client has a view of its own, and refuses Kafka partitions that it has not heard of.
+            with suppress(KafkaException):
+                self._client.list_topics(self.topic, timeout=client.REACH_TIMEOUT_S)
         self.kafka_partitions = facts.kafka_partitions

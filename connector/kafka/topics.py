@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 DAY_S: Final = 86_400
 MIN_RETENTION_S: Final = DAY_S
 MAX_RETENTION_S: Final = 7 * DAY_S
+CREATE_TIMEOUT_S: Final = 15.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 10_500_000
 """Takes a record of the default `max_record_bytes` with its headers."""
 
 LETTER_HEADROOM_BYTES: Final = 1_048_576
 """How much larger a dead letter may be than its record: the headers of DLQ-1 fit several times."""
 
+_ASK_TIMEOUT_S: Final = 15.0
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
@@ -45,9 +48,12 @@ class TopicFacts:
     max_message_bytes: int
 
 
-def describe(kafka: KafkaConfig, topic: str) -> TopicFacts:
-    """What the cluster says of a topic. Raises `TopicError` when there is none, `BrokerError` when nobody answers."""
-    return _describe(client.admin(kafka), kafka, topic)
+def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -> TopicFacts:
+    """What the cluster says of a topic. Raises `TopicError` when there is none, `BrokerError` when nobody answers.
+
+    `admin` is a client of `client.admin`, for those who ask often.
+    """
+    return _describe(admin or client.admin(kafka), kafka, topic)
 
 
 def check(facts: TopicFacts) -> list[str]:
@@ -115,7 +121,7 @@ def create_topic(
     admin = client.admin(kafka)
     if not _create(admin, kafka, topic, kafka_partitions, replication_factor, settings):
         raise _exists(_describe(admin, kafka, topic), kafka_partitions, settings)
-    facts = _describe(admin, kafka, topic)
+    facts = _describe_new(admin, kafka, topic)
     _create_dead_letter_topics(admin, kafka, facts)
     return facts
 
@@ -173,11 +179,25 @@ def _create(admin: AdminClient, kafka: KafkaConfig, topic: str, partitions: int,
 
 
 def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Creation returns before every broker has heard of the topic; a producer that starts right now should not stumble."""
-    for _ in range(50):
+    """Creation returns before every broker has heard of the topic; whoever starts right now should not stumble."""
+    deadline = time.monotonic() + CREATE_TIMEOUT_S
+    while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
         if found.error is None and len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
             return
+        time.sleep(0.02)
+
+
+def _describe_new(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
+    """Descriptions come from any broker, also from one that has not heard of the topic yet."""
+    deadline = time.monotonic() + CREATE_TIMEOUT_S
+    while True:
+        try:
+            return _describe(admin, kafka, topic)
+        except TopicError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _exists(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> TopicError:
@@ -200,7 +220,7 @@ def _exists(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> 
 def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     asked = f"describe topic {topic}"
     try:
-        description = client.wait_for(admin.describe_topics(TopicCollection([topic]))[topic], kafka, asked)
+        description = client.wait_for(admin.describe_topics(TopicCollection([topic]), request_timeout=_ASK_TIMEOUT_S)[topic], kafka, asked)
     except TopicError as error:
         if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicError(
@@ -208,7 +228,7 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
             ) from error
         raise
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    configs = client.wait_for(admin.describe_configs([resource])[resource], kafka, asked)
+    configs = client.wait_for(admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource], kafka, asked)
     return TopicFacts(
         topic=topic,
         # librdkafka writes the usual base 64; Java, and so Kafka's tools and metadata, the one that is safe in URLs.
@@ -224,7 +244,7 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
 
 def _offsets(admin: AdminClient, kafka: KafkaConfig, facts: TopicFacts, spec: OffsetSpec) -> dict[int, int]:
     asked = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
-    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S)
     return {place.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset for place, answer in answers.items()}
 
 

@@ -1,0 +1,336 @@
+"""Consuming from a real broker (REC-4, REC-21)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from connector.codec import READER_SCHEMA, encode, frame
+from connector.config import KafkaConfig, RegistryConfig
+from connector.deadletter import Position, Reason, Rejection
+from connector.errors import BrokerError, RegistryError, TopicError
+from connector.kafka import ChangeConsumer, ChangeProducer, topics
+from connector.model import CONTROL_KEY, DataChange, Heartbeat
+from connector.validation import Limits
+from tests.broker import NewTopic
+from tests.integration.changes import change, changes, send_raw
+from tests.unit.registry_stub import running_registry
+
+
+def fill(kafka: KafkaConfig, topic: str, count: int, start: int = 0) -> None:
+    with ChangeProducer(kafka, topic) as producer:
+        for number in range(start, start + count):
+            producer.send(change(number))
+
+
+def timestamps(consumer: ChangeConsumer, count: int | None = None) -> list[int]:
+    return sorted(r.record.commit_timestamp - 1_000_000 for r in islice(consumer, count) if isinstance(r.record, DataChange))
+
+
+def test_a_bounded_reader_ends_though_nothing_comes(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=3).topic
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert list(consumer) == []
+        assert consumer.finished
+        assert consumer.poll(1) is None
+    fill(kafka, topic, 3)
+    with ChangeConsumer(kafka, topic, start="end", bounded=True) as consumer:
+        assert list(consumer) == []
+
+
+def test_a_bounded_reader_ends_where_the_end_was_when_it_began(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=2).topic
+    fill(kafka, topic, 10)
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        fill(kafka, topic, 10, start=10)
+        assert timestamps(consumer) == list(range(10))
+
+
+def test_positions_are_handed_out_with_each_record_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    facts = new_topic(kafka_partitions=2)
+    fill(kafka, facts.topic, 50)
+    with ChangeConsumer(kafka, facts.topic, bounded=True) as consumer:
+        received = list(consumer)
+    for number in (0, 1):
+        offsets = [r.position.offset for r in received if r.position.kafka_partition == number]
+        assert offsets == list(range(len(offsets)))
+    assert {(r.position.topic, r.position.topic_id) for r in received} == {(facts.topic, facts.topic_id)}
+
+
+def test_a_reader_of_the_end_sees_what_comes_after(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=2).topic
+    fill(kafka, topic, 5)
+    with ChangeConsumer(kafka, topic, start="end") as consumer:
+        assert consumer.poll(0.2) is None
+        fill(kafka, topic, 5, start=5)
+        assert timestamps(consumer, 5) == list(range(5, 10))
+
+
+def test_a_reader_can_start_at_a_time(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=2).topic
+    fill(kafka, topic, 5)
+    time.sleep(0.05)
+    between = time.time_ns() // 1000
+    fill(kafka, topic, 5, start=5)
+    with ChangeConsumer(kafka, topic, start=between, bounded=True) as consumer:
+        assert timestamps(consumer) == list(range(5, 10))
+
+
+def test_stored_positions_go_on_where_they_ended(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=3).topic
+    fill(kafka, topic, 30)
+    with ChangeConsumer(kafka, topic) as consumer:
+        first = timestamps(consumer, 11)
+        stored = consumer.positions
+    assert {p.kafka_partition for p in stored} == {0, 1, 2}
+    with ChangeConsumer(kafka, topic, start=stored, bounded=True) as consumer:
+        assert sorted(first + timestamps(consumer)) == list(range(30))
+
+
+def test_explicit_kafka_partitions_are_all_that_is_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=3).topic
+    fill(kafka, topic, 30)
+    with ChangeConsumer(kafka, topic, kafka_partitions=[1], bounded=True) as consumer:
+        assert {r.position.kafka_partition for r in consumer} == {1}
+    with pytest.raises(TopicError, match="has no Kafka partition 3"):
+        ChangeConsumer(kafka, topic, kafka_partitions=[3])
+
+
+def test_a_topic_created_again_is_an_error(admin: AdminClient, kafka: KafkaConfig) -> None:
+    """REC-4: never a silent gap, even when the new topic has grown past the stored position."""
+    name = f"test.again.{uuid.uuid4().hex[:12]}"
+    topics.create_topic(kafka, name, kafka_partitions=1)
+    fill(kafka, name, 3)
+    with ChangeConsumer(kafka, name, bounded=True) as consumer:
+        list(consumer)
+        stored = consumer.positions
+    admin.delete_topics([name])[name].result(30)
+    recreate(kafka, name)
+    fill(kafka, name, 10)
+    with pytest.raises(TopicError, match="not the one that was read before"):
+        ChangeConsumer(kafka, name, start=stored)
+
+
+def recreate(kafka: KafkaConfig, name: str) -> None:
+    """Deletion is under way for a moment."""
+    for _ in range(50):
+        try:
+            topics.create_topic(kafka, name, kafka_partitions=1)
+        except TopicError:
+            time.sleep(0.1)
+        else:
+            return
+
+
+def test_a_topic_deleted_under_a_reader_is_an_error(admin: AdminClient, kafka: KafkaConfig) -> None:
+    name = f"test.gone.{uuid.uuid4().hex[:12]}"
+    topics.create_topic(kafka, name, kafka_partitions=1)
+    with ChangeConsumer(kafka, name, look_again_s=1) as consumer:
+        fill(kafka, name, 1)
+        assert timestamps(consumer, 1) == [0]
+        admin.delete_topics([name])[name].result(30)
+        began = time.monotonic()
+        with pytest.raises(TopicError):
+            while time.monotonic() < began + 45:
+                consumer.poll(0.2)
+
+
+def test_records_that_retention_took_are_an_error(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    facts = new_topic()
+    fill(kafka, facts.topic, 10)
+    with ChangeConsumer(kafka, facts.topic) as consumer:
+        timestamps(consumer, 3)
+        stored = consumer.positions
+    for deleted in admin.delete_records([TopicPartition(facts.topic, 0, 6)]).values():
+        deleted.result(30)
+    with pytest.raises(TopicError, match="deleted before they were read: Kafka partition 0, offsets 3 to 5"):
+        ChangeConsumer(kafka, facts.topic, start=stored)
+    with ChangeConsumer(kafka, facts.topic, bounded=True) as consumer:
+        assert timestamps(consumer) == [6, 7, 8, 9]
+
+
+def test_a_compacted_topic_is_refused(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    with pytest.raises(TopicError, match="is compacted"):
+        ChangeConsumer(kafka, f"{new_topic().topic}.dead-letters.ledger")
+
+
+def test_an_unreachable_broker_is_a_clear_error() -> None:
+    with pytest.raises(BrokerError, match="No Kafka broker answers"):
+        ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t")
+
+
+def transaction(kafka: KafkaConfig, topic: str, numbers: Iterator[int] | range, *, commit: bool) -> Producer:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in numbers:
+        producer.produce(topic, frame(encode(change(number), 1), None), change(number).row_key, 0)
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
+    return producer
+
+
+def test_aborted_transactions_are_invisible(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """Also where they are all that is left before the end: the reader must not wait for what it may not see."""
+    topic = new_topic().topic
+    transaction(kafka, topic, range(3), commit=False)
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert list(consumer) == []
+    transaction(kafka, topic, range(3, 6), commit=True)
+    transaction(kafka, topic, range(6, 9), commit=False)
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert timestamps(consumer) == [3, 4, 5]
+        stored = consumer.positions
+    with ChangeConsumer(kafka, topic, start=stored, bounded=True) as consumer:
+        assert list(consumer) == []
+
+
+def test_an_open_transaction_is_not_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic().topic
+    fill(kafka, topic, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, frame(encode(change(1), 1), None), change(1).row_key, 0)
+    producer.flush(30)
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert timestamps(consumer) == [0]
+    producer.commit_transaction(30)
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert timestamps(consumer) == [0, 1]
+
+
+def test_bad_records_are_rejections_in_the_stream(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic().topic
+    good = frame(encode(change(1), 1), None)
+    now = time.time_ns() // 1000
+    future = frame(encode(change(2, timestamp=now + 3_600_000_000), 1), None)
+    late_heartbeat = frame(encode(Heartbeat("p", now + 3_600_000_000), 1), None)
+    poison = [
+        (b"row-1", good, None),
+        (b"row-1", None, Reason.UNKNOWN_FRAMING),
+        (b"row-1", b"", Reason.UNKNOWN_FRAMING),
+        (b"row-1", b"{}", Reason.UNKNOWN_FRAMING),
+        (b"row-1", b"\x00\x00\x00\x00\x09" + good[10:], Reason.UNKNOWN_SCHEMA),
+        (b"row-1", good[:-3], Reason.UNDECODABLE),
+        (b"row-1", good + b"x", Reason.UNDECODABLE),
+        (b"row-2", good, Reason.KEY_MISMATCH),
+        (None, good, Reason.KEY_MISMATCH),
+        (b"row-2", future, Reason.COMMIT_TIMESTAMP_IN_FUTURE),
+        (CONTROL_KEY, late_heartbeat, Reason.WATERMARK_IN_FUTURE),
+        (b"row-1", frame(encode(change(1), 2), None), Reason.INVALID),
+        (b"row-1", good + b"x" * 5000, Reason.TOO_LARGE),
+        (b"row-1", good, None),
+    ]
+    send_raw(kafka, topic, [(key, value) for key, value, _ in poison])
+    with ChangeConsumer(kafka, topic, bounded=True, limits=Limits(max_record_bytes=5000)) as consumer:
+        received = list(consumer)
+    assert [r.record.reason if isinstance(r.record, Rejection) else None for r in received] == [reason for _, _, reason in poison]
+    assert [(r.source.key, r.source.value) for r in received] == [(key, value) for key, value, _ in poison]
+    with ChangeConsumer(kafka, topic, bounded=True, tables=frozenset({"other"})) as consumer:
+        assert isinstance(first := next(iter(consumer)).record, Rejection)
+        assert first.reason is Reason.UNKNOWN_TABLE
+
+
+def test_a_registry_is_asked_and_an_unreachable_one_makes_no_rejection(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic().topic
+    send_raw(kafka, topic, [(b"row-1", frame(encode(change(1), 1), 5)), (b"row-1", frame(encode(change(1), 1), 6))])
+    with running_registry() as registry:
+        registry.add(READER_SCHEMA, 5)
+        with ChangeConsumer(kafka, topic, bounded=True, registry=RegistryConfig(registry.url)) as consumer:
+            registry.failures = [(500, "down")] * 3
+            with pytest.raises(RegistryError):
+                next(iter(consumer))
+            first, second = list(consumer)
+    assert (first.record, first.position.offset) == (change(1), 0)
+    assert isinstance(second.record, Rejection)
+    assert second.record.reason is Reason.UNKNOWN_SCHEMA
+
+
+def test_a_group_goes_on_from_what_it_committed(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    facts = new_topic(kafka_partitions=2)
+    group = f"test.{facts.topic}"
+    fill(kafka, facts.topic, 20)
+    with ChangeConsumer(kafka, facts.topic, group=group) as consumer:
+        first = timestamps(consumer, 12)
+        consumer.commit()
+        not_committed = timestamps(consumer, 3)
+    with ChangeConsumer(kafka, facts.topic, group=group, bounded=True) as consumer:
+        second = timestamps(consumer)
+        consumer.commit()
+    assert sorted(first + second) == list(range(20))
+    assert set(not_committed) <= set(second)
+    with ChangeConsumer(kafka, facts.topic, group=group, bounded=True) as consumer:
+        assert list(consumer) == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"group.protocol": "consumer"}, {"partition.assignment.strategy": "cooperative-sticky"}])
+def test_members_of_a_group_share_the_kafka_partitions(kafka: KafkaConfig, new_topic: NewTopic, settings: dict[str, str]) -> None:
+    kafka = KafkaConfig(kafka.bootstrap_servers, settings)
+    topic = new_topic(kafka_partitions=4).topic
+    group = f"test.{topic}"
+    with ChangeConsumer(kafka, topic, group=group) as one, ChangeConsumer(kafka, topic, group=group) as other:
+        deadline = time.monotonic() + 60
+        while {p.kafka_partition for p in one.positions} | {p.kafka_partition for p in other.positions} != {0, 1, 2, 3} or not (
+            one.positions and other.positions
+        ):
+            assert time.monotonic() < deadline, (one.positions, other.positions)
+            assert one.poll(0.1) is None
+            assert other.poll(0.1) is None
+        fill(kafka, topic, 40)
+        seen: Counter[int] = Counter()
+        while seen.total() < 40:
+            assert time.monotonic() < deadline
+            for consumer in (one, other):
+                if (received := consumer.poll(0.1)) is not None and isinstance(received.record, DataChange):
+                    seen[received.record.commit_timestamp - 1_000_000] += 1
+    assert seen == dict.fromkeys(range(40), 1)
+
+
+def test_a_group_notices_that_the_topic_was_created_again(admin: AdminClient, kafka: KafkaConfig) -> None:
+    """The topic's id is committed with the positions (REC-4)."""
+    name = f"test.group.{uuid.uuid4().hex[:12]}"
+    facts = topics.create_topic(kafka, name, kafka_partitions=1)
+    fill(kafka, name, 3)
+    with ChangeConsumer(kafka, name, group=name, bounded=True) as consumer:
+        list(consumer)
+        consumer.commit()
+        consumer._client.commit(offsets=[TopicPartition(name, 0, 3, "AAAAAAAAAAAAAAAAAAAAAA")], asynchronous=False)
+    assert facts.topic_id != "AAAAAAAAAAAAAAAAAAAAAA"
+    with ChangeConsumer(kafka, name, group=name) as consumer, pytest.raises(TopicError, match="not the one that was read before"):
+        next(iter(consumer))
+
+
+def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """REC-14: the records that name the new number are not rejected either."""
+    topic = new_topic(kafka_partitions=1).topic
+    with ChangeConsumer(kafka, topic, start="end", look_again_s=0.5) as consumer:
+        assert consumer.poll(0.1) is None
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        fill(kafka, topic, 30)
+        received = list(islice(consumer, 30))
+    assert all(isinstance(r.record, DataChange) for r in received)
+    assert {r.position.kafka_partition for r in received} == {0, 1, 2}
+    with ChangeConsumer(kafka, topic, start=(Position(topic, received[0].position.topic_id, 0, 10**9),), bounded=True) as consumer:
+        assert {r.position.kafka_partition for r in consumer} == {1, 2}
+
+
+def test_a_topic_of_many_records_is_read_completely(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    topic = new_topic(kafka_partitions=4).topic
+    sent = changes(20_000)
+    with ChangeProducer(kafka, topic) as producer:
+        for record in sent:
+            producer.send(record)
+        producer.send(Heartbeat("p", 2_000_000))
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert Counter(r.record for r in consumer) == Counter(sent) + Counter({Heartbeat("p", 2_000_000): 4})
