@@ -37,6 +37,9 @@ COMMANDS: Final = {
 }
 """Command -> its module in this package, and the summary that `--help` shows."""
 
+EXTRAS: Final = {"delta": "spark", "deltalake": "lake", "httpx": "registry", "pandas": "spark", "pyarrow": "spark", "pyspark": "spark"}
+"""Package -> the extra of this distribution that brings it."""
+
 
 class Commands(click.Group):
     """The group of all commands, each imported when it is called for."""
@@ -94,6 +97,15 @@ def run(arguments: Sequence[str]) -> int:
         from connector.cli import terminal
 
         terminal.show_error(error)
+        return 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        from connector.cli import terminal
+
+        remedy = f"install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
+        terminal.show_error(ConnectorError("This command needs more than is installed", f"there is no package {package}", remedy))
         return 1
     except BrokenPipeError:
         _forget_output()  # whoever read it has seen enough

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from connector import cli
@@ -93,6 +94,18 @@ def run_body(body: str, cwd: Path, **further: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The producer side installs without Spark."""
+
+    @click.command()
+    def command() -> None:
+        raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
+
+    monkeypatch.setattr(cli.Commands, "get_command", lambda *_: command)
+    assert cli.run(["run"]) == 1
+    assert "pip install 'lowmark[spark]'" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
