@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
@@ -19,6 +20,8 @@ from tests.integration.changes import send_raw
 def make_plain(admin: AdminClient, **config: str) -> str:
     name = f"test.plain.{uuid.uuid4().hex[:12]}"
     admin.create_topics([PlainTopic(name, 1, 1, config={k.replace("_", "."): v for k, v in config.items()})])[name].result(30)
+    while admin.list_topics(name, timeout=30).topics[name].error is not None:
+        time.sleep(0.05)
     return name
 
 
