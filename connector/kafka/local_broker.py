@@ -51,8 +51,11 @@ Say = Callable[[str], None]
 
 STOP_TIMEOUT_S: Final = 15.0
 _JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
-# A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the broker.
-_GUARD: Final = 'read -r _; kill -TERM "$0" 2>/dev/null'
+# A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the broker, if that is still it.
+_GUARD: Final = (
+    'read -r _; if [ -d /proc/self ]; then grep -qs kafka.Kafka "/proc/$0/cmdline"; '
+    'else ps -ww -o command= -p "$0" | grep -q kafka.Kafka; fi && kill -TERM "$0"'
+)
 
 
 @dataclass(slots=True)
