@@ -43,7 +43,8 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
 
     # The canary: one more commit, which the tables have not seen.
     repository.write("a", "the truth has moved on\n")
-    repository.commit()
+    repository.git("add", "a")
+    repository.git("commit", "--quiet", "-m", "the tables have not seen this")
     chosen, outcome = choose_input(repository.folder, now=time.time_ns() // 1000, seed=1), Outcome()
     story._compare(DemoFolder(output), chosen, Published(), outcome)
     assert {difference.split(": ")[0] for difference in outcome.differences} == {"files a"}
