@@ -69,18 +69,11 @@ def apply(
     attempt = new_attempt()
     rows = _merged(table, pivoted, seen, before)
     if seen.may_remove:
+        # Two writes follow; the merge is worked out once for both.
+        rows = rows.localCheckpoint()
         table.bury(rows.where("_changed AND NOT _exists"), apply=before.apply + 1, attempt=attempt)
     on_step("graveyard written")
-    after = replace(
-        before,
-        apply=before.apply + 1,
-        to_batch=newest.ingest_batch,
-        highest_applied=max(before.highest_applied, seen.highest),
-        with_rest=before.with_rest or seen.with_rest,
-        attempts={**before.attempts, before.apply + 1: attempt} if seen.may_remove else before.attempts,
-        letters=before.letters + seen.unreadable,
-        attempt=attempt,
-    )
+    after = _after(before, seen, newest.ingest_batch, attempt)
     table.commit(rows.where("_exists"), seen.buckets, after)
     on_step("table committed")
     return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
@@ -103,6 +96,20 @@ def survey(pivoted: DataFrame, before: Bookkeeping) -> Survey:
     ).first()
     assert row is not None
     return Survey(row["changes"], row["unreadable"], row["may_remove"], row["rest"] > 0, tuple(row["buckets"]), row["highest"] or 0)
+
+
+def _after(before: Bookkeeping, seen: Survey, to_batch: int, attempt: str) -> Bookkeeping:
+    number = before.apply + 1
+    return replace(
+        before,
+        apply=number,
+        to_batch=to_batch,
+        highest_applied=max(before.highest_applied, seen.highest),
+        with_rest=before.with_rest or seen.with_rest,
+        attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,
+        letters=before.letters + seen.unreadable,
+        attempt=attempt,
+    )
 
 
 def _merged(table: Table, pivoted: DataFrame, seen: Survey, before: Bookkeeping) -> DataFrame:

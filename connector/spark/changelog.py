@@ -61,9 +61,9 @@ _COLUMNS: Final = """
 """
 
 _ENTRIES_VIEW: Final = """
-    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column, entry.cell_timestamp, entry.range_start, entry.range_end,
-    entry.value, commit_timestamp, tie_breaker, change_type = 'GARBAGE_COLLECTION' AS is_gc, source_cluster_id, table, ingest_batch,
-    kafka_partition, offset, entry_index
+    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column, entry.cell_timestamp,
+    entry.range_start, entry.range_end, entry.value, commit_timestamp, tie_breaker, change_type = 'GARBAGE_COLLECTION' AS is_gc,
+    source_cluster_id, table, ingest_batch, kafka_partition, offset, entry_index
 """
 
 

@@ -27,8 +27,9 @@ class DeltaLog:
     """The log of the table at `path` (a path or URI that Spark can open). Remembers how far it has looked; reads forwards only."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._jvm: Any = spark._jvm
-        self._folder = self._jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log")
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._folder = jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
 

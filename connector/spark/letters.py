@@ -71,7 +71,8 @@ _RECORD: Final = """named_struct('stream_partition', stream_partition, 'kafka_pa
     'table', table, 'row_key', row_key, 'change_type', change_type, 'source_cluster_id', source_cluster_id,
     'commit_timestamp', commit_timestamp, 'tie_breaker', tie_breaker, 'resume_token', resume_token,
     'estimated_low_watermark', timestamp_micros(estimated_low_watermark), 'entries', entries, 'transaction', transaction,
-    'change_sequence_number', change_sequence_number, 'row_image', row_image), 'heartbeat', heartbeat, 'child_partitions', child_partitions)"""
+    'change_sequence_number', change_sequence_number, 'row_image', row_image),
+    'heartbeat', heartbeat, 'child_partitions', child_partitions)"""
 
 
 def table_letters(changes: DataFrame, definition: TableDefinition, now: int) -> Iterator[DeadLetter]:
@@ -82,7 +83,9 @@ def table_letters(changes: DataFrame, definition: TableDefinition, now: int) -> 
     """
     columns = ("topic", "topic_id", "kafka_partition", "offset", "headers", "row_key", "ingest_batch", "order_position")
     body = to_avro(F.expr(_RECORD), codec.READER_SCHEMA).alias("body")
-    found = changes.orderBy("kafka_partition", "offset").select(*columns, F.expr("unix_micros(record_timestamp)").alias("record_timestamp"), body)
+    found = changes.orderBy("kafka_partition", "offset").select(
+        *columns, F.expr("unix_micros(record_timestamp)").alias("record_timestamp"), body
+    )
     return (_table_letter(row, definition, now) for row in found.toLocalIterator())
 
 

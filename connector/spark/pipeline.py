@@ -33,7 +33,9 @@ Say = Callable[[str], None]
 class StreamIngest:
     """The streaming query of one stream. `earliest` gives the first offset of every Kafka partition, `end` the next one."""
 
-    def __init__(self, spark: SparkSession, config: ConnectorConfig, stream: StreamConfig, world: World, earliest: Callable[[], Offsets], say: Say) -> None:
+    def __init__(
+        self, spark: SparkSession, config: ConnectorConfig, stream: StreamConfig, world: World, earliest: Callable[[], Offsets], say: Say
+    ) -> None:
         self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
         base = f"{config.warehouse}/streams/{stream.name}"
         self._checkpoint = f"{base}/checkpoint"
@@ -51,19 +53,25 @@ class StreamIngest:
         start = {**self._earliest(), **(newest.offsets.end if newest else {})}
         writer = read_stream(self._spark, self._config.kafka, self._stream, start).writeStream.foreachBatch(self._batch)
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{self._stream.trigger_s} seconds"}
-        self._query = writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
+        self._query = (
+            writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
+        )
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the query's end, at most so long; whether it has ended. Raises what stopped it."""
+    def wait(self) -> None:
+        """Wait for the query's end. Raises what stopped it, if it did not stop by itself."""
         assert self._query is not None
         try:
-            ended = self._query.awaitTermination(timeout_s) if timeout_s is not None else (self._query.awaitTermination(), True)[1]
+            self._query.awaitTermination()
         except StreamingQueryException:
             # The query only knows the text of what was raised in `_batch`; the exception itself says more.
             if self._failure is not None:
                 raise self._failure from None
             raise
-        return bool(ended)
+
+    def check(self) -> None:
+        """Raise what stopped the query, if something did."""
+        if self._query is not None and not self._query.isActive:
+            self.wait()
 
     def stop(self) -> None:
         """Let the batch in flight end, then stop. The next start goes on behind it."""
@@ -95,10 +103,10 @@ class Pipeline:
     ) -> None:
         self._worlds = worlds
         self._say = say
-        self._streams = {name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()}
-        self._tables = {
-            name: Table(spark, f"{config.warehouse}/tables/{name}", definition) for name, definition in config.tables.items()
+        self._streams = {
+            name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()
         }
+        self._tables = {name: Table(spark, f"{config.warehouse}/tables/{name}", definition) for name, definition in config.tables.items()}
         self._definitions: Mapping[str, TableDefinition] = config.tables
 
     def run_once(self) -> None:
@@ -117,7 +125,7 @@ class Pipeline:
                 ingest.start(once=False)
             while not stop.wait(pause_s):
                 for ingest in self._streams.values():
-                    ingest.wait(0)
+                    ingest.check()
                 self._apply_all()
         finally:
             for ingest in self._streams.values():
@@ -138,7 +146,8 @@ class Pipeline:
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     count = sum(end - offsets.start.get(k, 0) for k, end in offsets.end.items())
     rejected = sum(progress.rejected.values())
-    return f"stream {stream}: batch {progress.ingest_batch} with {count} offsets logged; {progress.changes} changes so far, {rejected} rejected"
+    batch = f"batch {progress.ingest_batch} with {count} offsets logged"
+    return f"stream {stream}: {batch}; {progress.changes} changes so far, {rejected} rejected"
 
 
 __all__ = ["Pipeline", "StreamIngest"]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class Progress:
 
 
 def count_rows(rows: DataFrame, known_tables: Iterable[str]) -> BatchCounts:
-    """The counts of a batch's rows, from the changelog: one small aggregation over three columns."""
+    """The counts of a batch's rows, from the changelog: one small aggregation over a few columns."""
     names = ", ".join(f"'{table}'" for table in sorted(known_tables)) or "NULL"
-    counted = rows.groupBy("kind", "reason", "rule").agg({"offset": "count"}).collect()
-    by_kind = {kind: sum(row[3] for row in counted if row["kind"] == kind) for kind in ("change", "control")}
-    rejected = {"/".join(filter(None, (row["reason"], row["rule"]))): row[3] for row in counted if row["kind"] == "rejected"}
-    unknown = rows.where(f"kind = 'change' AND NOT coalesce(table IN ({names}), false)").count() if by_kind["change"] else 0
+    known = F.expr(f"coalesce(table IN ({names}), false)").alias("known")
+    counted = rows.groupBy("kind", "reason", "rule", known).count().collect()
+    by_kind = {kind: sum(row["count"] for row in counted if row["kind"] == kind) for kind in ("change", "control")}
+    rejected = {"/".join(filter(None, (row["reason"], row["rule"]))): row["count"] for row in counted if row["kind"] == "rejected"}
+    unknown = sum(row["count"] for row in counted if row["kind"] == "change" and not row["known"])
     return BatchCounts(by_kind["change"], by_kind["control"], unknown, rejected)

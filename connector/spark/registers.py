@@ -94,29 +94,36 @@ def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
 
 def _placed(changes: DataFrame, layout: Layout) -> DataFrame:
     """Changelog rows with, for column n, the place `_p<n>` of the last entry that sets it, counted from the end, that entry
-    `_e<n>` and its typed value `_w<n>`; for family n the place `_f<n>` of its last deletion; 0 where there is none."""
+    `_e<n>` and its typed value `_w<n>`; for family n the place `_f<n>` of its last deletion; 0 where there is none.
+    """
     found = changes.selectExpr(
         "*",
         "reverse(entries) AS backwards",
         "array_contains(entries.kind, 'DELETE_CELLS') AS deletes_cells",
         *(f"{key} AS key{place}" for place, key in enumerate(key_columns(layout.definition.key, "row_key"))),
     ).selectExpr(
-        "*", "arrays_zip(backwards.kind, backwards.family, backwards.qualifier) AS cells", "arrays_zip(backwards.kind, backwards.family) AS families"
+        "*",
+        "arrays_zip(backwards.kind, backwards.family, backwards.qualifier) AS cells",
+        "arrays_zip(backwards.kind, backwards.family) AS families",
     )
     places = found.selectExpr(
         "*",
         *(f"array_position(cells, {_set_cell(column)}) AS _p{n}" for n, column in enumerate(layout.columns)),
-        *(f"array_position(families, named_struct('kind', 'DELETE_FAMILY', 'family', '{family}')) AS _f{n}" for n, family in enumerate(layout.families)),
+        *(
+            f"array_position(families, named_struct('kind', 'DELETE_FAMILY', 'family', '{family}')) AS _f{n}"
+            for n, family in enumerate(layout.families)
+        ),
     )
     every = [f"int(_p{n} > 0)" for n in range(len(layout.columns))] + [f"int(_f{n} > 0)" for n in range(len(layout.families))]
     # Each place found is an entry of its own: if all are accounted for, no column was written twice and nothing is left over.
     plain = f"size(entries) = {' + '.join(every) or '0'}"
-    read = places.selectExpr(
+    return places.selectExpr(
         "*",
         f"{plain} AS plain",
         *(f"get(backwards, int(_p{n}) - 1) AS _e{n}" for n in range(len(layout.columns))),
-    ).selectExpr("*", *(f"CASE WHEN _p{n} > 0 THEN {typed(c.type, c.encoding, f'_e{n}.value')} END AS _w{n}" for n, c in enumerate(layout.columns)))
-    return read
+    ).selectExpr(
+        "*", *(f"CASE WHEN _p{n} > 0 THEN {typed(c.type, c.encoding, f'_e{n}.value')} END AS _w{n}" for n, c in enumerate(layout.columns))
+    )
 
 
 def merged(known: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
@@ -124,23 +131,33 @@ def merged(known: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
 
     `known` is a union of `as_known_changes` and `as_known_states`. `with_rest` false promises that no `rest` is filled.
     """
-    registers = [
-        F.expr(
-            f"max(CASE WHEN _stored IS NULL THEN CASE WHEN _i{n} IS NOT NULL THEN named_struct('order', {_order(f'_i{n}')}, 't', _t{n}, 'v', _v{n}) END "
-            f"WHEN get(_stored.orders, {n}) IS NOT NULL THEN named_struct('order', get(_stored.orders, {n}), 't', get(_stored.cell_timestamps, {n}), 'v', _v{n}) END)"
-        ).alias(f"_r{n}")
-        for n in range(len(layout.columns))
-    ]
-    deletions = [
-        F.expr(f"max(CASE WHEN _stored IS NULL THEN CASE WHEN _d{n} IS NOT NULL THEN {_order(f'_d{n}')} END ELSE get(_stored.families, {n}) END)").alias(f"_f{n}")
-        for n in range(len(layout.families))
-    ]
+    registers = [F.expr(f"max({_register(n)})").alias(f"_r{n}") for n in range(len(layout.columns))]
+    deletions = [F.expr(f"max({_deletion(n)})").alias(f"_f{n}") for n in range(len(layout.families))]
     rest = F.expr("flatten(collect_list(_rest))") if with_rest else F.expr(f"cast(null AS {REST_TYPE})")
-    grouped = known.groupBy(BUCKET, *layout.keys).agg(*registers, *deletions, rest.alias("_rest"), F.expr("max(_stored IS NULL)").alias("_changed"))
-    covered = grouped.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *(f"_f{n}" for n in range(len(layout.families))), "_rest")
+    grouped = known.groupBy(BUCKET, *layout.keys).agg(
+        *registers, *deletions, rest.alias("_rest"), F.expr("max(_stored IS NULL)").alias("_changed")
+    )
+    covered = grouped.selectExpr(
+        BUCKET, *layout.keys, "_changed", *_uncovered(layout), *(f"_f{n}" for n in range(len(layout.families))), "_rest"
+    )
     if with_rest:
         covered = _settle_rest(covered, layout)
     return _rows(covered, layout)
+
+
+def _register(n: int) -> str:
+    """Register n of one change, or of one stored row; null where it says nothing of the column."""
+    of_change = f"named_struct('order', {_order(f'_i{n}')}, 't', _t{n}, 'v', _v{n})"
+    of_row = f"named_struct('order', get(_stored.orders, {n}), 't', get(_stored.cell_timestamps, {n}), 'v', _v{n})"
+    return (
+        f"CASE WHEN _stored IS NULL THEN CASE WHEN _i{n} IS NOT NULL THEN {of_change} END "
+        f"WHEN get(_stored.orders, {n}) IS NOT NULL THEN {of_row} END"
+    )
+
+
+def _deletion(n: int) -> str:
+    """The deletion of family n by one change, or the newest that one stored row knows."""
+    return f"CASE WHEN _stored IS NULL THEN CASE WHEN _d{n} IS NOT NULL THEN {_order(f'_d{n}')} END ELSE get(_stored.families, {n}) END"
 
 
 def as_known_changes(pivoted: DataFrame, layout: Layout) -> DataFrame:
@@ -163,7 +180,13 @@ def as_known_states(rows: DataFrame, layout: Layout, *, with_values: bool) -> Da
     ]
     deletions = [f"cast(null AS int) AS _d{n}" for n in range(len(layout.families))]
     return rows.selectExpr(
-        BUCKET, *layout.keys, f"cast(null AS {fields}) AS _change_order", *registers, *deletions, f"{STATE}.rest AS _rest", f"{STATE} AS _stored"
+        BUCKET,
+        *layout.keys,
+        f"cast(null AS {fields}) AS _change_order",
+        *registers,
+        *deletions,
+        f"{STATE}.rest AS _rest",
+        f"{STATE} AS _stored",
     )
 
 
@@ -219,7 +242,8 @@ def _unreadable(layout: Layout) -> str:
     keys = [f"key{place} IS NULL" for place in range(len(layout.keys))]
     last = [f"_p{n} > 0 AND _w{n} IS NULL" for n in range(len(layout.columns))]
     any_ = [
-        f"exists(entries, e -> e.kind = 'SET_CELL' AND {_is_cell(c)} AND {typed(c.type, c.encoding, 'e.value')} IS NULL)" for c in layout.columns
+        f"exists(entries, e -> e.kind = 'SET_CELL' AND {_is_cell(c)} AND {typed(c.type, c.encoding, 'e.value')} IS NULL)"
+        for c in layout.columns
     ]
     anywhere = f"NOT plain AND ({' OR '.join(any_)})" if any_ else "false"
     return f"({' OR '.join([*keys, *last, anywhere])})"
@@ -228,7 +252,10 @@ def _unreadable(layout: Layout) -> str:
 def _may_remove(layout: Layout) -> str:
     """Whether the change could leave its row without a cell: unless it is plain and sets a cell behind every deletion of a family."""
     families = layout.families
-    sets = [f"_p{n} > 0 AND coalesce(_p{n} < _f{families.index(c.family)} OR _f{families.index(c.family)} = 0, true)" for n, c in enumerate(layout.columns)]
+    sets = [
+        f"_p{n} > 0 AND coalesce(_p{n} < _f{families.index(c.family)} OR _f{families.index(c.family)} = 0, true)"
+        for n, c in enumerate(layout.columns)
+    ]
     return f"NOT (plain AND ({' OR '.join(sets) or 'false'}))"
 
 
@@ -245,9 +272,14 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
     name = "(x.family, x.qualifier, x.range_start, x.range_end)"
     # Sorted by name and order, the newest of each name is the last.
     newest = f"filter(known, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(known, i + 1).')}, false))"
-    families = "map_from_entries(filter(array(" + ", ".join(
-        f"named_struct('key', '{family}', 'value', CASE WHEN _f{n} IS NOT NULL THEN _f{n} END)" for n, family in enumerate(layout.families)
-    ) + "), x -> x.value IS NOT NULL))"
+    families = (
+        "map_from_entries(filter(array("
+        + ", ".join(
+            f"named_struct('key', '{family}', 'value', CASE WHEN _f{n} IS NOT NULL THEN _f{n} END)"
+            for n, family in enumerate(layout.families)
+        )
+        + "), x -> x.value IS NOT NULL))"
+    )
     deleted = "exists(kept, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
     if layout.families:
         deleted += f" OR coalesce(element_at({families}, x.family) > x.order, false)"
@@ -263,7 +295,9 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
     hidden = in_range.format(family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp")
     value = f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE x.value END"
     fields = [f"'{field}', x.{field}" for field in ("family", "qualifier", "range_start", "range_end", "order", "cell_timestamp")]
-    with_values = f"transform(filter(kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
+    with_values = (
+        f"transform(filter(kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
+    )
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []
     for n, column in enumerate(layout.columns):
@@ -279,20 +313,24 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
     )
 
 
-_UNMAPPED_NAME: Final = """concat(x.family, ':', CASE WHEN is_valid_utf8(cast(x.qualifier AS string)) THEN replace(cast(x.qualifier AS string), '%', '%25')
-    ELSE array_join(transform(sequence(1, octet_length(x.qualifier)), i -> CASE WHEN substring(x.qualifier, i, 1) >= X'80' OR substring(x.qualifier, i, 1) = X'25'
-        THEN concat('%', hex(substring(x.qualifier, i, 1))) ELSE cast(substring(x.qualifier, i, 1) AS string) END), '') END)"""
+_BYTE: Final = "substring(x.qualifier, i, 1)"
+_ESCAPED: Final = f"""array_join(transform(sequence(1, octet_length(x.qualifier)), i ->
+    CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%', hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '')"""
+_UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE WHEN is_valid_utf8(cast(x.qualifier AS string))
+    THEN replace(cast(x.qualifier AS string), '%', '%25') ELSE {_ESCAPED} END)"""
 
 
 def _rows(settled: DataFrame, layout: Layout) -> DataFrame:
     """The table's columns from settled registers. A column shows its register's value; a row exists if anything shows (MRG-7)."""
     count = range(len(layout.columns))
     shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
-    unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries(transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))) END"
-    state = (
-        f"CAST(named_struct('orders', array({', '.join(f'_r{n}.order' for n in count)}), 'cell_timestamps', array({', '.join(f'_r{n}.t' for n in count)}), "
-        f"'families', array({', '.join(f'_f{n}' for n in range(len(layout.families)))}), 'rest', _rest) AS {STATE_TYPE})"
-    )
+    pairs = f"transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
+    unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END"
+    orders = ", ".join(f"_r{n}.order" for n in count)
+    timestamps = ", ".join(f"_r{n}.t" for n in count)
+    families = ", ".join(f"_f{n}" for n in range(len(layout.families)))
+    fields = f"'orders', array({orders}), 'cell_timestamps', array({timestamps}), 'families', array({families}), 'rest', _rest"
+    state = f"CAST(named_struct({fields}) AS {STATE_TYPE})"
     exists = " OR ".join([*(f"_r{n}.v IS NOT NULL" for n in count), f"coalesce(size({shown}) > 0, false)"])
     return settled.selectExpr(
         *layout.keys,

@@ -19,10 +19,6 @@ _AVRO_LIMITS: Final = " ".join(
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
 )
 
-# A merge of many columns is one long generated method. HotSpot leaves methods above 8,000 bytes of bytecode to its interpreter
-# unless told otherwise.
-_HUGE: Final = "-XX:-DontCompileHugeMethods"
-
 _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -32,6 +28,9 @@ _SETTINGS: Final = {
     "spark.driver.extraJavaOptions": _AVRO_LIMITS,
     "spark.executor.extraJavaOptions": _AVRO_LIMITS,
     "spark.sql.parquet.compression.codec": "zstd",
+    # The default is an older form that other readers cannot hold the years 1 to 9999 in.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "8",
     # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # Logs of a few hundred commits: reading their state in 50 tasks would take longer than the work.
@@ -64,7 +63,7 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     merged = {
         **_SETTINGS,
-        "spark.driver.extraJavaOptions": f"{_AVRO_LIMITS} {_HUGE} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{_AVRO_LIMITS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

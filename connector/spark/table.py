@@ -50,7 +50,12 @@ class Bookkeeping:
     def to_json(self, table: str) -> dict[str, Any]:
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__}
         is_cut = self.complete_below is not None and self.highest_applied < self.complete_below
-        return {**stored, "table": table, "consistent_cut": is_cut, "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()}}
+        return {
+            **stored,
+            "table": table,
+            "consistent_cut": is_cut,
+            "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()},
+        }
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> Bookkeeping:
@@ -127,7 +132,9 @@ class Table:
     def sweep(self, bookkeeping: Bookkeeping) -> Bookkeeping:
         """Remove graveyard entries that no commit names, up to this apply. Returns the bookkeeping that the next commit says."""
         if bookkeeping.swept_to < bookkeeping.apply and self.has_graveyard():
-            named = " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+            named = (
+                " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+            )
             dead = f"apply > {bookkeeping.swept_to} AND apply <= {bookkeeping.apply} AND NOT ({named})"
             DeltaTable.forPath(self._spark, self._graveyard_path).delete(dead)
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
@@ -135,7 +142,9 @@ class Table:
     def _open(self) -> Layout:
         if self._log.newest() is None:
             if self._log.has_other_files():
-                raise TableError(f"{self._path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table")
+                raise TableError(
+                    f"{self._path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
+                )
             return self._create()
         self.bookkeeping()
         properties = DeltaTable.forPath(self._spark, self._path).detail().select("properties").first()
