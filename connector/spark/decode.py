@@ -3,8 +3,8 @@
 `validation.judge` is the definition; here it is repeated in the form that Spark compiles, and a test holds the two against
 each other on rubbish of every kind. Two devices make one pass enough:
 
-* A known tail is appended to the body, and the writer schema to match. If the tail comes out again, the body was decoded
-  to its last byte and not beyond; if not, it was truncated, too long, or no record at all (REC-13).
+* A tail is appended to the body, and to the writer schema. If it comes out again, the body was decoded to its last byte and
+  not beyond; if not, it was truncated, too long, or no record at all (REC-13). The tail is random, so that no body can have it.
 * Schema ids that the registry was not asked about yet stop the pass with `UNSEEN_SCHEMA`; whoever runs it asks, and runs
   it again. An id is seen once in the life of a schema.
 """
@@ -12,18 +12,22 @@ each other on rubbish of every kind. Two devices make one pass enough:
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fastavro.schema import parse_schema
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from connector import codec
-from connector.deadletter import Reason
+from connector.deadletter import Reason, Rejection
 from connector.model import (
     CONTROL_KEY,
     FAMILY_PATTERN,
     MAX_ENTRIES,
+    MAX_LONG,
     MAX_QUALIFIER_BYTES,
     MAX_RESUME_TOKEN_BYTES,
     MAX_ROW_KEY_BYTES,
@@ -37,7 +41,7 @@ from connector.validation import Limits
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
 
-_TAIL: Final = bytes.fromhex("9f3ac4e1075bd862")
+_TAIL: Final = secrets.token_bytes(8)
 
 
 def judged(
@@ -49,7 +53,8 @@ def judged(
     tables that may occur, None for any. With `ask_registry`, a schema id that `schemas` does not know fails the query.
     """
     decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
-    flat = decoded.select("*", "framed.record.*", F.col("framed.tail").alias("tail"))
+    # Families are looked at twice: as a column, they are joined once.
+    flat = decoded.select("*", "framed.record.*", F.col("framed.tail").alias("tail"), F.expr(_FAMILIES).alias("families"))
     verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables))
     marked = flat.select("*", verdict.alias("verdict"))
     return marked.select(
@@ -62,52 +67,82 @@ def judged(
 
 def schema_ids(rows: DataFrame) -> DataFrame:
     """The distinct schema ids in the Confluent framing of `rows`, as `id`."""
-    return rows.where("substring(value, 1, 1) = X'00' AND octet_length(value) >= 5").select(F.expr(_CONFLUENT_ID).alias("id")).distinct()
+    return rows.where(_HAS_CONFLUENT_ID).select(F.expr(_CONFLUENT_ID).alias("id")).distinct()
 
 
+_HAS_CONFLUENT_ID: Final = f"substring(value, 1, 1) = X'{codec.CONFLUENT.hex()}' AND octet_length(value) >= {codec.CONFLUENT_BYTES}"
 _CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)"
+
+
+def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
+    """The writer schemas that `judge` reads with, by the first bytes of the values that name them.
+
+    A schema of the registry that is none of ours is as good as none, and never reaches Spark: it would fail the query.
+    """
+    shipped = {codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()}
+    known = {codec.frame(b"", id_): writer for id_, writer in schemas.by_id.items() if writer is not None}
+    return shipped | {prefix: writer for prefix, writer in known.items() if not _is_unknown(prefix, schemas)}
+
+
+def _is_unknown(prefix: bytes, schemas: codec.Schemas) -> bool:
+    verdict = codec.read(prefix, schemas)
+    return isinstance(verdict, Rejection) and verdict.reason is Reason.UNKNOWN_SCHEMA
 
 
 def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Column:
     decoded = F.when(F.expr(_too_large(limits)), F.lit(None))
-    for fingerprint, writer in codec.SHIPPED.items():
-        prefix = b"\xc3\x01" + fingerprint
-        decoded = decoded.when(F.expr(_begins(prefix)), _from_avro(len(prefix), writer))
-    known = {id_: writer for id_, writer in schemas.by_id.items() if writer is not None}
-    for id_, writer in known.items():
-        prefix = b"\x00" + id_.to_bytes(4, "big")
+    for prefix, writer in _readable(schemas).items():
         decoded = decoded.when(F.expr(_begins(prefix)), _from_avro(len(prefix), writer))
     if ask_registry:
-        absent = ", ".join(str(id_) for id_, writer in schemas.by_id.items() if writer is None)
-        unseen = "substring(value, 1, 1) = X'00' AND octet_length(value) >= 5" + (f" AND {_CONFLUENT_ID} NOT IN ({absent})" if absent else "")
+        asked = ", ".join(map(str, schemas.by_id))
+        unseen = f"{_HAS_CONFLUENT_ID} AND {_CONFLUENT_ID} NOT IN ({asked})" if asked else _HAS_CONFLUENT_ID
         decoded = decoded.when(F.expr(unseen), F.raise_error(F.lit(UNSEEN_SCHEMA)))
     return decoded
 
 
 def _from_avro(prefix_length: int, writer: str) -> Column:
     body = F.concat(F.expr(f"substring(value, {prefix_length + 1})"), F.lit(_TAIL))
-    return from_avro(body, _with_tail(writer), {"mode": "PERMISSIVE", "avroSchema": _with_tail(codec.READER_SCHEMA)})
+    reader = _with_tail(codec.READER_SCHEMA, _READER_PARTS)
+    return from_avro(body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
-def _with_tail(schema: str) -> str:
-    return json.dumps(
-        {
-            "type": "record",
-            "name": "Framed",
-            "namespace": "lowmark.internal",
-            "fields": [
-                {"name": "record", "type": _without_logical_types(json.loads(schema))},
-                {"name": "tail", "type": {"type": "fixed", "name": "Tail", "size": len(_TAIL)}},
-            ],
-        }
-    )
+_WRITER_PARTS: Final = ("symbols", "size")
+_READER_PARTS: Final = ("symbols", "size", "default")
 
 
-def _without_logical_types(schema: Any) -> Any:
-    # Timestamps stay integers until they are known to be in range.
-    if isinstance(schema, dict):
-        return schema["type"] if "logicalType" in schema else {name: _without_logical_types(part) for name, part in schema.items()}
-    return [_without_logical_types(part) for part in schema] if isinstance(schema, list) else schema
+def _with_tail(schema: str, parts: Sequence[str]) -> str:
+    tail = {"type": "fixed", "name": "Tail", "size": len(_TAIL)}
+    fields = [{"name": "record", "type": _bare(parse_schema(json.loads(schema)), parts, {})}, {"name": "tail", "type": tail}]
+    return json.dumps({"type": "record", "name": "Framed", "fields": fields})
+
+
+def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
+    """A parsed schema without all that decoding does not need. `names` has the new names of the types met so far.
+
+    Logical types go: timestamps stay integers until they are known to be in range. So do properties, one of which would have
+    Java replace what is not UTF-8, and a writer's defaults, which it never uses but checks. Names lose their namespaces:
+    Java insists on those, Avro's specification does not.
+    """
+    if isinstance(schema, list):
+        return [_bare(branch, parts, names) for branch in schema]
+    if isinstance(schema, str):
+        return names.get(schema, schema)
+    kind = schema["type"]
+    if kind in ("array", "map"):
+        of = "items" if kind == "array" else "values"
+        return {"type": kind, of: _bare(schema[of], parts, names)}
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _bare(kind, parts, names)
+    name = schema["name"].rpartition(".")[2]
+    names[schema["name"]] = f"{name}_{len(names)}" if name in ("Framed", "Tail", *names.values()) else name
+    bare = {"type": "record" if kind == "error" else kind, "name": names[schema["name"]]} | _kept(schema, parts)
+    if "fields" in schema:
+        bare["fields"] = [{"name": f["name"], "type": _bare(f["type"], parts, names)} | _kept(f, parts) for f in schema["fields"]]
+    return bare
+
+
+def _kept(node: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    return {part: node[part] for part in parts if part in node}
 
 
 def _begins(prefix: bytes) -> str:
@@ -122,39 +157,49 @@ def _matches(pattern: str) -> str:
     return rf"RLIKE r'\A(?:{pattern})\z'"
 
 
-_STRINGS: Final = """concat_ws('\\n', stream_partition, data_change.table, data_change.source_cluster_id, data_change.change_sequence_number,
-    data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag, data_change.row_image.value_capture_type,
-    data_change.row_image.column_types.name, data_change.row_image.column_types.type, data_change.row_image.old_cells.family,
-    child_partitions.children.token, flatten(child_partitions.children.parent_partition_tokens))"""
+_STRINGS: Final = """concat_ws('\\n', stream_partition, data_change.table, data_change.source_cluster_id,
+    data_change.change_sequence_number, data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag,
+    data_change.row_image.value_capture_type, data_change.row_image.column_types.name, data_change.row_image.column_types.type,
+    data_change.row_image.old_cells.family, child_partitions.children.token,
+    flatten(child_partitions.children.parent_partition_tokens))"""
 
+# One search for all families of a change. The repetition is possessive, since Java takes a stack frame for each turn of any
+# other; and there are as many line breaks as were put in, or there is one inside a family.
 _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
-_FAMILIES_MATCH: Final = f"{_FAMILIES} {_matches(FAMILY_PATTERN + '(' + chr(10) + FAMILY_PATTERN + ')*')}"
+_FAMILIES_MATCH: Final = (
+    f"(families {_matches(FAMILY_PATTERN + '(?:' + chr(10) + FAMILY_PATTERN + ')*+')} "
+    "AND octet_length(replace(families, '\\n', '')) = octet_length(families) - size(data_change.entries) + 1)"
+)
 _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 
 
 def _verdict(schemas: codec.Schemas, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None) -> str:
     """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.judge`."""
-    skew_us = limits.max_clock_skew_s * 1_000_000
-    known = [b"\xc3\x01" + fingerprint for fingerprint in codec.SHIPPED]
-    known += [b"\x00" + id_.to_bytes(4, "big") for id_, writer in schemas.by_id.items() if writer is not None]
-    framed = "(substring(value, 1, 1) = X'00' AND octet_length(value) >= 5) OR (substring(value, 1, 2) = X'C301' AND octet_length(value) >= 10)"
+    arrival = "unix_micros(timestamp)"
+    # Taken from what is in range by now: added to the arrival, which may be anything, it could overflow.
+    skew_us = min(limits.max_clock_skew_s * 1_000_000, MAX_LONG - MAX_TIMESTAMP)
+    control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
     faults: list[tuple[str, str]] = [
         (Reason.TOO_LARGE, _too_large(limits)),
-        (Reason.UNKNOWN_FRAMING, f"value IS NULL OR NOT ({framed})"),
-        (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(_begins(prefix) for prefix in known)})"),
+        (Reason.UNKNOWN_FRAMING, f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {_begins(codec.SINGLE_OBJECT)})"),
+        (
+            Reason.UNDECODABLE,
+            (
+                f"octet_length(value) < {codec.SINGLE_OBJECT_BYTES} "
+                f"AND ({_begins(codec.SINGLE_OBJECT)} OR octet_length(value) < {codec.CONFLUENT_BYTES})"
+            ),
+        ),
+        (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
         (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR NOT is_valid_utf8({_STRINGS})"),
-        (Reason.UNDECODABLE, f"NOT {_FAMILIES_MATCH} AND NOT is_valid_utf8({_FAMILIES})"),
+        (Reason.UNDECODABLE, f"NOT {_FAMILIES_MATCH} AND NOT is_valid_utf8(families)"),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _record_rules(kafka_partitions)),
         (Reason.UNKNOWN_ENTRY, "array_contains(data_change.entries.kind, 'UNKNOWN')"),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _ENTRY_RULES),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _CONTROL_RULES),
         (Reason.INVALID_SEQUENCE_NUMBER, f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}"),
         (Reason.KEY_MISMATCH, f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))"),
-        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp > unix_micros(timestamp) + {skew_us}"),
-        (
-            Reason.WATERMARK_IN_FUTURE,
-            f"{_CONTROL} AND coalesce(heartbeat.timestamp, child_partitions.start_timestamp) > unix_micros(timestamp) + {skew_us}",
-        ),
+        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew_us} > {arrival}"),
+        (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew_us} > {arrival}"),
     ]
     if tables is not None:
         # Names of tables match TABLE_PATTERN here: the definitions were checked, and need no quoting.
@@ -188,13 +233,18 @@ _ENTRY_RULES: Final = [
     (Rule.FAMILY, f"NOT {_FAMILIES_MATCH}"),
     (
         Rule.QUALIFIER,
-        f"octet_length(value) > {MAX_QUALIFIER_BYTES} AND exists(data_change.entries, e -> octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES})",
+        (
+            f"octet_length(value) > {MAX_QUALIFIER_BYTES} "
+            f"AND exists(data_change.entries, e -> octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES})"
+        ),
     ),
     (Rule.CELL_TIMESTAMP, "array_min(data_change.entries.cell_timestamp) < 0"),
     (
         Rule.CELL_RANGE,
-        "array_contains(data_change.entries.kind, 'DELETE_CELLS') AND exists(data_change.entries, e -> e.kind = 'DELETE_CELLS' "
-        "AND NOT (e.range_start >= 0 AND (e.range_end = 0 OR e.range_start < e.range_end)))",
+        (
+            "array_contains(data_change.entries.kind, 'DELETE_CELLS') AND exists(data_change.entries, e -> e.kind = 'DELETE_CELLS' "
+            "AND NOT (e.range_start >= 0 AND (e.range_end = 0 OR e.range_start < e.range_end)))"
+        ),
     ),
 ]
 
@@ -203,8 +253,10 @@ _CONTROL_RULES: Final = [
     (Rule.START_TIMESTAMP, f"child_partitions.start_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
     (
         Rule.CHILDREN,
-        f"child_partitions IS NOT NULL AND exists(child_partitions.children, c -> octet_length(c.token) NOT BETWEEN 1 AND "
-        f"{MAX_STREAM_PARTITION_BYTES} OR exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}) "
-        "OR c.start_key >= c.end_key)",
+        (
+            f"child_partitions IS NOT NULL AND exists(child_partitions.children, c -> octet_length(c.token) NOT BETWEEN 1 AND "
+            f"{MAX_STREAM_PARTITION_BYTES} OR exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND "
+            f"{MAX_STREAM_PARTITION_BYTES}) OR c.start_key >= c.end_key)"
+        ),
     ),
 ]

@@ -75,6 +75,15 @@ class Ingest:
         topic = self._world.topic()
         batch = self._changelog.find(offsets, topic.topic_id) or self._log(rows, offsets, topic)
         self._on_step("logged")
+        return self._follow_up(batch, topic)
+
+    def recover(self) -> None:
+        """Publish the letters and derive the progress of the newest batch, if a crash came between. Before anything else is read."""
+        newest = self._changelog.newest()
+        if newest is not None and self._changelog.progress().ingest_batch < newest.ingest_batch:
+            self._follow_up(newest, self._world.topic())
+
+    def _follow_up(self, batch: LoggedBatch, topic: Topic) -> Progress:
         before = self._changelog.progress()
         if before.ingest_batch == batch.ingest_batch:
             return before

@@ -19,7 +19,7 @@ from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
 from connector.spark.ingest import Ingest, World
 from connector.spark.progress import Progress
-from connector.spark.source import BatchRange, Offsets, batch_range, read_stream
+from connector.spark.source import BatchRange, Offsets, batch_range, forget_unfinished, read_stream
 from connector.spark.table import Table
 from connector.tables import TableDefinition
 
@@ -49,6 +49,8 @@ class StreamIngest:
 
     def start(self, *, once: bool) -> None:
         """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
+        self._ingest.recover()
+        forget_unfinished(self._spark, self._checkpoint)
         newest = self.changelog.newest()
         start = {**self._earliest(), **(newest.offsets.end if newest else {})}
         writer = read_stream(self._spark, self._config.kafka, self._stream, start).writeStream.foreachBatch(self._batch)

@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.errors import TableError, WriterConflictError
 from connector.spark.delta_log import DeltaLog, user_metadata
-from connector.spark.registers import STATE_TYPE, Layout
+from connector.spark.registers import Layout
 from connector.tables import BUCKET, NO_IDS, STATE, TableDefinition, assign_ids, check_compatible, from_properties, to_properties
+from connector.values import ColumnType
 
 BUCKETS: Final = 16
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
@@ -168,7 +169,7 @@ class Table:
         properties = {
             **to_properties(self._definition, ids),
             BUCKETS_PROPERTY: str(BUCKETS),
-            "delta.dataSkippingStatsColumns": ",".join(layout.keys),
+            **_statistics(self._definition),
             "delta.checkpointInterval": "50",
         }
         for name, text in properties.items():
@@ -182,9 +183,12 @@ class Table:
         return layout
 
 
+def _statistics(definition: TableDefinition) -> dict[str, str]:
+    """Delta keeps statistics of the key columns alone, and has none for bytes."""
+    keys = [f"`{part.name}`" for part in definition.key.parts if part.type is not ColumnType.BYTES]
+    return {"delta.dataSkippingStatsColumns": ",".join(keys)} if keys else {"delta.dataSkippingNumIndexedCols": "0"}
+
+
 def new_attempt() -> str:
     """A name for one attempt at an apply, unlike any other."""
     return uuid.uuid4().hex
-
-
-__all__ = ["BUCKETS", "STATE_TYPE", "Bookkeeping", "Table", "new_attempt"]
