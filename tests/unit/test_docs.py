@@ -1,0 +1,200 @@
+"""The documents say what the code does: links, paths, settings, commands, reasons and examples are compared with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from connector import cli
+from connector.config import parse
+from connector.json_view import from_json
+from connector.sections import Section
+from tests.documents import DEAD_LETTERS, PAGES, ROOT, code_blocks, with_reasons
+
+CONFIGURATION = ROOT / "docs/reference/configuration.md"
+COMMANDS = ROOT / "docs/reference/commands.md"
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@each_page
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        found = (page.parent / target).resolve() if target else page
+        assert found.exists(), link
+        assert not anchor or anchor in _anchors(found), link
+    for path in re.findall(r"`((?:benchmarks|connector|docs|schemas|tests)/[\w./-]*\w)`", text):
+        assert (ROOT / path).exists(), path
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, ways = set(), [ROOT / "README.md"]
+    while ways:
+        page = ways.pop()
+        reached.add(page)
+        links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text("utf-8"))
+        ways += [target for link in links if (target := (page.parent / link).resolve()) not in reached and target.exists()]
+    assert set(PAGES) <= reached
+
+
+def test_promises_name_tests_that_name_them() -> None:
+    """The overview's rule: a promise without a test named after it is not made."""
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == 10
+    for promise, kept, proofs in rows:
+        tests = re.findall(r"`([^`]+)`", proofs)
+        assert bool(tests) == kept.strip().startswith("kept"), promise
+        assert not tests or any(promise in (ROOT / test).read_text("utf-8") for test in tests), promise
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MINIMAL = {
+    "warehouse": "w",
+    "kafka": {"bootstrap_servers": "h:1"},
+    "registry": {"url": "http://h"},
+    "streams": {"NAME": {"topic": "t"}},
+    "tables": {
+        "NAME": {
+            "stream": "NAME",
+            "key": {"form": "delimited", "columns": [{"name": "k"}]},
+            "columns": [{"name": "c", "family": "f", "type": "STRING"}],
+        }
+    },
+}
+
+
+def _documented() -> dict[str, dict[str, str]]:
+    """Section -> setting -> its default as the page writes it, "" for none."""
+    found: dict[str, dict[str, str]] = {}
+    for heading, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", CONFIGURATION.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        if heading == "The document" or heading.startswith("["):
+            table = body.split("| setting | default | meaning |\n|---|---|---|\n")[1].split("\n\n")[0]
+            found[heading.strip("[]")] = dict(re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", table, re.MULTILINE))
+    return found
+
+
+def test_every_setting_is_documented_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPS-1."""
+    asked: dict[str, set[str]] = {}
+    original = Section.has
+
+    def has(section: Section, key: str) -> bool:
+        asked.setdefault(re.sub(r"\[\d+]", "", section.path), set()).add(key)
+        return original(section, key)
+
+    monkeypatch.setattr(Section, "has", has)
+    parse(MINIMAL, {})
+
+    root = asked.pop("") - {"kafka", "registry", "streams", "tables"}
+    documented = {path: set(settings) for path, settings in _documented().items()}
+    assert documented.pop("The document") == root
+    asked["tables.NAME"] -= {"key"} - documented["tables.NAME"]
+    del asked["streams"], asked["tables"]
+    assert documented == asked
+
+
+def test_documented_defaults_are_the_defaults() -> None:
+    spelt_out = json.loads(json.dumps(MINIMAL))
+    for path, settings in _documented().items():
+        section = spelt_out
+        for part in [] if path == "The document" else path.split("."):
+            section = section[part][0] if isinstance(section[part], list) else section[part]
+        for name, default in settings.items():
+            if default and name not in section:
+                section[name] = tomllib.loads(f"value = {default}")["value"]
+    assert parse(spelt_out, {}) == parse(MINIMAL, {})
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    with click.Context(group) as ctx:
+        for name in group.list_commands(ctx):
+            command = group.get_command(ctx, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                yield from _commands(command, f"{path} {name}")
+            else:
+                yield f"{path} {name}", command
+
+
+def test_every_command_and_option_is_documented_and_no_other() -> None:
+    """OPS-10."""
+    sections = dict(re.findall(r"^## (connector .+?)\n(.*?)(?=^## |\Z)", COMMANDS.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+    commands = dict(_commands(cli.cli, "connector"))
+    assert set(sections) == set(commands)
+    for name, command in commands.items():
+        options = [option.opts for option in command.params if isinstance(option, click.Option)]
+        long_names = {next(name for name in names if name.startswith("--")) for names in options}
+        documented = set(re.findall(r"^\| `(--[\w-]+)` \|", sections[name], re.MULTILINE))
+        assert documented == long_names - {"--help"}, name
+
+
+def _calls() -> list[tuple[str, str]]:
+    """Every call of the connector in a console block, with its page."""
+    lines = [(page.name, line) for page in PAGES for block in code_blocks(page, "console") for line in block.splitlines()]
+    return [(name, line) for name, line in lines if line.startswith("connector ") and not line.endswith("…")]
+
+
+@pytest.mark.parametrize(("page", "line"), _calls(), ids=lambda text: text)
+def test_calls_in_examples_are_well_formed(page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)[1:]
+    for word in words:
+        if word.endswith(".jsonl"):
+            (tmp_path / word).touch()
+    command: click.Command = cli.cli
+    while isinstance(command, click.Group):
+        with command.make_context("connector", words) as ctx:
+            name, found, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert found is not None, name
+        command = found
+    command.make_context("connector", words).close()
+
+
+# ── examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@each_page
+def test_examples_can_be_read(page: Path) -> None:
+    """OPS-1, REC-22: settings as settings, records as records, Python as Python."""
+    for text in code_blocks(page, "toml"):
+        document = tomllib.loads(text)
+        parse({"warehouse": "w", **document}, {})
+    for text in code_blocks(page, "json"):
+        assert [from_json(line) for line in text.splitlines()]
+    for text in code_blocks(page, "python"):
+        compile(text, page.name, "exec")
+
+
+def test_reasons_and_rules_are_documented_in_the_codes_words() -> None:
+    """DLQ-2. Mend it with: python -m tests.documents"""
+    page = DEAD_LETTERS.read_text("utf-8")
+    assert page == with_reasons(page)
+
+
+def test_the_defaults_of_limits_are_those_of_the_code() -> None:
+    from connector import model
+
+    page = (ROOT / "docs/reference/protocol.md").read_text("utf-8")
+    counts = (model.MAX_ENTRIES, model.MAX_ROW_KEY_BYTES, model.MAX_QUALIFIER_BYTES)
+    numbers = (*counts, model.MAX_RESUME_TOKEN_BYTES, model.MAX_STREAM_PARTITION_BYTES)
+    assert [number for number in numbers if f"{number:,}" not in page] == []
+    assert str(model.MAX_TIMESTAMP) in page
