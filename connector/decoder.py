@@ -1,16 +1,18 @@
 """Avro bytes to values, for bytes from anywhere.
 
 `compile_reader` turns a writer schema and our reader schema into one function that reads a body and resolves it (REC-12).
-Fields are matched by name, missing ones get the reader's default, unknown ones are read and dropped, an enum symbol that
-the reader lacks becomes its default, `string` and `bytes` may stand for each other and `int` for `long`.
+Fields are matched by name, missing ones get the reader's default, unknown ones are dropped, an enum symbol that the reader
+lacks becomes its default, `string` and `bytes` may stand for each other and `int` for `long`.
 
 What such a function does on *any* bytes is bounded, and is what Avro for Java does (the JVM decodes first, and both must agree):
 
 - a number has at most 10 bytes (`int` 5), surplus high bits are dropped; a boolean is true if its byte is 1;
 - a length is neither negative nor above 16 MiB, nor more than the bytes that are left;
-- an array or map comes in any number of blocks, with their sizes or without, and has at most 1,000,000 items; a block size
-  must be true;
+- an array or map comes in any number of blocks, with their sizes or without, and has at most 1,000,000 items; a size is not
+  looked at;
 - a string is valid UTF-8 (stricter than Java, which replaces what is not);
+- what is dropped is skipped, not judged: a length below 0 counts as 0, blocks with a size are skipped by it, text may be
+  anything, and the number of items has no limit;
 - no item is without bytes and no schema is recursive or huge: such schemas are refused, so work is linear in the bytes.
 
 Whatever breaks this raises `DamagedError`, which knows the byte and the field. It never leaves `connector.codec`.
@@ -18,6 +20,7 @@ Whatever breaks this raises `DamagedError`, which knows the byte and the field. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -35,7 +38,8 @@ Reader = Callable[[bytes, int], tuple[Datum, int]]
 """`reader(data, start)` gives the datum that begins at `start` and where it ends. Raises `DamagedError`."""
 
 _PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_COMPLEX: Final = ("record", "error", "enum", "fixed", "array", "map")
+_NAMED: Final = ("record", "error", "enum", "fixed")
+_COMPLEX: Final = (*_NAMED, "array", "map")
 _PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", "string")})
 _LONG_MASK: Final = 2**64 - 1
 _INT_MASK: Final = 2**32 - 1
@@ -53,6 +57,10 @@ class DamagedError(Exception):
 
 class UnreadableSchemaError(Exception):
     """A writer schema that no reader can be made for: not compatible, recursive, or too large."""
+
+
+class _RefusedSchemaError(UnreadableSchemaError):
+    """What is wrong is not a matter of the one branch of a union that it was found in: nothing is read with such a schema."""
 
 
 def compile_reader(writer: Datum, reader: Datum) -> Reader:
@@ -92,9 +100,7 @@ class _Compiler:
     def resolving(self, writer: Datum, reader: Datum | None) -> Reader:
         self.nodes += 1
         if self.nodes > MAX_SCHEMA_NODES or self.depth >= MAX_SCHEMA_DEPTH:
-            raise UnreadableSchemaError(
-                f"has more than {MAX_SCHEMA_NODES} types, or more than {MAX_SCHEMA_DEPTH} of them within each other"
-            )
+            raise _RefusedSchemaError(f"has more than {MAX_SCHEMA_NODES} types, or more than {MAX_SCHEMA_DEPTH} of them within each other")
         self.depth += 1
         try:
             return self._resolving(writer, reader)
@@ -104,6 +110,7 @@ class _Compiler:
     def _resolving(self, writer: Datum, reader: Datum | None) -> Reader:
         writer = _plain(writer, self.writer_names)
         reader = None if reader is None else _plain(reader, self.reader_names)
+        _check_legal(writer)
         if isinstance(writer, list):
             return _union_reader([self._branch(branch, reader) for branch in writer])
         if isinstance(reader, list):
@@ -112,24 +119,43 @@ class _Compiler:
         if reader is not None and not self._matches(writer, reader):
             raise UnreadableSchemaError(f"has {_shown(writer)} where {_shown(reader)} is needed")
         if kind in _PRIMITIVES:
-            return _PRIMITIVE_READERS[kind if reader is None or (kind, reader) not in _PROMOTIONS else reader]
+            return _PRIMITIVE_SKIPPERS[kind] if reader is None else _PRIMITIVE_READERS[_promoted(kind, reader)]
+        return self._skipping(writer, kind) if reader is None else self._reading(writer, kind, reader)
+
+    def _skipping(self, writer: Datum, kind: str) -> Reader:
+        match kind:
+            case "record" | "error":
+                return self._record(writer, None)
+            case "enum":
+                return _read_int
+            case "array":
+                return _blocks_skipper([self._item(writer["items"], None)])
+            case "map":
+                return _blocks_skipper([_skip_bytes, self._item(writer["values"], None)])
+            case "fixed":
+                return _fixed_reader(_size(writer))
+        raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
+
+    def _reading(self, writer: Datum, kind: str, reader: Datum) -> Reader:
         match kind:
             case "record" | "error":
                 return self._record(writer, reader)
             case "enum":
                 return _enum_reader(_translated(writer["symbols"], reader))
             case "array":
-                return _array_reader(self._item(writer["items"], reader and reader["items"]))
+                return _array_reader(self._item(writer["items"], reader["items"]))
             case "map":
-                return _map_reader(self._item(writer["values"], reader and reader["values"]))
-            case "fixed" if isinstance(writer["size"], int) and writer["size"] >= 0:
-                return _fixed_reader(writer["size"])
+                return _map_reader(self._item(writer["values"], reader["values"]))
+            case "fixed":
+                return _fixed_reader(_size(writer))
         raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
 
     def _branch(self, writer: Datum, reader: Datum | None) -> Reader:
         """A branch of a union that does not fit is an error only where it is used."""
         try:
             return self.resolving(writer, reader)
+        except _RefusedSchemaError:
+            raise
         except UnreadableSchemaError as error:
             return _refusing_reader(f"the writer's schema {error}")
 
@@ -146,7 +172,7 @@ class _Compiler:
         kinds = _kind(writer), _kind(reader)
         if kinds[0] != kinds[1]:
             return kinds in _PROMOTIONS
-        if kinds[0] in ("record", "error", "enum", "fixed"):
+        if kinds[0] in _NAMED:
             name = _last_part(writer["name"])
             return name == _last_part(reader["name"]) or name in map(_last_part, reader.get("aliases", ()))
         return True
@@ -154,7 +180,7 @@ class _Compiler:
     def _item(self, writer: Datum, reader: Datum | None) -> Reader:
         item = self.resolving(writer, reader)
         if not self._has_bytes(writer):
-            raise UnreadableSchemaError("has a list of items that take no bytes")
+            raise _RefusedSchemaError("has a list of items that take no bytes")
         return item
 
     def _has_bytes(self, writer: Datum) -> bool:
@@ -171,7 +197,7 @@ class _Compiler:
 
     def _record(self, writer: Datum, reader: Datum | None) -> Reader:
         if writer["name"] in self.open_records:
-            raise UnreadableSchemaError(f"has the type {writer['name']} within itself")
+            raise _RefusedSchemaError(f"has the type {writer['name']} within itself")
         self.open_records.append(writer["name"])
         try:
             return self._open_record(writer, reader)
@@ -210,6 +236,39 @@ def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
             return schema
 
 
+_is_name = re.compile(r"[^\W\d]\w*").fullmatch
+
+
+def _check_legal(writer: Datum) -> None:
+    """What the library that parses schemas lets pass although Avro forbids it. Java refuses such a schema as a whole."""
+    if isinstance(writer, str):
+        return
+    names = [_last_part(writer["name"])] if "name" in writer else []
+    if isinstance(writer, list):
+        unnamed = [_kind(branch) for branch in writer if isinstance(branch, list) or _kind(branch) not in _NAMED]
+        if "union" in unnamed or len(set(unnamed)) < len(unnamed):
+            raise _RefusedSchemaError("has a union within a union, or of two types that cannot be told apart")
+    elif "fields" in writer:
+        fields = [field["name"] for field in writer["fields"]]
+        if len(set(fields)) < len(fields):
+            raise _RefusedSchemaError(f"has two fields of one name in {_shown(writer)}")
+        names += fields
+    for name in names:
+        if not _is_name(name) or name in _PRIMITIVES:
+            raise _RefusedSchemaError(f"has the name {name!r}, which is not legal")
+
+
+def _promoted(kind: str, reader: Datum) -> str:
+    return str(reader) if (kind, reader) in _PROMOTIONS else kind
+
+
+def _size(fixed: Datum) -> int:
+    size = fixed["size"]
+    if not isinstance(size, int) or size < 0:
+        raise _RefusedSchemaError(f"has the size {size!r}")
+    return size
+
+
 def _kind(schema: Datum) -> str:
     if isinstance(schema, list):
         return "union"
@@ -229,10 +288,8 @@ def _default(schema: Datum, default: Datum) -> Datum:
     return default.encode("iso-8859-1") if schema == "bytes" else default
 
 
-def _translated(symbols: list[str], reader: Datum | None) -> list[str | None]:
+def _translated(symbols: list[str], reader: Datum) -> list[str | None]:
     """The reader's symbol for each of the writer's; None where the reader has neither it nor a default."""
-    if reader is None:
-        return [*symbols]
     known = frozenset(reader["symbols"])
     return [symbol if symbol in known else reader.get("default") for symbol in symbols]
 
@@ -318,6 +375,17 @@ _PRIMITIVE_READERS: Final[Mapping[str, Reader]] = {
 }
 
 
+def _skip_bytes(data: bytes, start: int) -> tuple[None, int]:
+    length, begin = _read_long(data, start)
+    end = begin + max(0, length)
+    if end > len(data):
+        raise DamagedError(start, f"{length} bytes announced, {len(data) - begin} left")
+    return None, end
+
+
+_PRIMITIVE_SKIPPERS: Final[Mapping[str, Reader]] = {**_PRIMITIVE_READERS, "bytes": _skip_bytes, "string": _skip_bytes}
+
+
 def _refusing_reader(what: str) -> Reader:
     def read(_data: bytes, start: int) -> tuple[Datum, int]:
         raise DamagedError(start, what)
@@ -365,7 +433,10 @@ def _enum_reader(symbols: list[str | None]) -> Reader:
 
 def _union_reader(branches: list[Reader]) -> Reader:
     def read(data: bytes, start: int) -> tuple[Datum, int]:
-        index, end = _read_int(data, start)
+        try:
+            index, end = _read_int(data, start)
+        except IndexError:  # a union may be the whole schema: no record around it would catch this
+            raise DamagedError(len(data), "the end of the bytes") from None
         if not 0 <= index < len(branches):
             raise DamagedError(start, f"branch {index} of a union with {len(branches)}")
         return branches[index](data, end)
@@ -373,16 +444,16 @@ def _union_reader(branches: list[Reader]) -> Reader:
     return read
 
 
-def _read_block_start(data: bytes, start: int, items_so_far: int) -> tuple[int, int | None, int]:
-    """How many items follow, how many bytes they are said to take (None where nothing is said), and where they begin."""
+def _read_block_start(data: bytes, start: int, items_so_far: int) -> tuple[int, int]:
+    """How many items follow, and where they begin."""
     count, begin = _read_long(data, start)
-    size = None
     if count < 0:
-        count = -count
-        size, begin = _read_long(data, begin)
+        # Java has no 2^63, and takes its negative for an empty array if it comes first.
+        count = -count if items_so_far or count > -(2**63) else 0
+        _, begin = _read_long(data, begin)
     if items_so_far + count > MAX_ITEMS:
         raise DamagedError(start, f"{items_so_far + count} items, above the limit of {MAX_ITEMS}")
-    return count, size, begin
+    return count, begin
 
 
 def _array_reader(item: Reader) -> Reader:
@@ -390,9 +461,7 @@ def _array_reader(item: Reader) -> Reader:
         items: list[Datum] = []
         end = start
         while True:
-            block = end
-            count, size, begin = _read_block_start(data, block, len(items))
-            end = begin
+            count, end = _read_block_start(data, end, len(items))
             if count == 0:
                 return items, end
             try:
@@ -402,7 +471,6 @@ def _array_reader(item: Reader) -> Reader:
             except DamagedError as error:
                 error.path.append(f"[{len(items)}]")
                 raise
-            _check_block_size(block, size, end - begin)
 
     return read
 
@@ -413,20 +481,30 @@ def _map_reader(value: Reader) -> Reader:
         read_so_far = 0
         end = start
         while True:
-            block = end
-            count, size, begin = _read_block_start(data, block, read_so_far)
-            end = begin
+            count, end = _read_block_start(data, end, read_so_far)
             if count == 0:
                 return values, end
             for _ in range(count):
                 key, end = _read_string(data, end)
                 values[key], end = value(data, end)
             read_so_far += count
-            _check_block_size(block, size, end - begin)
 
     return read
 
 
-def _check_block_size(block: int, announced: int | None, real: int) -> None:
-    if announced is not None and announced != real:
-        raise DamagedError(block, f"a block of {real} bytes that announces {announced}")
+def _blocks_skipper(parts: list[Reader]) -> Reader:
+    """Skips an array or a map whose items consist of these parts."""
+
+    def read(data: bytes, start: int) -> tuple[None, int]:
+        end = start
+        while True:
+            count, end = _read_long(data, end)
+            if count == 0:
+                return None, end
+            if count < 0:
+                _, end = _skip_bytes(data, end)
+            for _ in range(count):
+                for part in parts:
+                    _, end = part(data, end)
+
+    return read

@@ -12,6 +12,7 @@ each other on rubbish of every kind. Two devices make one pass enough:
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -106,6 +107,7 @@ def _from_avro(prefix_length: int, writer: str) -> Column:
     return from_avro(body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
+_OUR_TYPES: Final = frozenset(re.findall(r'"type": "(?:record|enum|fixed)",\s*"name": "(\w+)"', codec.READER_SCHEMA))
 _WRITER_PARTS: Final = ("symbols", "size")
 _READER_PARTS: Final = ("symbols", "size", "default")
 
@@ -120,8 +122,9 @@ def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
     """A parsed schema without all that decoding does not need. `names` has the new names of the types met so far.
 
     Logical types go: timestamps stay integers until they are known to be in range. So do properties, one of which would have
-    Java replace what is not UTF-8, and a writer's defaults, which it never uses but checks. Names lose their namespaces:
-    Java insists on those, Avro's specification does not.
+    Java replace what is not UTF-8, and a writer's defaults, which it never uses but checks. Names lose their namespaces: Java
+    insists on those, Avro's specification does not. But in a union Java takes a record of another name for ours if the fields
+    fit; a record that is none of ours has fields that never do.
     """
     if isinstance(schema, list):
         return [_bare(branch, parts, names) for branch in schema]
@@ -134,10 +137,12 @@ def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
     if kind not in ("record", "error", "enum", "fixed"):
         return _bare(kind, parts, names)
     name = schema["name"].rpartition(".")[2]
-    names[schema["name"]] = f"{name}_{len(names)}" if name in ("Framed", "Tail", *names.values()) else name
+    ours = name in _OUR_TYPES and name not in names.values()
+    names[schema["name"]] = name if ours else f"other_{len(names)}"
     bare = {"type": "record" if kind == "error" else kind, "name": names[schema["name"]]} | _kept(schema, parts)
     if "fields" in schema:
-        bare["fields"] = [{"name": f["name"], "type": _bare(f["type"], parts, names)} | _kept(f, parts) for f in schema["fields"]]
+        prefix = "" if ours else "other_"
+        bare["fields"] = [{"name": prefix + f["name"], "type": _bare(f["type"], parts, names)} | _kept(f, parts) for f in schema["fields"]]
     return bare
 
 

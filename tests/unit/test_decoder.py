@@ -38,6 +38,7 @@ def damage(writer: Any, data: bytes) -> tuple[int, str]:
         ("string", b"\x04\xc3\xa4", "ä"),
         (["null", "long"], b"\x00", None),
         ({"type": "array", "items": "int"}, b"\x02\x02\x03\x04\x04\x06\x00", [1, 2, 3]),
+        ({"type": "array", "items": "int"}, b"\x03\x02\x00\x02\x00", [0, 1]),  # two items, said to be one byte
         ({"type": "map", "values": "int"}, b"\x02\x02a\x02\x01\x06\x02b\x04\x00", {"a": 1, "b": 2}),
         ({"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x02", "B"),
@@ -69,12 +70,11 @@ def test_legal_avro_is_read_also_where_it_is_written_in_an_unusual_way(kind: Any
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x01", 0, "symbol -1 of an enum with 1"),
         ({"type": "fixed", "name": "F", "size": 3}, b"ab", 0, "3 bytes needed, 2 left"),
         ("double", b"1234567", 0, "8 bytes needed, 7 left"),
-        ({"type": "array", "items": "int"}, b"\x03\x02\x00\x00\x00", 0, "a block of 2 bytes that announces 1"),
         (
             {"type": "array", "items": "int"},
-            b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
+            b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
             0,
-            f"{2**63} items, above the limit of {MAX_ITEMS}",
+            f"{2**63 - 1} items, above the limit of {MAX_ITEMS}",
         ),
         ({"type": "map", "values": "int"}, b"\xfe\xff\xff\xff\x0f\x00", 0, f"{2**31 - 1} items, above the limit of {MAX_ITEMS}"),
     ],
