@@ -78,10 +78,10 @@ def cli(ctx: click.Context, config_file: Path | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `connector` program: run one command, then exit. Never returns."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(invoke(sys.argv[1:] if arguments is None else arguments))
 
 
-def run(arguments: Sequence[str]) -> int:
+def invoke(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. What is wrong with the world or the call is said on standard error, without a traceback."""
     try:
         # Not `cli.main`, which would take a closed pipe for a failure.

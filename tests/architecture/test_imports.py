@@ -37,10 +37,10 @@ def test_the_core_is_every_root_module() -> None:
     "statement",
     [
         "import connector",
-        "from connector import cli; cli.run(['--help'])",
-        "from connector import cli; cli.run(['read', '--help'])",
-        "from connector import cli; cli.run(['run', '--help'])",
-        "from connector import cli; cli.run(['tail', '--help'])",
+        "from connector import cli; cli.invoke(['--help'])",
+        "from connector import cli; cli.invoke(['read', '--help'])",
+        "from connector import cli; cli.invoke(['run', '--help'])",
+        "from connector import cli; cli.invoke(['tail', '--help'])",
     ],
 )
 def test_neither_the_core_nor_help_imports_a_client(statement: str) -> None:

@@ -42,7 +42,7 @@ def config_file(tmp_path: Path) -> Path:
 
 def test_json_has_every_value_in_its_form(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """OPS-10, REC-22: bytes as text or base64, NUMERIC as text, NULL as null, times in ISO 8601."""
-    assert cli.run(["--config", str(config_file), "read", "files", "--json"]) == 0
+    assert cli.invoke(["--config", str(config_file), "read", "files", "--json"]) == 0
     said = capsys.readouterr()
     rows = {row["id"]: row for row in map(json.loads, said.out.splitlines())}
     assert rows[1] == {
@@ -62,7 +62,7 @@ def test_json_has_every_value_in_its_form(config_file: Path, capsys: pytest.Capt
 
 
 def test_a_person_gets_a_table_of_the_first_rows(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["--config", str(config_file), "read", "files", "--limit", "6"]) == 0
+    assert cli.invoke(["--config", str(config_file), "read", "files", "--limit", "6"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[0].split() == ["id", "name", "raw", "yes", "ratio", "amount", "day", "moment", "_unmapped"]
     assert len(said.out.splitlines()) == 8
@@ -70,5 +70,5 @@ def test_a_person_gets_a_table_of_the_first_rows(config_file: Path, capsys: pyte
 
 
 def test_a_limit_ends_the_rows(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["--config", str(config_file), "read", "files", "--json", "--limit", "2"]) == 0
+    assert cli.invoke(["--config", str(config_file), "read", "files", "--json", "--limit", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -44,7 +44,7 @@ class Shell:
     def run(self, *arguments: str, stdin: bytes = b"") -> int:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capsys.readouterr()
-        code = cli.run(["--config", str(self.config), *arguments])
+        code = cli.invoke(["--config", str(self.config), *arguments])
         self.out, self.err = self._capsys.readouterr()
         return code
 

@@ -23,7 +23,8 @@ ROUNDS = 3
 
 CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, transaction struct<record_sequence: bigint>,
     order_position struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>,
-    entries array<struct<kind: string, family: string, qualifier: binary, cell_timestamp: bigint, range_start: bigint, range_end: bigint, value: binary>>"""
+    entries array<struct<kind: string, family: string, qualifier: binary, cell_timestamp: bigint, range_start: bigint,
+        range_end: bigint, value: binary>>"""
 
 MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
 

@@ -21,14 +21,14 @@ def connector(*arguments: str, cwd: Path, **further: object) -> subprocess.Compl
 
 
 def test_help_names_every_command_without_importing_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["--help"]) == 0
+    assert cli.invoke(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("broker", "dead-letters", "publish", "read", "tail", "topic", "validate"))
 
 
 @pytest.mark.parametrize("command", sorted(set(cli.COMMANDS) - {"demo", "run"}))
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([command, "--help"]) == 0
+    assert cli.invoke([command, "--help"]) == 0
     assert f"Usage: connector {command}" in capsys.readouterr().out
 
 
@@ -36,14 +36,14 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     "arguments", [["--nonsense"], ["nonsense"], ["read"], ["tail", "--from", "yesterday"], ["topic", "create", "--retention", "7"]]
 )
 def test_a_wrong_call_is_2_and_says_how_to_call(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(arguments) == 2
+    assert cli.invoke(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "Usage: connector" in said.err
 
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run([]) == 2
+    assert cli.invoke([]) == 2
     assert "Commands:" in capsys.readouterr().err
 
 
@@ -69,7 +69,7 @@ def test_an_unknown_table_is_named_with_the_nearest(tmp_path: Path) -> None:
 
 def test_the_version_is_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("importlib.metadata")
-    assert cli.run(["--version"]) == 0
+    assert cli.invoke(["--version"]) == 0
     assert capsys.readouterr().out.startswith("connector, version ")
 
 
@@ -104,7 +104,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
 
     monkeypatch.setattr(cli.Commands, "get_command", lambda *_: command)
-    assert cli.run(["run"]) == 1
+    assert cli.invoke(["run"]) == 1
     assert "pip install 'lowmark[spark]'" in capsys.readouterr().err
 
 
