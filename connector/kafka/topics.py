@@ -127,8 +127,13 @@ def create_topic(
 
 
 def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
-    """Create the dead-letter topic of a change topic and its ledger, where they do not exist yet (DLQ-1)."""
-    _create_dead_letter_topics(client.admin(kafka), kafka, source)
+    """Create the dead-letter topic of a change topic and its ledger, where they do not exist yet (DLQ-1).
+
+    Where both exist, the right to describe them is enough.
+    """
+    admin = client.admin(kafka)
+    if not {dead_letter_topic(source.topic), ledger_topic(source.topic)} <= admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics.keys():
+        _create_dead_letter_topics(admin, kafka, source)
 
 
 def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:

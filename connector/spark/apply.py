@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.deadletter import DeadLetter
-from connector.spark.changelog import Changelog
+from connector.errors import TableError
+from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.letters import table_letters
 from connector.spark.registers import as_known_changes, as_known_states, merged, pivot, unreadable
 from connector.spark.table import Bookkeeping, Table, new_attempt
@@ -58,7 +59,10 @@ def apply(
     `DeliveryError`; the table is then as it was.
     """
     before, newest = table.bookkeeping(), changelog.newest()
-    if newest is None or newest.ingest_batch == before.to_batch:
+    if newest is None:
+        return None
+    _check_changelog(table, before, newest)
+    if newest.ingest_batch == before.to_batch:
         return None
     changes = changelog.changes(source, after=before.to_batch, to=newest.ingest_batch)
     pivoted = pivot(changes, table.layout)
@@ -73,7 +77,7 @@ def apply(
         rows = rows.localCheckpoint()
         table.bury(rows.where("_changed AND NOT _exists"), apply=before.apply + 1, attempt=attempt)
     on_step("graveyard written")
-    after = _after(before, seen, newest.ingest_batch, attempt)
+    after = _after(before, seen, newest, attempt)
     table.commit(rows.where("_exists"), seen.buckets, after)
     on_step("table committed")
     return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
@@ -98,12 +102,25 @@ def survey(pivoted: DataFrame, before: Bookkeeping) -> Survey:
     return Survey(row["changes"], row["unreadable"], row["may_remove"], row["rest"] > 0, tuple(row["buckets"]), row["highest"] or 0)
 
 
-def _after(before: Bookkeeping, seen: Survey, to_batch: int, attempt: str) -> Bookkeeping:
+def _check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch) -> None:
+    """A table goes on only with the changelog it was made from: in another one its batch numbers mean other changes."""
+    replaced = before.changelog_id not in ("", newest.changelog_id)
+    if replaced or newest.ingest_batch < before.to_batch:
+        how = "begun anew" if replaced else f"set back to batch {newest.ingest_batch}"
+        raise TableError(
+            f"Table {table.layout.definition.name} covers the changelog to batch {before.to_batch}, but the changelog was {how}",
+            "The changelog was moved away or restored without the table",
+            "Put the changelog back, or move the table's folder away: it is made again from the whole changelog",
+        )
+
+
+def _after(before: Bookkeeping, seen: Survey, newest: LoggedBatch, attempt: str) -> Bookkeeping:
     number = before.apply + 1
     return replace(
         before,
         apply=number,
-        to_batch=to_batch,
+        to_batch=newest.ingest_batch,
+        changelog_id=newest.changelog_id,
         highest_applied=max(before.highest_applied, seen.highest),
         with_rest=before.with_rest or seen.with_rest,
         attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,

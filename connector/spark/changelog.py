@@ -69,11 +69,15 @@ _ENTRIES_VIEW: Final = """
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic's identity."""
+    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic's identity.
+
+    `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two.
+    """
 
     ingest_batch: int
     offsets: BatchRange
     topic_id: str
+    changelog_id: str
     writer: str
 
 
@@ -109,7 +113,7 @@ class Changelog:
             raise TopicError(
                 f"The topic of stream {self._stream} has the id {topic_id}, the changelog was written from {newest.topic_id}",
                 "The topic was deleted and created again: its offsets mean other records now",
-                "Name a new stream for the new topic, or move the changelog and the checkpoint of this stream away",
+                "Name a new stream and new tables for the new topic, or move the stream's folder and those of its tables away",
             )
         if same(newest.offsets.end, offsets.start):
             return None
@@ -134,6 +138,7 @@ class Changelog:
             "stream": self._stream,
             "writer": batch.writer,
             "topic_id": batch.topic_id,
+            "changelog_id": batch.changelog_id,
             "ingest_batch": batch.ingest_batch,
             "start": {str(k): offset for k, offset in batch.offsets.start.items()},
             "end": {str(k): offset for k, offset in batch.offsets.end.items()},
@@ -202,7 +207,8 @@ def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch:
         return {int(k): int(offset) for k, offset in bookkeeping[name].items()}
 
     batch_range = BatchRange(offsets("start"), offsets("end"))
-    return LoggedBatch(int(bookkeeping["ingest_batch"]), batch_range, str(bookkeeping["topic_id"]), str(bookkeeping["writer"]))
+    identity = (str(bookkeeping[name]) for name in ("topic_id", "changelog_id", "writer"))
+    return LoggedBatch(int(bookkeeping["ingest_batch"]), batch_range, *identity)
 
 
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:

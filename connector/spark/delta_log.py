@@ -66,7 +66,13 @@ class DeltaLog:
             stream.close()
         infos = [action["commitInfo"] for action in map(json.loads, text.splitlines()) if "commitInfo" in action]
         info = infos[0] if infos else {}
-        return Commit(version, str(info.get("operation", "")), _bookkeeping(info.get("userMetadata")))
+        operation, bookkeeping = str(info.get("operation", "")), _bookkeeping(info.get("userMetadata"))
+        if operation == "RESTORE" and bookkeeping is None:
+            # Whoever goes back to a version of ours, as our remedy says, has what that version said of itself.
+            restored = info.get("operationParameters", {}).get("version")
+            if restored is not None and self._files.exists(self._file(int(restored))):
+                bookkeeping = self._read(int(restored)).bookkeeping
+        return Commit(version, operation, bookkeeping)
 
 
 def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:

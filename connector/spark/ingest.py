@@ -101,7 +101,8 @@ class Ingest:
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
-        batch = LoggedBatch(number, offsets, topic.topic_id, self._writer)
+        changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
+        batch = LoggedBatch(number, offsets, topic.topic_id, changelog_id, self._writer)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         try:
@@ -145,6 +146,6 @@ class Ingest:
             f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {self._stream.name} were rejected, "
             f"most of them ({counted[reason]}) as {reason}",
             "Their letters are published and nothing is lost; the stream stops so that a common cause is noticed",
-            f"Look at them with `connector dead-letters list {self._stream.name}`, mend the cause, and start `connector run` again",
+            f"See `connector dead-letters list --stream {self._stream.name}`, mend the cause, and start `connector run` again",
             reason=reason,
         )

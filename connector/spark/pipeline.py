@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
+from connector.errors import ConnectorError, WriterConflictError
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
 from connector.spark.ingest import Ingest, World
@@ -64,11 +65,11 @@ class StreamIngest:
         assert self._query is not None
         try:
             self._query.awaitTermination()
-        except StreamingQueryException:
+        except StreamingQueryException as error:
             # The query only knows the text of what was raised in `_batch`; the exception itself says more.
             if self._failure is not None:
                 raise self._failure from None
-            raise
+            raise _explained(self._stream.name, str(error)) from error
 
     def check(self) -> None:
         """Raise what stopped the query, if something did."""
@@ -143,6 +144,17 @@ class Pipeline:
             if applied is not None:
                 letters = f", {applied.letters} set aside as table letters" if applied.letters else ""
                 self._say(f"table {name}: {applied.changes} changes of batches to {applied.bookkeeping.to_batch} applied{letters}")
+
+
+def _explained(stream: str, error: str) -> ConnectorError:
+    if "CONCURRENT_STREAM_LOG_UPDATE" in error:
+        return WriterConflictError(
+            f"Another process ingests stream {stream}", "It wrote to the same checkpoint", "Stop one of the two; nothing is lost"
+        )
+    first = next((line for line in error.splitlines() if line.strip()), "no more is known")
+    return ConnectorError(
+        f"The query of stream {stream} stopped", first, "Mend what it names and start again: ingest goes on where it was, nothing is lost"
+    )
 
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:

@@ -314,10 +314,10 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
 
 
 _BYTE: Final = "substring(x.qualifier, i, 1)"
-_ESCAPED: Final = f"""array_join(transform(sequence(1, octet_length(x.qualifier)), i ->
-    CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%', hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '')"""
-_UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE WHEN is_valid_utf8(cast(x.qualifier AS string))
-    THEN replace(cast(x.qualifier AS string), '%', '%25') ELSE {_ESCAPED} END)"""
+_UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
+    WHEN is_valid_utf8(cast(x.qualifier AS string)) THEN replace(cast(x.qualifier AS string), '%', '%25')
+    ELSE array_join(transform(sequence(1, octet_length(x.qualifier)), i ->
+        CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%', hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '') END)"""
 
 
 def _rows(settled: DataFrame, layout: Layout) -> DataFrame:

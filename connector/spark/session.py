@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from connector.errors import ConnectorError
 
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"
@@ -43,6 +46,9 @@ _LOGGING: Final = """\
 status = warn
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
+# What stops a query is raised, and said once.
+logger.query.name = org.apache.spark.sql.execution.streaming
+logger.query.level = off
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
@@ -74,4 +80,18 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
         builder = builder.master(f"local[{cores}]")
     for name, value in merged.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    _check_jars(spark, merged["spark.jars"])
+    return spark
+
+
+def _check_jars(spark: SparkSession, jars: str) -> None:
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("io.delta.tables.DeltaTable")
+    except Py4JJavaError:
+        raise ConnectorError(
+            "Spark runs without Delta's jars",
+            "It was started before this program, as spark-submit does, and takes jars only when it starts",
+            f"Start it with --jars {jars}",
+        ) from None

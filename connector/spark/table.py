@@ -31,7 +31,8 @@ _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 class Bookkeeping:
     """What a table says of itself in its newest commit.
 
-    `apply` counts applies, `to_batch` is the last ingest batch they cover, `highest_applied` the greatest commit timestamp ever
+    `apply` counts applies, `to_batch` is the last ingest batch they cover, of the changelog with the id `changelog_id` (empty
+    before the first apply), `highest_applied` the greatest commit timestamp ever
     merged. `complete_below` is the low watermark up to which the table is complete (None: not known, so the table is not a
     consistent cut, TBL-11). `with_rest` says that some row's state has a `rest`. `attempts` names, for the applies after
     `swept_to` that wrote to the graveyard, the attempt that counts. `letters` counts table letters ever published (TBL-9).
@@ -39,6 +40,7 @@ class Bookkeeping:
 
     apply: int = 0
     to_batch: int = 0
+    changelog_id: str = ""
     highest_applied: int = 0
     complete_below: int | None = None
     complete_to_batch: int | None = None
