@@ -22,7 +22,7 @@ from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
 from connector.spark.letters import rejected_letters
 from connector.spark.progress import BatchCounts, Progress, count_rows
-from connector.spark.source import BatchRange, Topic
+from connector.spark.source import BatchRange, Topic, same
 from connector.validation import KafkaRecord, judge
 
 MIN_RECORDS_FOR_RATIO = 1_000
@@ -69,9 +69,11 @@ class Ingest:
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
         """Take one micro-batch to the end; called again after a crash, it goes on where it was. Returns the progress.
 
-        `rows` are those of Spark's Kafka source at `offsets`. Raises what stops the stream: `WriterConflictError`,
+        `rows` are those of Spark's Kafka source at `offsets`; an empty range is nothing to log. Raises what stops the stream: `WriterConflictError`,
         `TopicError`, `RegistryError`, `DeliveryError`, `StreamHaltedError`; all but the last leave the batch unacknowledged.
         """
+        if same(offsets.start, offsets.end):
+            return self._changelog.progress()
         topic = self._world.topic()
         batch = self._changelog.find(offsets, topic.topic_id) or self._log(rows, offsets, topic)
         self._on_step("logged")
