@@ -277,9 +277,14 @@ def column_names(definition: TableDefinition) -> tuple[str, ...]:
 
 
 def unmapped_name(family: str, qualifier: bytes) -> str:
-    """The name of a cell in `_unmapped`: `family:qualifier`, bytes that are not UTF-8 and `%` itself as `%XX` (TBL-22)."""
-    text = qualifier.decode("utf-8", "surrogateescape").replace("%", "%25")
-    return f"{family}:" + re.sub("[\udc80-\udcff]", lambda found: f"%{ord(found[0]) - 0xDC00:02X}", text)
+    """The name of a cell in `_unmapped`: `family:qualifier`, with `%` as `%25` (TBL-22).
+
+    A qualifier that is not UTF-8 as a whole has every byte outside ASCII as `%XX`.
+    """
+    try:
+        return f"{family}:{qualifier.decode().replace('%', '%25')}"
+    except UnicodeDecodeError:
+        return f"{family}:" + "".join(f"%{byte:02X}" if byte > 127 or byte == ord("%") else chr(byte) for byte in qualifier)
 
 
 def unmapped_cell(name: str) -> tuple[str, bytes]:

@@ -14,7 +14,7 @@ parts of a key must be.
     NUMERIC     Decimal           [-]digits[.digits], exact as decimal(38, 9)      none
     DATE        date              YYYY-MM-DD                                       4 bytes, big-endian, days since 1970-01-01
     TIMESTAMP   int (µs)          YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)           8 bytes, big-endian, µs since 1970-01-01 UTC
-    JSON        str, as it stands RFC 8259, nested at most `MAX_JSON_DEPTH` deep   none
+    JSON        str, as it stands RFC 8259, within `MAX_JSON_…`                    none
 
 The patterns are ASCII and mean the same in Python and in Java. They describe the whole text: `re.fullmatch` here,
 `\A(?:…)\z` there. No form has spaces around it, a plus sign in front, or digits outside ASCII.
@@ -45,6 +45,10 @@ TIMESTAMP_MAX: Final = 253402300799999999
 """The last microsecond of the year 9999, UTC."""
 MAX_JSON_DEPTH: Final = 500
 """Objects and arrays inside each other, counted from 1. Parsers differ beyond; none that we use stops before."""
+MAX_JSON_DIGITS: Final = 1_000
+"""Of one number, with those of its exponent."""
+MAX_JSON_NAME_LENGTH: Final = 50_000
+"""Of the name of a member, in UTF-16 units. The three limits are those of the parser that Spark and most of Java use."""
 
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
@@ -156,7 +160,7 @@ def write_value(type_: ColumnType, encoding: Encoding, value: object) -> bytes:
 
 def _read_text(type_: ColumnType, text: str, value: bytes) -> object | Unreadable:
     if type_ is ColumnType.JSON:
-        return text if _is_json(text) else Unreadable(f"JSON, nested at most {MAX_JSON_DEPTH} deep", value)
+        return text if _is_json(text) else Unreadable(_EXPECTED_JSON, value)
     matches = _matches[type_](text)
     read = _READ_TEXT[type_](text) if matches else None
     return Unreadable(_EXPECTED_TEXT[type_], value) if read is None else read
@@ -197,7 +201,7 @@ def _read_timestamp(text: str) -> int | None:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_constant)
+        json.loads(text, parse_int=_digits, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=_names)
     except (ValueError, RecursionError):  # Python's parser stops far beyond our depth
         return False
     return text.count("[") + text.count("{") <= MAX_JSON_DEPTH or _json_depth(text) <= MAX_JSON_DEPTH
@@ -212,9 +216,22 @@ def _json_depth(text: str) -> int:
     return deepest
 
 
+def _digits(number: str) -> None:
+    if len(number) > MAX_JSON_DIGITS and sum(map(str.isdigit, number)) > MAX_JSON_DIGITS:
+        raise ValueError(f"more than {MAX_JSON_DIGITS} digits")
+
+
+def _names(members: list[tuple[str, object]]) -> None:
+    for name, _ in members:
+        if len(name) > MAX_JSON_NAME_LENGTH // 2 and len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_JSON_NAME_LENGTH:
+            raise ValueError(f"a name of more than {MAX_JSON_NAME_LENGTH} units")
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
+
+_EXPECTED_JSON: Final = f"JSON, nested at most {MAX_JSON_DEPTH} deep, with numbers of at most {MAX_JSON_DIGITS} digits"
 
 _READ_TEXT: Final[Mapping[ColumnType, Callable[[str], object | None]]] = {
     ColumnType.BOOL: lambda text: text == "true",
@@ -325,5 +342,5 @@ def _check_python_type(type_: ColumnType, value: object) -> None:
 
 
 def _refuse(type_: ColumnType, value: object) -> NoReturn:
-    limit = _EXPECTED_TEXT.get(type_, f"{type_} in UTF-8" if type_ is ColumnType.STRING else f"JSON, nested at most {MAX_JSON_DEPTH} deep")
+    limit = _EXPECTED_TEXT.get(type_, f"{type_} in UTF-8" if type_ is ColumnType.STRING else _EXPECTED_JSON)
     raise InvalidChangeError("UNREADABLE_VALUE", "value", limit, value)

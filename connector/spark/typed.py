@@ -7,10 +7,20 @@ and a test holds the two forms against each other.
 from __future__ import annotations
 
 import json
+import secrets
 from typing import Final
 
 from connector.tables import Key, KeyForm
-from connector.values import CANONICAL_PATTERN, TEXT_PATTERN, TIMESTAMP_MAX, TIMESTAMP_MIN, ColumnType, Encoding
+from connector.values import (
+    CANONICAL_PATTERN,
+    MAX_JSON_DEPTH,
+    MAX_JSON_DIGITS,
+    TEXT_PATTERN,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    ColumnType,
+    Encoding,
+)
 
 SPARK_TYPE: Final = {
     ColumnType.STRING: "string",
@@ -60,7 +70,17 @@ def _text(type_: ColumnType, text: str) -> str:
 
 
 def _is_json(text: str) -> str:
-    return f"try_parse_json({text}) IS NOT NULL"
+    # Spark's parsers stop at the end of the first value, whatever follows it. As the first of two elements, the text must be
+    # one value and nothing else; the second is random, so that no text can bring it along.
+    parsed = f"""from_json(concat('[', {text}, ',"{_BEHIND}"]'), 'array<string>', {_STRICT_JSON})"""
+    return f"coalesce(slice({parsed}, 2, 2) = array('{_BEHIND}'), false)"
+
+
+_BEHIND: Final = secrets.token_hex(16)
+_STRICT_JSON: Final = (
+    "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'maxStringLen', '2147483647', "
+    f"'maxNestingDepth', '{MAX_JSON_DEPTH + 1}', 'maxNumLen', '{MAX_JSON_DIGITS}')"
+)
 
 
 def _binary(type_: ColumnType, value: str) -> str:
