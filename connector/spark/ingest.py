@@ -69,30 +69,36 @@ class Ingest:
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
         """Take one micro-batch to the end; called again after a crash, it goes on where it was. Returns the progress.
 
-        `rows` are those of Spark's Kafka source at `offsets`; an empty range is nothing to log. Raises what stops the stream: `WriterConflictError`,
-        `TopicError`, `RegistryError`, `DeliveryError`, `StreamHaltedError`; all but the last leave the batch unacknowledged.
+        `rows` are those of Spark's Kafka source at `offsets`; an empty range is nothing to log. Raises what stops the stream:
+        `WriterConflictError`, `TopicError`, `RegistryError`, `DeliveryError`, `StreamHaltedError`; all but the last leave the batch
+        unacknowledged.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()
         topic = self._world.topic()
-        batch = self._changelog.find(offsets, topic.topic_id) or self._log(rows, offsets, topic)
+        batch = self._changelog.find(offsets, topic.topic_id)
+        if batch is None:
+            self.recover()
+            batch = self._log(rows, offsets, topic)
         self._on_step("logged")
-        return self._follow_up(batch, topic)
+        return self._follow_up(batch)
 
     def recover(self) -> None:
         """Publish the letters and derive the progress of the newest batch, if a crash came between. Before anything else is read."""
         newest = self._changelog.newest()
         if newest is not None and self._changelog.progress().ingest_batch < newest.ingest_batch:
-            self._follow_up(newest, self._world.topic())
+            self._follow_up(newest)
 
-    def _follow_up(self, batch: LoggedBatch, topic: Topic) -> Progress:
+    def _follow_up(self, batch: LoggedBatch) -> Progress:
         before = self._changelog.progress()
         if before.ingest_batch == batch.ingest_batch:
             return before
         logged = self._changelog.batch_rows(batch.ingest_batch)
         counts = count_rows(logged, self._known_tables)
         if counts.rejected:
-            self._world.publish(rejected_letters(logged, lambda record: self._explain(record, topic)))
+            # A process that did not log the batch has not seen its schemas yet, and letters must not depend on who writes them.
+            self._learn_schemas(logged.where("slot = 'rejected'"))
+            self._world.publish(rejected_letters(logged, lambda record: self._explain(record, batch)))
         self._on_step("letters published")
         progress = before.after(batch.ingest_batch, counts)
         self._changelog.append_progress(progress)
@@ -104,36 +110,43 @@ class Ingest:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
-        batch = LoggedBatch(number, offsets, topic.topic_id, changelog_id, self._writer)
+        batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, changelog_id, self._writer)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         try:
-            self._append(rows, batch, topic)
+            self._append(rows, batch)
         except PySparkException as error:
-            if UNSEEN_SCHEMA not in str(error) or self._world.schema_by_id is None:
+            if UNSEEN_SCHEMA not in str(error):
                 raise
-            ids = [row["id"] for row in schema_ids(rows).collect()]
-            self._schemas = codec.Schemas({id_: self._schemas.by_id.get(id_) or self._world.schema_by_id(id_) for id_ in ids})
-            self._append(rows, batch, topic)
+            self._learn_schemas(rows)
+            self._append(rows, batch)
         return batch
 
-    def _append(self, rows: DataFrame, batch: LoggedBatch, topic: Topic) -> None:
+    def _learn_schemas(self, rows: DataFrame) -> None:
+        """Ask the registry for the schema ids in `rows` that it was not asked about yet."""
+        if self._world.schema_by_id is None:
+            return
+        known = self._schemas.by_id
+        unseen = [row["id"] for row in schema_ids(rows).collect() if row["id"] not in known]
+        self._schemas = codec.Schemas({**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}})
+
+    def _append(self, rows: DataFrame, batch: LoggedBatch) -> None:
         verdicts = judged(
             rows,
             schemas=self._schemas,
             ask_registry=self._world.schema_by_id is not None,
             limits=self._stream.limits,
-            kafka_partitions=topic.kafka_partitions,
+            kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
         )
         self._changelog.append(verdicts, batch, ingest_time=self._world.now())
 
-    def _explain(self, record: KafkaRecord, topic: Topic) -> object:
+    def _explain(self, record: KafkaRecord, batch: LoggedBatch) -> object:
         return judge(
             record,
             schemas=self._schemas,
             limits=self._stream.limits,
-            kafka_partitions=topic.kafka_partitions,
+            kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
         )
 
