@@ -93,6 +93,10 @@ class TableError(ConnectorError):
     """A Delta table is not ours, or not of the declared shape."""
 
 
+class StorageError(ConnectorError):
+    """A disk refused a write: it is full. What was committed before stands."""
+
+
 class WriterConflictError(ConnectorError):
     """Another writer was at work, or an older state was restored below us. Nothing was written."""
 

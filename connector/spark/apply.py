@@ -50,25 +50,23 @@ def apply(
     source: str,
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
-    now: Callable[[], int],
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Applied | None:
     """Merge everything ingested so far; None if the table covers it already. The table is then not a consistent cut (TBL-11).
 
-    `publish` delivers letters, or raises; `now` is the time in microseconds. Raises `TableError`, `WriterConflictError`,
+    `publish` delivers letters, or raises. Raises `TableError`, `WriterConflictError`,
     `DeliveryError`; the table is then as it was.
     """
     before, newest = table.bookkeeping(), changelog.newest()
-    if newest is None:
-        return None
     _check_changelog(table, before, newest)
-    if newest.ingest_batch == before.to_batch:
+    if newest is None or newest.ingest_batch == before.to_batch:
         return None
+    before = table.sweep(before)
     changes = changelog.changes(source, after=before.to_batch, to=newest.ingest_batch)
     pivoted = pivot(changes, table.layout)
     seen = survey(pivoted, before)
     if seen.unreadable:
-        publish(table_letters(unreadable(changes, table.layout), table.layout.definition, now()))
+        publish(table_letters(unreadable(changes, table.layout), table.layout.definition))
     on_step("letters published")
     attempt = new_attempt()
     rows = _merged(table, pivoted, seen, before)
@@ -102,11 +100,12 @@ def survey(pivoted: DataFrame, before: Bookkeeping) -> Survey:
     return Survey(row["changes"], row["unreadable"], row["may_remove"], row["rest"] > 0, tuple(row["buckets"]), row["highest"] or 0)
 
 
-def _check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch) -> None:
+def _check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | None) -> None:
     """A table goes on only with the changelog it was made from: in another one its batch numbers mean other changes."""
-    replaced = before.changelog_id not in ("", newest.changelog_id)
-    if replaced or newest.ingest_batch < before.to_batch:
-        how = "begun anew" if replaced else f"set back to batch {newest.ingest_batch}"
+    batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, before.changelog_id)
+    replaced = before.changelog_id not in ("", identity)
+    if replaced or batch < before.to_batch:
+        how = "begun anew" if replaced else f"set back to batch {batch}" if newest else "taken away"
         raise TableError(
             f"Table {table.layout.definition.name} covers the changelog to batch {before.to_batch}, but the changelog was {how}",
             "The changelog was moved away or restored without the table",
@@ -124,6 +123,7 @@ def _after(before: Bookkeeping, seen: Survey, newest: LoggedBatch, attempt: str)
         highest_applied=max(before.highest_applied, seen.highest),
         with_rest=before.with_rest or seen.with_rest,
         attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,
+        buried=before.buried or seen.may_remove > 0,
         letters=before.letters + seen.unreadable,
         attempt=attempt,
     )
@@ -133,6 +133,6 @@ def _merged(table: Table, pivoted: DataFrame, seen: Survey, before: Bookkeeping)
     layout, touched = table.layout, F.col(BUCKET).isin(*seen.buckets)
     known = as_known_changes(pivoted.where("NOT _unreadable"), layout)
     known = known.unionByName(as_known_states(table.rows().where(touched), layout, with_values=True))
-    if table.has_graveyard():
+    if table.has_graveyard(before):
         known = known.unionByName(as_known_states(table.graveyard(before).where(touched), layout, with_values=False))
     return merged(known.repartition(max(1, len(seen.buckets)), BUCKET), layout, with_rest=before.with_rest or seen.with_rest)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from connector.errors import TableError, TopicError, WriterConflictError
 from connector.spark.delta_log import Commit, DeltaLog, user_metadata
+from connector.spark.failures import explained
 from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, same
 
@@ -69,7 +70,7 @@ _ENTRIES_VIEW: Final = """
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic's identity.
+    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic as it was.
 
     `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two.
     """
@@ -77,6 +78,7 @@ class LoggedBatch:
     ingest_batch: int
     offsets: BatchRange
     topic_id: str
+    kafka_partitions: int
     changelog_id: str
     writer: str
 
@@ -91,7 +93,7 @@ class Changelog:
         self._log = DeltaLog(spark, path)
 
     def newest(self) -> LoggedBatch | None:
-        """The newest batch, or None for a changelog that does not exist yet. Raises `TableError` if the table is not ours."""
+        """The newest batch, or None for a changelog without any. Raises `TableError` if the table is not ours."""
         bookkeeping = self._bookkeeping()
         return None if bookkeeping is None else _logged_batch(bookkeeping)
 
@@ -119,11 +121,7 @@ class Changelog:
             return None
         if same(newest.offsets.start, offsets.start) and same(newest.offsets.end, offsets.end):
             return newest
-        raise WriterConflictError(
-            f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog ends at {dict(newest.offsets.end)}",
-            "An old checkpoint was restored, or another process ingests the same stream",
-            "Stop the other process; if there is none, remove the stream's checkpoint folder: ingest goes on from the changelog",
-        )
+        raise self._does_not_continue(offsets, newest)
 
     def append(self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int) -> None:
         """Commit a batch of judged rows (`spark.decode.judged`) and read back that it was ours. `ingest_time` in microseconds.
@@ -133,18 +131,23 @@ class Changelog:
         columns = _COLUMNS.format(
             ingest_batch=f"{batch.ingest_batch}L", topic_id=batch.topic_id, ingest_time=f"{ingest_time}L", slots=TABLE_SLOTS
         )
+        selected = rows.selectExpr(*_split(columns))
+        before = self._bookkeeping() or self._create(selected, batch)
+        newest = _logged_batch(before)
+        if newest is not None and not same(newest.offsets.end, batch.offsets.start):
+            raise self._does_not_continue(batch.offsets, newest)
         bookkeeping = {
+            **before,
             "commit": "batch",
-            "stream": self._stream,
             "writer": batch.writer,
             "topic_id": batch.topic_id,
+            "kafka_partitions": batch.kafka_partitions,
             "changelog_id": batch.changelog_id,
             "ingest_batch": batch.ingest_batch,
             "start": {str(k): offset for k, offset in batch.offsets.start.items()},
             "end": {str(k): offset for k, offset in batch.offsets.end.items()},
-            "progress": self.progress().to_json(),
         }
-        self._commit(rows.selectExpr(*_split(columns)), "batches", batch.ingest_batch, bookkeeping)
+        self._commit(selected, "batches", batch.ingest_batch, bookkeeping)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
@@ -192,6 +195,30 @@ class Changelog:
             return None
         return _ours(commit, self._path, self._stream)
 
+    def _create(self, rows: DataFrame, batch: LoggedBatch) -> Mapping[str, Any]:
+        """Make the table before the first rows are written: files without a log would be somebody else's to the next process."""
+        begun = {
+            "commit": "created",
+            "stream": self._stream,
+            "writer": batch.writer,
+            "topic_id": batch.topic_id,
+            "kafka_partitions": batch.kafka_partitions,
+            "changelog_id": batch.changelog_id,
+            "ingest_batch": 0,
+            "start": {},
+            "end": {},
+            "progress": Progress().to_json(),
+        }
+        self._commit(rows.limit(0), "batches", 0, begun)
+        return self._bookkeeping() or begun
+
+    def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
+        return WriterConflictError(
+            f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog ends at {dict(newest.offsets.end)}",
+            "An old checkpoint was restored, or another process ingests the same stream",
+            "Stop the other process; if there is none, remove the stream's checkpoint folder: ingest goes on from the changelog",
+        )
+
     def _commit(self, rows: DataFrame, kind: str, version: int, bookkeeping: Mapping[str, Any]) -> None:
         writer = rows.write.format("delta").mode("append").partitionBy("slot")
         # Table properties count when the first batch makes the table.
@@ -199,16 +226,21 @@ class Changelog:
             "delta.checkpointInterval", "50"
         ).option("txnAppId", f"lowmark/{self._stream}/{kind}").option("txnVersion", str(version)).option(
             "userMetadata", user_metadata(bookkeeping)
-        ).save(self._path)
+        )
+        with explained(f"stream {self._stream}"):
+            writer.save(self._path)
 
 
-def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch:
+def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:
+    if not bookkeeping["ingest_batch"]:
+        return None
+
     def offsets(name: str) -> Offsets:
         return {int(k): int(offset) for k, offset in bookkeeping[name].items()}
 
     batch_range = BatchRange(offsets("start"), offsets("end"))
-    identity = (str(bookkeeping[name]) for name in ("topic_id", "changelog_id", "writer"))
-    return LoggedBatch(int(bookkeeping["ingest_batch"]), batch_range, *identity)
+    names = {name: str(bookkeeping[name]) for name in ("topic_id", "changelog_id", "writer")}
+    return LoggedBatch(int(bookkeeping["ingest_batch"]), batch_range, kafka_partitions=int(bookkeeping["kafka_partitions"]), **names)
 
 
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:

@@ -34,19 +34,22 @@ class DeltaLog:
         self._version = -1
 
     def newest(self) -> Commit | None:
-        """The newest commit, or None where there is no table."""
+        """The newest commit, or None where there is no table. If a commit since the last look is not ours, that one, for good."""
         if self._version < 0:
             self._version = self._listed()
         if self._version < 0:
             return None
-        while self._files.exists(self._file(self._version + 1)):
+        commit = self._read(self._version)
+        while commit.bookkeeping is not None and self._files.exists(self._file(self._version + 1)):
             self._version += 1
-        return self._read(self._version)
+            commit = self._read(self._version)
+        return commit
 
     def has_other_files(self) -> bool:
-        """Whether something lies at the table's path although there is no Delta log."""
+        """Whether something lies at the table's path although there is no Delta log. A log without a commit is none."""
         parent = self._folder.getParent()
-        return self._files.exists(parent) and len(self._files.listStatus(parent)) > 0
+        statuses = self._files.listStatus(parent) if self._files.exists(parent) else []
+        return any(status.getPath().getName() != "_delta_log" for status in statuses)
 
     def _listed(self) -> int:
         if not self._files.exists(self._folder):

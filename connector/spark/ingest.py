@@ -70,8 +70,8 @@ class Ingest:
         """Take one micro-batch to the end; called again after a crash, it goes on where it was. Returns the progress.
 
         `rows` are those of Spark's Kafka source at `offsets`; an empty range is nothing to log. Raises what stops the stream:
-        `WriterConflictError`, `TopicError`, `RegistryError`, `DeliveryError`, `StreamHaltedError`; all but the last leave the batch
-        unacknowledged.
+        `WriterConflictError`, `TopicError`, `RegistryError`, `DeliveryError`, `StorageError`, `StreamHaltedError`; after all but
+        the last the batch is to be taken again.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()

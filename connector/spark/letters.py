@@ -75,21 +75,20 @@ _RECORD: Final = """named_struct('stream_partition', stream_partition, 'kafka_pa
     'heartbeat', heartbeat, 'child_partitions', child_partitions)"""
 
 
-def table_letters(changes: DataFrame, definition: TableDefinition, now: int) -> Iterator[DeadLetter]:
+def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[DeadLetter]:
     """A letter for each change that the table cannot hold, with the table in its id (TBL-9). `changes` are changelog rows.
 
     The value is the record encoded again from the changelog, single-object framed: what is in there is all that was on the
-    wire, and Avro's writers spell it in one way.
+    wire, and Avro's writers spell it in one way. The first failure is dated by the ingest of the change, which never changes.
     """
     columns = ("topic", "topic_id", "kafka_partition", "offset", "headers", "row_key", "ingest_batch", "order_position")
     body = to_avro(F.expr(_RECORD), codec.READER_SCHEMA).alias("body")
-    found = changes.orderBy("kafka_partition", "offset").select(
-        *columns, F.expr("unix_micros(record_timestamp)").alias("record_timestamp"), body
-    )
-    return (_table_letter(row, definition, now) for row in found.toLocalIterator())
+    times = (F.expr(f"unix_micros({name})").alias(name) for name in ("record_timestamp", "ingest_time"))
+    found = changes.orderBy("kafka_partition", "offset").select(*columns, *times, body)
+    return (_table_letter(row, definition) for row in found.toLocalIterator())
 
 
-def _table_letter(row: Row, definition: TableDefinition, now: int) -> DeadLetter:
+def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
     value = codec.frame(bytes(row["body"]), None)
     decoded = codec.decode(value, codec.Schemas())
     assert isinstance(decoded, codec.ChangeRecord), decoded
@@ -105,7 +104,7 @@ def _table_letter(row: Row, definition: TableDefinition, now: int) -> DeadLetter
         rule="",
         detail=fault.detail if fault else Reason.UNREADABLE_VALUE.cause,
         attempt=order["attempt"],
-        first_failed_at=now,
+        first_failed_at=row["ingest_time"],
         record_timestamp=row["record_timestamp"],
         schema_id=schema_id(value),
         ingest_batch=row["ingest_batch"],

@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
-from connector.errors import ConnectorError, WriterConflictError
+from connector.errors import ConnectorError
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
+from connector.spark.failures import situation
 from connector.spark.ingest import Ingest, World
 from connector.spark.progress import Progress
-from connector.spark.source import BatchRange, Offsets, batch_range, forget_unfinished, read_stream
+from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
 from connector.tables import TableDefinition
 
@@ -29,6 +30,10 @@ APPLY_EVERY_S: Final = 10.0
 MIN_APPLY_EVERY_S: Final = 1.0
 
 Say = Callable[[str], None]
+
+
+class _StoppedError(Exception):
+    """A batch began after the stop."""
 
 
 class StreamIngest:
@@ -45,14 +50,17 @@ class StreamIngest:
         reject = stream.unknown_tables is UnknownTables.REJECT
         self._ingest = Ingest(stream, self.changelog, world, known_tables=sources, reject_unknown_tables=reject)
         self._in_flight = threading.Lock()
+        self._stopping = False
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
 
     def start(self, *, once: bool) -> None:
         """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
+        self._stopping, self._failure = False, None
         self._ingest.recover()
-        forget_unfinished(self._spark, self._checkpoint)
         newest = self.changelog.newest()
+        # The changelog knows what was read. A checkpoint without one would have the stream go on behind records that nobody has.
+        forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
         start = {**self._earliest(), **(newest.offsets.end if newest else {})}
         writer = read_stream(self._spark, self._config.kafka, self._stream, start).writeStream.foreachBatch(self._batch)
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{self._stream.trigger_s} seconds"}
@@ -67,9 +75,11 @@ class StreamIngest:
             self._query.awaitTermination()
         except StreamingQueryException as error:
             # The query only knows the text of what was raised in `_batch`; the exception itself says more.
+            if self._stopping and self._failure is None and _StoppedError.__name__ in str(error):
+                return
             if self._failure is not None:
                 raise self._failure from None
-            raise _explained(self._stream.name, str(error)) from error
+            raise _explained(self._stream.name, error) from error
 
     def check(self) -> None:
         """Raise what stopped the query, if something did."""
@@ -80,10 +90,14 @@ class StreamIngest:
         """Let the batch in flight end, then stop. The next start goes on behind it."""
         if self._query is not None:
             with self._in_flight:
-                self._query.stop()
+                self._stopping = True
+            self._query.stop()
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         with self._in_flight:
+            if self._stopping:
+                # Neither done nor acknowledged: it is taken again at the next start.
+                raise _StoppedError
             try:
                 offsets = batch_range(self._spark, self._checkpoint, batch_id, self._stream.topic)
                 progress = self._ingest.batch(rows, offsets)
@@ -133,6 +147,8 @@ class Pipeline:
         finally:
             for ingest in self._streams.values():
                 ingest.stop()
+        for ingest in self._streams.values():
+            ingest.check()
         self._apply_all()
 
     def _apply_all(self) -> None:
@@ -140,19 +156,15 @@ class Pipeline:
             definition = self._definitions[name]
             world = self._worlds[definition.stream]
             changelog = self._streams[definition.stream].changelog
-            applied = apply(table, changelog, definition.source, publish=world.publish, now=world.now)
+            applied = apply(table, changelog, definition.source, publish=world.publish)
             if applied is not None:
                 letters = f", {applied.letters} set aside as table letters" if applied.letters else ""
                 self._say(f"table {name}: {applied.changes} changes of batches to {applied.bookkeeping.to_batch} applied{letters}")
 
 
-def _explained(stream: str, error: str) -> ConnectorError:
-    if "CONCURRENT_STREAM_LOG_UPDATE" in error:
-        return WriterConflictError(
-            f"Another process ingests stream {stream}", "It wrote to the same checkpoint", "Stop one of the two; nothing is lost"
-        )
-    first = next((line for line in error.splitlines() if line.strip()), "no more is known")
-    return ConnectorError(
+def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:
+    first = next((line for line in str(error).splitlines() if line.strip()), "no more is known")
+    return situation(error, f"stream {stream}") or ConnectorError(
         f"The query of stream {stream} stopped", first, "Mend what it names and start again: ingest goes on where it was, nothing is lost"
     )
 

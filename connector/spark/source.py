@@ -66,8 +66,8 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
     return BatchRange({k: start.get(k, 0) for k in end}, end)
 
 
-def forget_unfinished(spark: SparkSession, checkpoint: str) -> None:
-    """Remove a checkpoint whose last batch was not acknowledged.
+def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
+    """Remove a checkpoint whose last batch was not acknowledged; with `even_finished`, any.
 
     The changelog knows better whether that batch is in it; and a one-shot query of Spark 4.1 that repeats a batch fails once
     it has done so.
@@ -80,7 +80,7 @@ def forget_unfinished(spark: SparkSession, checkpoint: str) -> None:
         names = [status.getPath().getName() for status in files.listStatus(part)] if files.exists(part) else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    if files.exists(folder) and newest("offsets") > newest("commits"):
+    if files.exists(folder) and (even_finished or newest("offsets") > newest("commits")):
         files.delete(folder, True)
 
 

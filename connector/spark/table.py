@@ -9,7 +9,8 @@ later successful one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,13 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.errors import TableError, WriterConflictError
 from connector.spark.delta_log import DeltaLog, user_metadata
+from connector.spark.failures import explained
 from connector.spark.registers import Layout
 from connector.tables import BUCKET, NO_IDS, STATE, TableDefinition, assign_ids, check_compatible, from_properties, to_properties
 from connector.values import ColumnType
 
 BUCKETS: Final = 16
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
+MAX_ATTEMPTS: Final = 20
+"""So many attempts a table's commit names before they are swept: each is a comparison for every graveyard entry."""
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_GRAVEYARD_METADATA: Final = user_metadata({"graveyard": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +37,10 @@ class Bookkeeping:
     """What a table says of itself in its newest commit.
 
     `apply` counts applies, `to_batch` is the last ingest batch they cover, of the changelog with the id `changelog_id` (empty
-    before the first apply), `highest_applied` the greatest commit timestamp ever
-    merged. `complete_below` is the low watermark up to which the table is complete (None: not known, so the table is not a
-    consistent cut, TBL-11). `with_rest` says that some row's state has a `rest`. `attempts` names, for the applies after
-    `swept_to` that wrote to the graveyard, the attempt that counts. `letters` counts table letters ever published (TBL-9).
+    before the first apply), `highest_applied` the greatest commit timestamp ever merged. `complete_below` is the low watermark up
+    to which the table is complete (None: not known, so the table is not a consistent cut, TBL-11). `with_rest` says that some
+    row's state has a `rest`. `attempts` names, for the applies after `swept_to` that wrote to the graveyard, the attempt that
+    counts. `buried` says that there is a graveyard. `letters` counts table letters ever published (TBL-9).
     """
 
     apply: int = 0
@@ -47,6 +52,7 @@ class Bookkeeping:
     with_rest: bool = False
     swept_to: int = 0
     attempts: Mapping[int, str] = field(default_factory=dict)
+    buried: bool = False
     letters: int = 0
     attempt: str = ""
 
@@ -76,6 +82,7 @@ class Table:
         self._definition = definition
         self._log = DeltaLog(spark, self._path)
         self._graveyard_log = DeltaLog(spark, self._graveyard_path)
+        self._has_swept = False
         self.layout = self._open()
 
     def bookkeeping(self) -> Bookkeeping:
@@ -98,18 +105,26 @@ class Table:
     def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
         """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`."""
         entries = self._spark.read.format("delta").load(self._graveyard_path)
-        named = " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
-        return entries.where(f"apply <= {bookkeeping.swept_to} OR {named}")
+        return entries.where(f"apply <= {bookkeeping.swept_to} OR {_named(bookkeeping)}")
 
-    def has_graveyard(self) -> bool:
-        return self._graveyard_log.newest() is not None
+    def has_graveyard(self, bookkeeping: Bookkeeping) -> bool:
+        """Whether anything is remembered of rows that are gone. Raises `TableError` if somebody else took or changed it."""
+        commit = self._graveyard_log.newest()
+        if (commit is None and bookkeeping.buried) or (commit is not None and commit.bookkeeping is None):
+            what = f"was changed by somebody else (version {commit.version}, {commit.operation})" if commit else "is gone"
+            raise TableError(
+                f"The graveyard of table {self._definition.name} {what}",
+                "It remembers what was deleted: without it, late changes would bring rows back",
+                f"Put {self._graveyard_path} back as it was, or move the table's folder away: it is made again from the whole changelog",
+            )
+        return commit is not None
 
     def bury(self, gone: DataFrame, *, apply: int, attempt: str) -> None:
         """Add graveyard entries. They do not count before a commit of the table names the attempt."""
         entries = gone.selectExpr(*self.layout.keys, STATE, BUCKET, f"{apply}L AS apply", f"'{attempt}' AS attempt")
-        entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", user_metadata({"graveyard": True})).save(
-            self._graveyard_path
-        )
+        writer = entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", _GRAVEYARD_METADATA)
+        with explained(f"table {self._definition.name}"):
+            writer.save(self._graveyard_path)
 
     def commit(self, rows: DataFrame | None, buckets: Iterable[int], bookkeeping: Bookkeeping) -> None:
         """Replace the rows of `buckets` by `rows` and say `bookkeeping`, in one commit; read back that it was ours.
@@ -124,7 +139,9 @@ class Table:
             writer = rows.selectExpr(*names).write.mode("overwrite").option("replaceWhere", f"{BUCKET} IN ({touched})")
         writer.format("delta").partitionBy(BUCKET).option("txnAppId", f"lowmark/{self._definition.name}").option(
             "txnVersion", str(bookkeeping.apply)
-        ).option("userMetadata", user_metadata(bookkeeping.to_json(self._definition.name))).save(self._path)
+        ).option("userMetadata", user_metadata(bookkeeping.to_json(self._definition.name)))
+        with explained(f"table {self._definition.name}"):
+            writer.save(self._path)
         if self.bookkeeping() != bookkeeping:
             raise WriterConflictError(
                 f"Apply {bookkeeping.apply} of table {self._definition.name} was committed by another process",
@@ -133,14 +150,30 @@ class Table:
             )
 
     def sweep(self, bookkeeping: Bookkeeping) -> Bookkeeping:
-        """Remove graveyard entries that no commit names, up to this apply. Returns the bookkeeping that the next commit says."""
-        if bookkeeping.swept_to < bookkeeping.apply and self.has_graveyard():
-            named = (
-                " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
-            )
-            dead = f"apply > {bookkeeping.swept_to} AND apply <= {bookkeeping.apply} AND NOT ({named})"
-            DeltaTable.forPath(self._spark, self._graveyard_path).delete(dead)
+        """Remove graveyard entries that no commit names, now and then; returns the bookkeeping to go on with (TBL-12).
+
+        At the first apply of a process that may follow a dead one, and when a commit names many attempts. Only entries under
+        numbers that a commit has taken go: another apply may be about to commit under the next one. What a writer adds later
+        under a number taken before is true of the changelog's changes all the same, and changes nothing once they are applied.
+        """
+        due = not self._has_swept or len(bookkeeping.attempts) > MAX_ATTEMPTS
+        self._has_swept = True
+        if not due or bookkeeping.swept_to == bookkeeping.apply:
+            return bookkeeping
+        if self.has_graveyard(bookkeeping):
+            dead = f"apply > {bookkeeping.swept_to} AND apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
+            with explained(f"table {self._definition.name}"), self._saying(_GRAVEYARD_METADATA):
+                DeltaTable.forPath(self._spark, self._graveyard_path).delete(dead)
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
+
+    @contextmanager
+    def _saying(self, metadata: str) -> Iterator[None]:
+        """Delta's builders and deletes take the commit's `userMetadata` from the session only."""
+        self._spark.conf.set(_METADATA_CONF, metadata)
+        try:
+            yield
+        finally:
+            self._spark.conf.unset(_METADATA_CONF)
 
     def _open(self) -> Layout:
         if self._log.newest() is None:
@@ -154,10 +187,10 @@ class Table:
         assert properties is not None
         existing, _ = from_properties(properties["properties"])
         check_compatible(existing, self._definition)
-        if existing.columns != self._definition.columns:
+        if (existing.columns, existing.keep_unmapped) != (self._definition.columns, self._definition.keep_unmapped):
             raise TableError(
-                f"The columns of table {self._definition.name} were added to or removed from since it was made",
-                "This release cannot change the columns of a table with rows",
+                f"The columns of table {self._definition.name}, or its keep_unmapped, were changed since it was made",
+                "This release cannot change which cells a table with rows holds",
                 "Take the change back, or declare a table of another name on the same source: it is filled from the whole changelog",
             )
         return Layout(self._definition, int(properties["properties"][BUCKETS_PROPERTY]))
@@ -176,13 +209,14 @@ class Table:
         }
         for name, text in properties.items():
             builder = builder.property(name, text)
-        conf = self._spark.conf
-        conf.set(_METADATA_CONF, user_metadata(Bookkeeping().to_json(self._definition.name)))
-        try:
+        with explained(f"table {self._definition.name}"), self._saying(user_metadata(Bookkeeping().to_json(self._definition.name))):
             builder.execute()
-        finally:
-            conf.unset(_METADATA_CONF)
         return layout
+
+
+def _named(bookkeeping: Bookkeeping) -> str:
+    """The condition that holds for entries of the attempts that the commit names."""
+    return " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:

@@ -1,0 +1,51 @@
+"""What Spark and Delta raise, as situations that a person can mend. Whatever is none of these is raised as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from delta.exceptions import DeltaConcurrentModificationException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from connector.errors import ConnectorError, StorageError, TopicError, WriterConflictError
+
+_FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
+_LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
+_TWO_WRITERS = ("CONCURRENT_STREAM_LOG_UPDATE", "DELTA_CONCURRENT_TRANSACTION")
+
+
+def situation(error: BaseException, what: str) -> ConnectorError | None:
+    """The error that names `what` ("stream orders") and says what is wrong, or None if it is not known from `error`."""
+    text = str(error)
+    if isinstance(error, DeltaConcurrentModificationException) or any(sign in text for sign in _TWO_WRITERS):
+        return WriterConflictError(
+            f"Another process wrote to {what} at the same time",
+            "Two processes are at work on one warehouse",
+            "Stop one of them; this one has changed nothing",
+        )
+    if any(sign in text for sign in _FULL):
+        return StorageError(
+            f"Nothing more can be written for {what}",
+            "The disk is full",
+            "Make space and start again: it goes on where it was, and nothing is lost",
+        )
+    if any(sign in text for sign in _LOST):
+        return TopicError(
+            f"Records of {what} are gone from Kafka before they were read",
+            "Retention took them, or Kafka partitions vanished",
+            "Find out what is missing, and have the source send it again to a new stream",
+        )
+    return None
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise the `situation` in place of an error that shows one."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if (known := situation(error, what)) is not None:
+            raise known from error
+        raise

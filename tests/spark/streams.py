@@ -1,0 +1,221 @@
+"""A stream without Kafka: records by offset, batches shaped like those of Spark's Kafka source, and letters as they were published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from connector import codec
+from connector.config import StreamConfig
+from connector.deadletter import DeadLetter
+from connector.merge import join, lift, visible
+from connector.model import DataChange, Record, kafka_key
+from connector.ordering import OrderBy, OrderPosition
+from connector.spark.apply import Applied, apply
+from connector.spark.changelog import Changelog
+from connector.spark.ingest import Ingest, World
+from connector.spark.progress import Progress
+from connector.spark.source import BatchRange
+from connector.spark.table import Table
+from connector.tables import BOOKKEEPING, Column, Key, KeyPart, TableDefinition, Versions, read_change, row_of
+from connector.values import ColumnType
+from tests.changes import change, put
+
+ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+    headers array<struct<key: string, value: binary>>"""
+ARRIVAL = datetime(2024, 4, 30, 12, tzinfo=UTC)
+HEADERS = [("trace", b"\x00\xff"), ("empty", None)]
+
+KEY = Key((KeyPart("id", ColumnType.STRING),))
+COLUMNS = (Column("name", "f", b"name", ColumnType.STRING), Column("amount", "f", b"amount", ColumnType.INT64))
+STREAM = StreamConfig(name="s", topic="orders")
+
+
+class CrashError(Exception):
+    """The process is gone, as far as the step that raises it can tell."""
+
+
+def crash_at(step: str) -> Callable[[str], None]:
+    def on_step(reached: str) -> None:
+        if reached == step:
+            raise CrashError(step)
+
+    return on_step
+
+
+def definition(name: str = "accounts", **others: Any) -> TableDefinition:
+    return TableDefinition(**{"name": name, "stream": "s", "source": "t", "key": KEY, "columns": COLUMNS, **others})
+
+
+def account(row: str, at: int, **cells: str) -> DataChange:
+    """A change of table t at `at`: the cells it sets in family f."""
+    return change(*(put(value, qualifier=name.encode()) for name, value in cells.items()), at=at, row_key=row.encode())
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The topic, as Kafka would describe it."""
+
+    topic_id: str
+    kafka_partitions: int
+
+
+@dataclass
+class Topic:
+    """Records by Kafka partition; `raw` takes any bytes. `None` in their place is an offset that no reader sees (a marker)."""
+
+    records: list[list[tuple[bytes | None, bytes | None] | None]] = field(default_factory=lambda: [[], []])
+    topic_id: str = "id-1"
+    read: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(self.topic_id, len(self.records))
+
+    def send(self, *records: Record, schema_id: int | None = None) -> None:
+        for record in records:
+            value = codec.frame(codec.encode(record, len(self.records)), schema_id)
+            self.raw((kafka_key(record), value), at=sum(kafka_key(record)) % len(self.records))
+
+    def raw(self, *records: tuple[bytes | None, bytes | None] | None, at: int = 0) -> None:
+        self.records[at].extend(records)
+
+    def rest(self) -> BatchRange:
+        """From where reading stands to the end."""
+        end = {number: len(records) for number, records in enumerate(self.records)}
+        return BatchRange({number: self.read.get(number, 0) for number in end}, end)
+
+    def rows(self, spark: SparkSession, offsets: BatchRange) -> DataFrame:
+        rows = [
+            (*record, STREAM.topic, number, offset, ARRIVAL + timedelta(seconds=offset), 1, HEADERS)
+            for number, end in offsets.end.items()
+            for offset in range(offsets.start.get(number, 0), end)
+            if (record := self.records[number][offset]) is not None
+        ]
+        return spark.createDataFrame(rows, ROWS)
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """All that a reader can see."""
+        return [(number, offset) for number, records in enumerate(self.records) for offset, record in enumerate(records) if record]
+
+
+@dataclass
+class Stream:
+    """One stream in a warehouse of its own. Each `process` is a new `Ingest`, as after a restart: it remembers nothing."""
+
+    spark: SparkSession
+    folder: Path
+    config: StreamConfig = STREAM
+    known_tables: frozenset[str] = frozenset({"t"})
+    reject_unknown_tables: bool = False
+    schema_by_id: Callable[[int], str | None] | None = None
+    letters: list[DeadLetter] = field(default_factory=list)
+    topic: Topic = field(default_factory=Topic)
+    clock: int = 1_714_475_984_000_000
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/streams/{self.config.name}/changelog"
+
+    def changelog(self) -> Changelog:
+        return Changelog(self.spark, self.path, self.config.name)
+
+    def publish(self, letters: Iterable[DeadLetter]) -> int:
+        before = len(self.letters)
+        self.letters.extend(letters)
+        return len(self.letters) - before
+
+    def now(self) -> int:
+        self.clock += 1_000_000
+        return self.clock
+
+    def process(self, on_step: Callable[[str], None] = lambda step: None) -> Ingest:
+        world = World(topic=lambda: self.topic.facts, publish=self.publish, now=self.now, schema_by_id=self.schema_by_id)
+        return Ingest(
+            self.config,
+            self.changelog(),
+            world,
+            known_tables=self.known_tables,
+            reject_unknown_tables=self.reject_unknown_tables,
+            on_step=on_step,
+        )
+
+    def ingest(self, process: Ingest | None = None, offsets: BatchRange | None = None) -> Progress:
+        """Take what is new in the topic as one batch."""
+        offsets = offsets or self.topic.rest()
+        progress = (process or self.process()).batch(self.topic.rows(self.spark, offsets), offsets)
+        self.topic.read = dict(offsets.end)
+        return progress
+
+    def table(self, wanted: TableDefinition | None = None) -> Table:
+        wanted = wanted or definition()
+        return Table(self.spark, f"{self.folder}/tables/{wanted.name}", wanted)
+
+    def apply(self, table: Table, on_step: Callable[[str], None] = lambda step: None) -> Applied | None:
+        source = table.layout.definition.source
+        return apply(table, self.changelog(), source, publish=self.publish, on_step=on_step)
+
+    def logged_offsets(self) -> list[tuple[int, int]]:
+        return sorted(
+            (row["kafka_partition"], row["offset"]) for row in self.changelog().rows().select("kafka_partition", "offset").collect()
+        )
+
+    def one_letter_each(self) -> dict[str, DeadLetter]:
+        """The letters by id. Two under one id must be the same, to the last byte."""
+        by_id: dict[str, DeadLetter] = {}
+        for letter in self.letters:
+            assert by_id.setdefault(letter.id, letter) == letter
+        return by_id
+
+    def truth(self, wanted: TableDefinition | None = None) -> dict[object, dict[str, object]]:
+        """The table that `connector.merge` makes of everything in the topic, by key."""
+        wanted = wanted or definition()
+        batches = {
+            (row[0], row[1]): row[2] for row in self.changelog().rows().selectExpr("kafka_partition", "offset", "ingest_batch").collect()
+        }
+        states: dict[bytes, list[Any]] = {}
+        for number, offset in self.topic.offsets():
+            record = self.topic.records[number][offset]
+            assert record is not None
+            decoded = codec.decode(record[1], codec.Schemas())
+            found = decoded.record if isinstance(decoded, codec.ChangeRecord) else None
+            if isinstance(found, DataChange) and found.table == wanted.source and read_change(wanted, found) is None:
+                position = OrderPosition(batches[number, offset], number, offset, 0)
+                states.setdefault(found.row_key, []).append(lift(found, position, OrderBy.COMMIT, Versions.LATEST))
+        rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())
+        return {row[wanted.key.parts[0].name]: row for row in rows if row is not None}
+
+
+def shown(table: Table) -> dict[object, dict[str, object]]:
+    """The rows of a table by key, in the form of `row_of`."""
+    first = table.layout.definition.key.parts[0].name
+    rows = [{name: plain(value) for name, value in row.asDict().items()} for row in table.rows().drop(*BOOKKEEPING).collect()]
+    for row in rows:
+        row["_unmapped"] = {name: plain(value) for name, value in (row["_unmapped"] or {}).items()}
+    assert len({row[first] for row in rows}) == len(rows), "a key stands twice"
+    return {row[first]: row for row in rows}
+
+
+def plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def versions(spark: SparkSession, path: str) -> int:
+    """How many commits the Delta table has."""
+    found = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").selectExpr("max(version)").first()
+    assert found is not None
+    return int(found[0])
+
+
+def copied(stream: Stream, folder: Path) -> Stream:
+    """The same stream in another place, with the same topic and letters: what becomes of the one leaves the other as it is."""
+    copytree(stream.folder, folder)
+    topic = replace(stream.topic, records=[list(records) for records in stream.topic.records], read=dict(stream.topic.read))
+    return replace(stream, folder=folder, letters=list(stream.letters), topic=topic)
