@@ -14,6 +14,7 @@ attributes where a program might want them.
     ├── JarError             Java is missing, or a pinned jar cannot be fetched or is not what the lock says (OPS-2)
     ├── RegistryError        the schema registry cannot be reached, or refuses
     ├── TableError           a Delta table at our path is not ours, or not of the declared shape (TBL-8)
+    ├── StorageError         a disk refused a write: it is full
     ├── WriterConflictError  somebody else writes where only one may write, or an old state was restored (TBL-5, TBL-14)
     └── StreamHaltedError    too much of a batch was rejected; the operator decides (DLQ-5)
 """

@@ -224,9 +224,10 @@ class ChangeConsumer:
             begin = topics.end_offsets(self._kafka, self._facts)
         else:
             begin = topics.offsets_at(self._kafka, self._facts, self._start)
+        last = topics.end_offsets(self._kafka, self._facts) if stored else {}
         for number in numbers:
-            if stored.get(number, first[number]) < first[number]:
-                raise self._gone(number, stored[number], first[number])
+            if number in stored and not first[number] <= stored[number] <= last[number]:
+                raise self._gone(number, stored[number], first[number], last[number])
         return {number: stored.get(number, begin[number]) for number in numbers}
 
     def _place(self, number: int) -> TopicPartition:
@@ -238,11 +239,18 @@ class ChangeConsumer:
             self._open.update(number for number, offset in places.items() if offset < self._ends.get(number, 0))
             self.finished = not self._open
 
-    def _gone(self, number: int, wanted: int, first: int) -> TopicError:
+    def _gone(self, number: int, wanted: int, first: int, last: int) -> TopicError:
+        remedy = "Fetch the missing changes from the source (a backfill), then start anew from the beginning"
+        if wanted > last:
+            return TopicError(
+                f"{self._facts.topic} ends before the place to go on: Kafka partition {number} at offset {last}, the place is {wanted}",
+                "the brokers lost records that were read before (an unclean leader election), or the place was kept wrongly",
+                remedy,
+            )
         return TopicError(
             f"Records of {self._facts.topic} were deleted before they were read: Kafka partition {number}, offsets {wanted} to {first - 1}",
             "retention, or somebody, deleted them while this reader was away",
-            "Fetch the missing changes from the source (a backfill), then start anew from the beginning",
+            remedy,
         )
 
     # Group membership. These run inside poll, where an exception would be lost: it waits in _trouble.
@@ -324,7 +332,8 @@ class ChangeConsumer:
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and number in self._next:
             self._look_again()
-            raise self._gone(number, self._next[number], topics.beginning_offsets(self._kafka, self._facts)[number])
+            first, last = (ask(self._kafka, self._facts)[number] for ask in (topics.beginning_offsets, topics.end_offsets))
+            raise self._gone(number, self._next[number], first, last)
         if code in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_TOPIC,

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -115,7 +116,7 @@ class Ingest:
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         try:
             self._append(rows, batch)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             if UNSEEN_SCHEMA not in str(error):
                 raise
             self._learn_schemas(rows)

@@ -50,17 +50,10 @@ def _letter(row: Row, explain: Explain) -> DeadLetter:
         attempt=0,
         first_failed_at=row["ingest_time"],
         record_timestamp=row["record_timestamp"],
-        schema_id=schema_id(value),
+        schema_id=codec.schema_id(value),
         ingest_batch=row["ingest_batch"],
         order_position=f"{row['ingest_batch']}/{position.kafka_partition}/{position.offset}/0",
     )
-
-
-def schema_id(value: bytes | None) -> str | None:
-    """The writer schema as the framing names it: the registry's id, or the fingerprint in hexadecimal; None without a framing."""
-    if value is not None and value[:1] == b"\x00" and len(value) >= 5:
-        return str(int.from_bytes(value[1:5], "big"))
-    return value[2:10].hex() if value is not None and value[:2] == b"\xc3\x01" and len(value) >= 10 else None
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -106,7 +99,7 @@ def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
         attempt=order["attempt"],
         first_failed_at=row["ingest_time"],
         record_timestamp=row["record_timestamp"],
-        schema_id=schema_id(value),
+        schema_id=codec.schema_id(value),
         ingest_batch=row["ingest_batch"],
         order_position=f"{order['ingest_batch']}/{order['kafka_partition']}/{order['offset']}/{order['attempt']}",
         table=definition.name,

@@ -319,10 +319,19 @@ def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(admin: Admin
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
         fill(kafka, topic, 30)
         received = list(islice(consumer, 30))
+        stored = tuple(position for position in consumer.positions if position.kafka_partition == 0)
     assert all(isinstance(r.record, DataChange) for r in received)
     assert {r.position.kafka_partition for r in received} == {0, 1, 2}
-    with ChangeConsumer(kafka, topic, start=(Position(topic, received[0].position.topic_id, 0, 10**9),), bounded=True) as consumer:
+    with ChangeConsumer(kafka, topic, start=stored, bounded=True) as consumer:
         assert {r.position.kafka_partition for r in consumer} == {1, 2}
+
+
+def test_a_position_beyond_the_end_is_an_error(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """nothing_lost: the brokers have lost what was read, or the position is wrong; waiting for it would skip what comes."""
+    facts = new_topic(kafka_partitions=1)
+    fill(kafka, facts.topic, 3)
+    with pytest.raises(TopicError, match=r"ends before the place to go on: Kafka partition 0 at offset 3, the place is 9"):
+        ChangeConsumer(kafka, facts.topic, start=(Position(facts.topic, facts.topic_id, 0, 8),))
 
 
 def test_a_topic_of_many_records_is_read_completely(kafka: KafkaConfig, new_topic: NewTopic) -> None:
