@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 
 from connector import jars
 from connector.spark.session import start_session
+from tests.broker import admin, broker, kafka, new_topic
+
+__all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
 
 
 @pytest.fixture(scope="session")

@@ -197,8 +197,9 @@ def shown(table: Table) -> dict[object, dict[str, object]]:
     """The rows of a table by key, in the form of `row_of`."""
     first = table.layout.definition.key.parts[0].name
     rows = [{name: plain(value) for name, value in row.asDict().items()} for row in table.rows().drop(*BOOKKEEPING).collect()]
-    for row in rows:
-        row["_unmapped"] = {name: plain(value) for name, value in (row["_unmapped"] or {}).items()}
+    if table.layout.definition.keep_unmapped:
+        for row in rows:
+            row["_unmapped"] = {name: plain(value) for name, value in (row["_unmapped"] or {}).items()}
     assert len({row[first] for row in rows}) == len(rows), "a key stands twice"
     return {row[first]: row for row in rows}
 

@@ -1,0 +1,137 @@
+"""A stream on the real broker, with the pipeline as `connector run` builds it, and what a reader of its topic can see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from connector import codec
+from connector.cli import run
+from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.kafka import topics
+from connector.kafka.dead_letter_topic import read_letters
+from connector.merge import join, lift, visible
+from connector.model import DataChange, kafka_key
+from connector.ordering import OrderBy, OrderPosition
+from connector.spark import Pipeline, read_table
+from connector.spark.changelog import Changelog
+from connector.tables import TableDefinition, Versions, read_change, row_of
+from tests.spark.streams import definition, plain
+
+
+@dataclass
+class Live:
+    """One stream "s" on a topic of its own, and the table "accounts"."""
+
+    spark: SparkSession
+    kafka: KafkaConfig
+    topic: str
+    warehouse: Path
+    stack: ExitStack
+    published: list[DataChange] = field(default_factory=list)
+
+    @property
+    def stream(self) -> StreamConfig:
+        return StreamConfig(name="s", topic=self.topic, trigger_s=0.2)
+
+    @property
+    def config(self) -> ConnectorConfig:
+        tables = {"accounts": definition(max_staleness_s=2)}
+        return ConnectorConfig(str(self.warehouse), self.kafka, streams={"s": self.stream}, tables=tables)
+
+    def pipeline(self) -> Pipeline:
+        """A new one, as after a restart."""
+        worlds = {"s": run._world(self.config, self.stream, self.stack)}
+        return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)})
+
+    def publish(self, *changes: DataChange, at: int | None = None) -> None:
+        """To the Kafka partition of the key, or to the one given."""
+        count = topics.describe(self.kafka, self.topic).kafka_partitions
+        number = {change: sum(change.row_key) % count if at is None else at for change in changes}
+        self.send((number[c], kafka_key(c), codec.frame(codec.encode(c, count), None)) for c in changes)
+        self.published.extend(changes)
+
+    def send(self, records: Iterable[tuple[int, bytes, bytes]]) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        for number, key, value in records:
+            producer.produce(self.topic, value, key, number)
+        assert producer.flush(30) == 0
+
+    def abort(self, *changes: DataChange) -> None:
+        """Publish in a transaction that is given up: records with offsets that no reader of committed ones sees."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "transactional.id": f"{self.topic}-test"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for change in changes:
+            producer.produce(self.topic, codec.frame(codec.encode(change, 1), None), kafka_key(change), 0)
+        producer.flush(30)
+        producer.abort_transaction(30)
+
+    def changelog(self) -> Changelog:
+        return Changelog(self.spark, f"{self.warehouse}/streams/s/changelog", "s")
+
+    def logged_offsets(self) -> list[tuple[int, int]]:
+        return sorted(
+            (row["kafka_partition"], row["offset"]) for row in self.changelog().rows().select("kafka_partition", "offset").collect()
+        )
+
+    def offsets(self) -> list[tuple[int, int]]:
+        return offsets(self.kafka, self.topic)
+
+    def letters(self) -> list[str]:
+        """The ids of the letters, each once."""
+        return [letter.id for letter, _ in read_letters(self.kafka, self.topic)]
+
+    def table(self) -> dict[object, dict[str, object]]:
+        rows = [row.asDict() for row in read_table(self.spark, str(self.warehouse), "accounts").collect()]
+        by_key = {row["id"]: {name: plain(value) for name, value in row.items()} | {"_unmapped": row["_unmapped"] or {}} for row in rows}
+        assert len(by_key) == len(rows), "a key stands twice"
+        return by_key
+
+    def truth(self) -> dict[object, dict[str, object]]:
+        return {row["id"]: row for row in truth(definition(), self.published)}
+
+
+def records(kafka: KafkaConfig, topic: str) -> Iterator[tuple[int, int, Message]]:
+    """Kafka partition, offset and message of every record that a reader of committed transactions can see now."""
+    facts = topics.describe(kafka, topic)
+    left = {number for number, end in topics.end_offsets(kafka, facts).items() if end > 0}
+    settings = {"group.id": "test", "isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
+    consumer.assign([TopicPartition(topic, number, 0) for number in left])
+    deadline = time.monotonic() + 60
+    while left:
+        assert time.monotonic() < deadline
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        number, offset = message.partition(), message.offset()
+        assert number is not None
+        assert offset is not None
+        if message.error():
+            left.discard(number)
+        else:
+            yield number, offset, message
+    consumer.close()
+
+
+def offsets(kafka: KafkaConfig, topic: str) -> list[tuple[int, int]]:
+    """Kafka partition and offset of every such record."""
+    return sorted((number, offset) for number, offset, _ in records(kafka, topic))
+
+
+def truth(wanted: TableDefinition, changes: Iterable[DataChange]) -> list[dict[str, object]]:
+    """The rows that `connector.merge` makes of changes that differ in rank, so that their order of arrival does not matter."""
+    states: dict[bytes, list[object]] = {}
+    for number, change in enumerate(change for change in changes if read_change(wanted, change) is None):
+        state = lift(change, OrderPosition(1, 0, number, 0), OrderBy.COMMIT, Versions.LATEST)
+        states.setdefault(change.row_key, []).append(state)
+    rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())  # type: ignore[arg-type]
+    return [row for row in rows if row is not None]

@@ -1,0 +1,135 @@
+"""Apply is killed between any two of its steps, and run again; what is remembered of deleted rows survives, and no more than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.deadletter import Reason
+from connector.model import DataChange, DeleteFamily
+from connector.spark import table as table_module
+from connector.spark.table import Table
+from connector.tables import Column, Key, KeyPart, TableDefinition
+from connector.values import ColumnType
+from tests.changes import change
+from tests.property.histories import history
+from tests.spark.streams import CrashError, Stream, account, copied, crash_at, definition, shown
+
+STEPS = ("letters published", "graveyard written", "table committed")
+
+
+def delete(row: str, at: int) -> DataChange:
+    return change(DeleteFamily("f"), at=at, row_key=row.encode())
+
+
+def graveyard(spark: SparkSession, stream: Stream, name: str = "accounts") -> set[tuple[str, int]]:
+    """Row and apply number of every entry, whether it counts or not."""
+    rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/graveyard").select("id", "apply").collect()
+    return {(row["id"], row["apply"]) for row in rows}
+
+
+def nasty(name: str, *, keep_unmapped: bool) -> TableDefinition:
+    """For generated histories: bytes, some of them in columns."""
+    columns = (Column("c0", "f", b"", ColumnType.BYTES), Column("c1", "f", b"q", ColumnType.BYTES))
+    return definition(name, key=Key((KeyPart("id", ColumnType.BYTES),)), columns=columns, keep_unmapped=keep_unmapped)
+
+
+def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """TBL-10, TBL-12, MRG-1 to MRG-9: nothing_invented, deletes_stay_deleted: generated histories, in batches, each apply killed first."""
+    rng, stream = Random(seed), Stream(spark, tmp_path)
+    wanted = [nasty("all", keep_unmapped=True), nasty("mapped", keep_unmapped=False)]
+    deliveries = [d for n in range(150) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    rng.shuffle(deliveries)
+    for part in range(3):
+        stream.topic.send(*(delivery.change for delivery in deliveries[part::3]))
+        stream.ingest()
+        for each in wanted:
+            with pytest.raises(CrashError):
+                stream.apply(stream.table(each), crash_at(rng.choice(STEPS)))
+            stream.apply(stream.table(each))
+    for each in wanted:
+        got, want = shown(stream.table(each)), stream.truth(each)
+        assert got == want
+
+
+@pytest.fixture(scope="module")
+def deleted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    """Batch 1, applied: rows a, b and c. Batch 2, not yet: a and b are deleted, and a change of c does not fit. Batch 3 is to come."""
+    stream = Stream(spark, tmp_path_factory.mktemp("deleted"))
+    stream.topic.send(*(account(row, at, name="first", amount="1") for at, row in enumerate("abc", start=10)))
+    stream.ingest()
+    stream.apply(stream.table())
+    stream.topic.send(delete("a", 20), delete("b", 21), account("c", 22, amount="much"))
+    stream.ingest()
+    return stream
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(spark: SparkSession, tmp_path: Path, deleted: Stream, step: str) -> None:
+    """TBL-2, TBL-9, TBL-12, TBL-14: the same table, the same letters; a late older change finds what was remembered."""
+    stream = copied(deleted, tmp_path / "copy")
+    with pytest.raises(CrashError):
+        stream.apply(stream.table(), crash_at(step))
+    rows_before = shown(stream.table())
+    again = stream.apply(stream.table())
+    assert (again is None) == (step == "table committed")
+    assert set(rows_before) == ({"c"} if step == "table committed" else {"a", "b", "c"})
+
+    stream.topic.send(account("a", 15, name="late"), account("b", 30, name="new"))
+    stream.ingest()
+    table = stream.table()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
+    assert set(shown(table)) == {"b", "c"}
+    assert {letter.reason for letter in stream.one_letter_each().values()} == {Reason.UNREADABLE_VALUE}
+    assert len(stream.one_letter_each()) == 1
+    assert (table.bookkeeping().apply, table.bookkeeping().letters) == (3, 1)
+
+
+def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: SparkSession, tmp_path: Path, deleted: Stream) -> None:
+    """TBL-12: nothing_invented: an entry counts once a commit names its attempt; others go once their number is taken, not before."""
+    stream = copied(deleted, tmp_path / "copy")
+    stream.apply(stream.table())
+    table = stream.table()
+    before = table.bookkeeping()
+    invented = spark.read.format("delta").load(f"{stream.folder}/tables/accounts/graveyard").selectExpr("'c' AS id", "_state", "_bucket")
+    for apply in (before.apply, before.apply + 1):
+        table.bury(invented, apply=apply, attempt="dead")
+    assert {("c", before.apply), ("c", before.apply + 1)} <= graveyard(spark, stream)
+
+    stream.topic.send(account("c", 12, name="same time"))
+    stream.ingest()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
+    assert "c" in shown(table)
+    assert {("c", before.apply + 1)} == {entry for entry in graveyard(spark, stream) if entry[0] == "c"}
+    assert table.bookkeeping().swept_to == before.apply
+
+    stream.topic.send(account("a", 16, name="late"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(table) == stream.truth()
+    assert {row for row, _ in graveyard(spark, stream)} == {"a", "b"}
+
+
+def test_a_commit_names_a_bounded_number_of_attempts(
+    spark: SparkSession, tmp_path: Path, deleted: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-12: deletes_stay_deleted: attempts are swept when there are many of them; what they remembered counts on."""
+    monkeypatch.setattr(table_module, "MAX_ATTEMPTS", 1)
+    stream = copied(deleted, tmp_path / "copy")
+    table: Table = stream.table()
+    stream.apply(table)
+    for at in (40, 41, 42):
+        stream.topic.send(account("d", at - 30, name="late"), delete("d", at))
+        stream.ingest()
+        stream.apply(table)
+        assert len(table.bookkeeping().attempts) <= 2
+    stream.topic.send(account("a", 17, name="late"), account("d", 17, name="late"))
+    stream.ingest()
+    stream.apply(table)
+    assert table.bookkeeping().swept_to > 0
+    assert set(shown(table)) == set(stream.truth()) == {"c"}

@@ -1,0 +1,216 @@
+"""The pipeline on a real broker and real streaming: what Kafka, the disk and the operator may do to it between and during runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.cimpl import NewTopic as KafkaTopic
+from pyspark.sql import SparkSession
+
+from connector import cli
+from connector.config import KafkaConfig
+from connector.errors import StorageError, TopicError
+from connector.spark.pipeline import StreamIngest
+from tests.broker import NewTopic
+from tests.spark.live import Live
+from tests.spark.streams import account, versions
+
+
+@pytest.fixture
+def live(spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path) -> Iterator[Live]:
+    with ExitStack() as stack:
+        yield Live(spark, kafka, new_topic(kafka_partitions=2).topic, tmp_path / "warehouse", stack)
+
+
+def check(live: Live) -> None:
+    assert live.logged_offsets() == live.offsets()
+    assert live.table() == live.truth()
+
+
+def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
+    """TBL-1, TBL-5: run twice, nothing new makes no commit; a lost checkpoint is nothing, ingest goes on from the changelog."""
+    live.publish(account("a", 1, name="Ada", amount="1"), account("b", 2, name="Bob"))
+    live.send([(0, b"x", b"rubbish")])
+    live.pipeline().run_once()
+    check(live)
+    path, table = f"{live.warehouse}/streams/s/changelog", f"{live.warehouse}/tables/accounts/data"
+    before = versions(live.spark, path), versions(live.spark, table)
+
+    live.pipeline().run_once()
+    assert (versions(live.spark, path), versions(live.spark, table)) == before
+
+    shutil.rmtree(live.warehouse / "streams" / "s" / "checkpoint")
+    live.publish(account("a", 3, amount="2"))
+    pipeline = live.pipeline()
+    pipeline.run_once()
+    check(live)
+    assert len(live.letters()) == 1
+
+    # A checkpoint alone is worth nothing either: without a changelog everything is read again.
+    shutil.rmtree(live.warehouse / "streams" / "s" / "changelog")
+    shutil.rmtree(live.warehouse / "tables")
+    live.pipeline().run_once()
+    check(live)
+
+
+def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_partitions(live: Live, admin: AdminClient) -> None:
+    """TBL-1, TBL-5: offsets of aborted records and of markers are read past; a Kafka partition that was added is read from its start."""
+    live.publish(account("a", 1, name="Ada"))
+    live.abort(account("a", 9, name="Eve"), account("e", 9, name="Eve"))
+    live.pipeline().run_once()
+    check(live)
+    admin.create_partitions([NewPartitions(live.topic, 3)])[live.topic].result(30)
+    live.publish(account("c", 2, name="Cid"), at=2)
+    live.publish(account("a", 3, amount="7"))
+    live.pipeline().run_once()
+    check(live)
+    assert live.changelog().progress().ingest_batch == 2
+
+
+def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
+    """OPS-4, TBL-2: data keeps arriving, the stop waits for the batch in flight and applies what was ingested; the next run goes on."""
+    stop = threading.Event()
+
+    def publish() -> None:
+        for at in range(1, 1000):
+            live.publish(account(f"r{at % 7}", at, name=f"n{at}", amount=str(at)))
+            newest = live.changelog().newest()
+            if newest is not None and newest.ingest_batch >= 2:
+                break
+            time.sleep(0.05)
+        stop.set()
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        live.pipeline().run(stop)
+    finally:
+        publisher.join()
+    logged, visible = live.logged_offsets(), live.offsets()
+    assert set(logged) <= set(visible)
+    assert len(logged) == len(set(logged)) > 0
+    live.pipeline().run_once()
+    check(live)
+
+
+def test_a_batch_that_begins_after_the_stop_is_taken_at_the_next_start(live: Live) -> None:
+    """OPS-4: it is neither done nor acknowledged, and the stop does not wait for it."""
+    live.publish(account("a", 1, name="Ada"))
+    pipeline = live.pipeline()
+    ingest: StreamIngest = pipeline._streams["s"]
+    ingest.start(once=False)
+    ingest._stopping = True
+    assert ingest._query is not None
+    deadline = time.monotonic() + 60
+    while ingest._query.isActive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ingest.stop()
+    ingest.check()
+    assert live.changelog().newest() is None
+    pipeline.run_once()
+    check(live)
+
+
+def test_a_topic_that_was_created_again_stops_the_pipeline(live: Live, admin: AdminClient) -> None:
+    """REC-4: also when the new topic has grown past what was read of the old one; the table is left as it was."""
+    live.publish(account("a", 1, name="Ada"))
+    live.pipeline().run_once()
+    before = live.table()
+    admin.delete_topics([live.topic])[live.topic].result(30)
+    deadline = time.monotonic() + 30
+    while live.topic in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
+        time.sleep(0.05)
+    admin.create_topics([KafkaTopic(live.topic, num_partitions=2)])[live.topic].result(30)
+    live.publish(*(account(row, at, name="new") for at, row in enumerate("abcdef", start=5)))
+    with pytest.raises(TopicError, match="created again"):
+        live.pipeline().run(threading.Event())
+    with pytest.raises(TopicError, match="created again"):
+        live.pipeline().run_once()
+    assert live.table() == before
+
+
+def test_records_that_retention_took_are_an_error(live: Live, admin: AdminClient) -> None:
+    """TBL-1: nothing_lost: never a silent gap."""
+    live.publish(account("a", 1, name="Ada"), at=0)
+    live.pipeline().run_once()
+    live.publish(*(account("a", at, name="Ada") for at in (2, 3)), at=0)
+    admin.delete_records([TopicPartition(live.topic, 0, 2)])[TopicPartition(live.topic, 0, 2)].result(30)
+    with pytest.raises(TopicError, match="gone from Kafka"):
+        live.pipeline().run_once()
+    assert live.logged_offsets() == [(0, 0)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("no small file system can be mounted without the rights of root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_nothing_lost_when_the_disk_is_full(live: Live, small_disk: Path) -> None:
+    """TBL-2, TBL-5: resumable: a clear error, and everything is there once there is space again."""
+    live.warehouse = small_disk / "warehouse"
+    live.publish(account("a", 1, name="Ada"))
+    live.pipeline().run_once()
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space"), ballast.open("wb") as file:
+        while True:
+            file.write(os.urandom(4096))
+            file.flush()
+    live.publish(*(account(row, 2, name=row * 2000) for row in "abcdefgh"))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="disk is full"):
+            live.pipeline().run_once()
+    ballast.unlink()
+    live.pipeline().run_once()
+    check(live)
+
+
+def connector_run(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `connector run --once` says when it refuses to start."""
+    began = time.monotonic()
+    assert cli.invoke(["--config", str(file), "run", "--once"]) == 1
+    assert time.monotonic() - began < 15
+    return capsys.readouterr().err
+
+
+def write_config(folder: Path, servers: str, topic: str, more: str = "") -> Path:
+    file = folder / "connector.toml"
+    file.write_text(f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{servers}"\n[streams.s]\ntopic = "{topic}"\n{more}')
+    return file
+
+
+def test_a_compacted_topic_is_refused(
+    kafka: KafkaConfig, new_topic: NewTopic, admin: AdminClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """REC-2: compaction would lose partial updates; nothing is started."""
+    topic = f"{new_topic().topic}.dead-letters.ledger"
+    said = connector_run(write_config(tmp_path, kafka.bootstrap_servers, topic), capsys)
+    assert "is compacted" in said
+    assert not (tmp_path / "wh").exists()
+
+
+def test_what_cannot_be_started_says_why(kafka: KafkaConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-1, OPS-10: an unreachable broker, a topic that is missing, a misspelt setting."""
+    said = connector_run(write_config(tmp_path, "127.0.0.1:1", "t"), capsys)
+    assert "No Kafka broker answers at 127.0.0.1:1" in said
+    assert "There is no topic nowhere" in connector_run(write_config(tmp_path, kafka.bootstrap_servers, "nowhere"), capsys)
+    said = connector_run(write_config(tmp_path, kafka.bootstrap_servers, "t", "halt_on_frist = true\n"), capsys)
+    assert "halt_on_frist" in said
+    assert "halt_on_first" in said
