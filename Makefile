@@ -8,10 +8,10 @@ STAMP := $(VENV)/.from-lock
 SOURCES := connector tests $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-unit lint types contracts format bench lock clean
+.PHONY: help setup demo test check test-unit test-faults lint types contracts format bench lock clean
 
 help: ## Show this
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install everything into .venv, exactly as locked; nothing to do when it is up to date
 
@@ -39,6 +39,9 @@ check: test ## The same, under the name that some expect
 test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less than a minute
 	$(BIN)/python -m pytest tests/unit tests/property tests/golden tests/architecture
 
+test-faults: $(STAMP) ## The pipeline killed KILLS times at random instants (20), from SEED (a new one)
+	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
+
 lint: $(STAMP) ## Style, and what a linter can find
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "not formatted: run make format" >&2; exit 1; }
@@ -53,7 +56,7 @@ format: $(STAMP) ## Format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: $(STAMP) ## Measure, beside what others reach on the same work
+bench: $(STAMP) ## Measure, beside what others reach on the same work (about an hour)
 	$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock

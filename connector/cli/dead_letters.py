@@ -84,7 +84,7 @@ def _print_groups(groups: dict[tuple[str, str], _Group]) -> None:
 @click.argument("letter_id", metavar="ID")
 @_stream
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, key, value and headers included.")
-@click.option("--all", "everything", is_flag=True, help="The whole value in hex, however long.")
+@click.option("--all", "everything", is_flag=True, help="The whole value, however long.")
 @click.pass_context
 def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool) -> None:
     """Explain one dead letter: where it came from, what is wrong with it, what can be done, and what it says."""

@@ -15,6 +15,9 @@ from connector.json_view import view_of_bytes, view_of_time
 
 HEX_BYTES_A_LINE: Final = 16
 HEX_BYTES_SHOWN: Final = 512
+LINES_SHOWN: Final = 200
+CHARACTERS_SHOWN: Final = 200
+"""Of a line of what a value says."""
 _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
 _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 _TIMES: Final = frozenset(
@@ -82,13 +85,19 @@ def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> Non
         return
     shown = value if everything else value[:HEX_BYTES_SHOWN]
     decoded = decoded_lines(value, schemas)
+    lines = decoded if everything else _cut(decoded)
     title = f"value, {counted(len(value), 'byte')}"
     failed_at = _FAILED_AT.match(decoded[-1])
     out(f"{title:<{_HEX_WIDTH}}  what it says")
-    for left, right in zip_longest(hex_lines(shown, int(failed_at[1]) if failed_at else None), decoded, fillvalue=""):
+    for left, right in zip_longest(hex_lines(shown, int(failed_at[1]) if failed_at else None), lines, fillvalue=""):
         out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
     if len(shown) < len(value):
         out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
+
+
+def _cut(lines: list[str]) -> list[str]:
+    cut = [line if len(line) <= CHARACTERS_SHOWN else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)" for line in lines]
+    return cut if len(cut) <= LINES_SHOWN else [*cut[:LINES_SHOWN], f"… {len(cut) - LINES_SHOWN:,} more lines; --all shows them"]
 
 
 def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:

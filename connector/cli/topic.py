@@ -26,7 +26,7 @@ def command() -> None:
 @click.option("--replication-factor", type=click.IntRange(1), help="How many brokers keep each record; the cluster's default if not given.")
 @click.pass_context
 def create(ctx: click.Context, stream: str | None, kafka_partitions: int, retention: int, replication_factor: int | None) -> None:
-    """Create the topic of STREAM, its dead-letter topic and that one's ledger; print the topic's name.
+    """Create the topic of STREAM, its dead-letter topic and that one's ledger, where they do not exist; print the topic's name.
 
     STREAM is the name of a stream of the configuration, or of its topic; it may be left out where there is one only.
     """
@@ -42,5 +42,5 @@ def create(ctx: click.Context, stream: str | None, kafka_partitions: int, retent
         replication_factor=replication_factor or -1,
         max_message_bytes=max(DEFAULT_MAX_MESSAGE_BYTES, of.limits.max_record_bytes + HEADROOM_BYTES),
     )
-    say(f"created {facts.topic} with {facts.kafka_partitions} Kafka partitions, and its dead-letter topic; id {facts.topic_id}")
+    say(f"there is {facts.topic} with {facts.kafka_partitions} Kafka partitions, and its dead-letter topic; id {facts.topic_id}")
     out(facts.topic)

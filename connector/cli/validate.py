@@ -41,6 +41,7 @@ def command(ctx: click.Context) -> int:
 
 def _findings(config: ConnectorConfig) -> Findings:
     yield f"configuration: {counted(len(config.streams), 'stream')}, {counted(len(config.tables), 'table')}"
+    yield from _without_effect(config)
     yield from _guarded(_warehouse(config.warehouse))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
@@ -54,6 +55,16 @@ def _findings(config: ConnectorConfig) -> Findings:
     for stream in config.streams.values():
         if not any(table.stream == stream.name for table in config.tables.values()):
             yield f"warning: streams.{stream.name} has no table: its changes go to the changelog only"
+
+
+def _without_effect(config: ConnectorConfig) -> Findings:
+    """Settings that are read, and that this release does nothing with."""
+    later = ("partitions", "delete_retention_s", "changelog_retention_s", "stall_after_s")
+    for stream in config.streams.values():
+        plain = StreamConfig(name=stream.name, topic=stream.topic)
+        for name in later:
+            if getattr(stream, name) != getattr(plain, name):
+                yield f"warning: streams.{stream.name}.{name.removesuffix('_s')} has no effect in this release"
 
 
 def _guarded(findings: Findings) -> Findings:

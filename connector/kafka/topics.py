@@ -99,8 +99,8 @@ def create_topic(
     """Create a change topic (REC-2) with its dead-letter topic and ledger (DLQ-1), and return what became of the first.
 
     `retention_s` is 1 to 7 days; `replication_factor` -1 is the cluster's default. A compacted one cannot be asked for.
-    A dead-letter topic or ledger that exists is left as it is. Raises `ConfigError` for a value out of bounds, `TopicError`
-    when the topic exists, saying how it differs from what was asked, and `BrokerError` when nobody answers.
+    What exists is left as it is; a change topic that is just as asked for is as good as a new one. Raises `ConfigError` for a
+    value out of bounds, `TopicError` when the topic exists and differs, saying how, and `BrokerError` when nobody answers.
     """
     if kafka_partitions < 1:
         raise ConfigError(
@@ -119,9 +119,11 @@ def create_topic(
         "max.message.bytes": str(max_message_bytes),
     }
     admin = client.admin(kafka)
-    if not _create(admin, kafka, topic, kafka_partitions, replication_factor, settings):
-        raise _exists(_describe(admin, kafka, topic), kafka_partitions, settings)
-    facts = _describe_new(admin, kafka, topic)
+    if _create(admin, kafka, topic, kafka_partitions, replication_factor, settings):
+        facts = _describe_new(admin, kafka, topic)
+    else:
+        facts = _describe(admin, kafka, topic)
+        _check_as_asked(facts, kafka_partitions, settings)
     _create_dead_letter_topics(admin, kafka, facts)
     return facts
 
@@ -205,7 +207,7 @@ def _describe_new(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFa
             time.sleep(0.05)
 
 
-def _exists(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> TopicError:
+def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> None:
     asked = {"Kafka partitions": str(partitions), **settings}
     found = {
         "Kafka partitions": str(facts.kafka_partitions),
@@ -215,11 +217,10 @@ def _exists(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> 
         "max.message.bytes": str(facts.max_message_bytes),
     }
     differences = [f"{name} is {found[name]}, asked for was {asked[name]}" for name in asked if found[name] != asked[name]]
-    return TopicError(
-        f"The topic {facts.topic} exists already",
-        "; ".join(differences) or "it is just as it was asked for",
-        "Choose another name, or delete it with all its records" if differences else "Use it as it is",
-    )
+    if differences:
+        raise TopicError(
+            f"The topic {facts.topic} exists already", "; ".join(differences), "Choose another name, or delete it with all its records"
+        )
 
 
 def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:

@@ -4,7 +4,7 @@ One Delta commit per batch carries the batch's rows and, in its metadata, its of
 fact. A second, empty commit adds the progress that was derived from it. The newest commit always says where the stream
 stands; the Spark checkpoint is a convenience that may be lost.
 
-    slot    rejected | control | 00 … 0f, a hash of the source table's name: recent changes of one table are a few files
+    slot    -2 rejected, -1 control, 0 to 15 by a hash of the source table's name: recent changes of one table are a few files
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, same
 
 TABLE_SLOTS: Final = 16
+CONTROL_SLOT: Final = -1
+REJECTED_SLOT: Final = -2
 _STATISTICS: Final = "kind,ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = """
-    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN record.data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
+    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
     {ingest_batch} AS ingest_batch,
     partition AS kafka_partition,
     offset,
-    record.data_change.table AS table,
-    timestamp_micros(record.data_change.commit_timestamp) AS commit_timestamp,
-    record.data_change.row_key AS row_key,
+    data_change.table AS table,
+    timestamp_micros(data_change.commit_timestamp) AS commit_timestamp,
+    data_change.row_key AS row_key,
     named_struct('ingest_batch', {ingest_batch}, 'kafka_partition', partition, 'offset', offset, 'attempt', 0) AS order_position,
     topic,
     '{topic_id}' AS topic_id,
     timestamp AS record_timestamp,
     timestamp_micros({ingest_time}) AS ingest_time,
     headers,
-    record.stream_partition AS stream_partition,
-    record.kafka_partitions AS kafka_partitions,
-    record.data_change.change_type AS change_type,
-    record.data_change.source_cluster_id AS source_cluster_id,
-    record.data_change.tie_breaker AS tie_breaker,
-    record.data_change.resume_token AS resume_token,
-    record.data_change.estimated_low_watermark AS estimated_low_watermark,
-    record.data_change.entries AS entries,
-    record.data_change.transaction AS transaction,
-    record.data_change.change_sequence_number AS change_sequence_number,
-    record.data_change.row_image AS row_image,
-    record.heartbeat AS heartbeat,
-    record.child_partitions AS child_partitions,
+    stream_partition AS stream_partition,
+    kafka_partitions AS kafka_partitions,
+    data_change.change_type AS change_type,
+    data_change.source_cluster_id AS source_cluster_id,
+    data_change.tie_breaker AS tie_breaker,
+    data_change.resume_token AS resume_token,
+    data_change.estimated_low_watermark AS estimated_low_watermark,
+    data_change.entries AS entries,
+    data_change.transaction AS transaction,
+    data_change.change_sequence_number AS change_sequence_number,
+    data_change.row_image AS row_image,
+    heartbeat AS heartbeat,
+    child_partitions AS child_partitions,
     reason,
     rule,
     CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-', offset) END AS letter_id,
     CASE WHEN reason IS NOT NULL THEN key END AS key,
     CASE WHEN reason IS NOT NULL THEN value END AS value,
-    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN record.data_change IS NULL THEN 'control'
-         ELSE lower(lpad(hex(pmod(xxhash64(record.data_change.table), {slots})), 2, '0')) END AS slot
+    CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
+         ELSE int(pmod(xxhash64(data_change.table), {table_slots})) END AS slot
 """
 
 _ENTRIES_VIEW: Final = """
@@ -128,9 +130,8 @@ class Changelog:
 
         Raises `WriterConflictError` if another writer took the batch's number; then nothing of ours is visible.
         """
-        columns = _COLUMNS.format(
-            ingest_batch=f"{batch.ingest_batch}L", topic_id=batch.topic_id, ingest_time=f"{ingest_time}L", slots=TABLE_SLOTS
-        )
+        slots = {"rejected": REJECTED_SLOT, "control": CONTROL_SLOT, "table_slots": TABLE_SLOTS}
+        columns = _COLUMNS.format(ingest_batch=f"{batch.ingest_batch}L", topic_id=batch.topic_id, ingest_time=f"{ingest_time}L", **slots)
         selected = rows.selectExpr(*_split(columns))
         before = self._bookkeeping() or self._create(selected, batch)
         newest = _logged_batch(before)
@@ -171,9 +172,13 @@ class Changelog:
         """The rows of one batch."""
         return self.rows().where(F.col("ingest_batch") == ingest_batch)
 
+    def rejected(self, ingest_batch: int) -> DataFrame:
+        """The rejected rows of one batch."""
+        return self.batch_rows(ingest_batch).where(F.col("slot") == REJECTED_SLOT)
+
     def changes(self, source: str, *, after: int, to: int) -> DataFrame:
         """The changes of one source table in the ingest batches `(after, to]`."""
-        slot = self._spark.sql(f"SELECT lower(lpad(hex(pmod(xxhash64('{source}'), {TABLE_SLOTS})), 2, '0'))").first()
+        slot = self._spark.sql(f"SELECT int(pmod(xxhash64('{source}'), {TABLE_SLOTS}))").first()
         assert slot is not None
         in_range = (F.col("ingest_batch") > after) & (F.col("ingest_batch") <= to)
         return self.rows().where((F.col("slot") == slot[0]) & (F.col("kind") == "change") & (F.col("table") == source) & in_range)

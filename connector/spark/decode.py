@@ -42,27 +42,39 @@ from connector.validation import Limits
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
 
+RECORD: Final = ("stream_partition", "kafka_partitions", "data_change", "heartbeat", "child_partitions")
+"""The fields of `ChangeRecord`."""
+
 _TAIL: Final = secrets.token_bytes(8)
 
 
 def judged(
-    rows: DataFrame, *, schemas: codec.Schemas, ask_registry: bool, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None
+    rows: DataFrame,
+    *,
+    schemas: codec.Schemas,
+    ask_registry: bool,
+    limits: Limits,
+    kafka_partitions: int,
+    tables: frozenset[str] | None,
+    known_tables: frozenset[str] = frozenset(),
 ) -> DataFrame:
-    """Kafka's columns, and `reason`, `rule` (null for a good record) and `record`, the decoded struct (null for a bad one).
+    """Kafka's columns, `reason` and `rule` (null for a good record), and the fields of the record (`RECORD`, null for a bad one).
 
     `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now; `tables` are the source
-    tables that may occur, None for any. With `ask_registry`, a schema id that `schemas` does not know fails the query.
+    tables that may occur, None for any; names in `known_tables` are taken for good ones without a look at their letters. With
+    `ask_registry`, a schema id that `schemas` does not know fails the query.
     """
     decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
-    # Families are looked at twice: as a column, they are joined once.
-    flat = decoded.select("*", "framed.record.*", F.col("framed.tail").alias("tail"), F.expr(_FAMILIES).alias("families"))
-    verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables))
-    marked = flat.select("*", verdict.alias("verdict"))
+    flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"), F.expr(_FAMILIES).alias("families"))
+    # Two rules ask for it, and it is the dearest thing to ask.
+    matched = flat.select("*", F.expr(_FAMILIES_MATCH).alias("families_match"))
+    verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables))
+    marked = matched.select("*", verdict.alias("verdict"))
     return marked.select(
         *rows.columns,
         F.expr("substring_index(verdict, '/', 1)").alias("reason"),
         F.expr("CASE WHEN contains(verdict, '/') THEN substring_index(verdict, '/', -1) END").alias("rule"),
-        F.expr("CASE WHEN verdict IS NULL THEN framed.record END").alias("record"),
+        *(F.expr(f"CASE WHEN verdict IS NULL THEN {name} END").alias(name) for name in RECORD),
     )
 
 
@@ -162,11 +174,17 @@ def _matches(pattern: str) -> str:
     return rf"RLIKE r'\A(?:{pattern})\z'"
 
 
-_STRINGS: Final = """concat_ws('\\n', stream_partition, data_change.table, data_change.source_cluster_id,
-    data_change.change_sequence_number, data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag,
-    data_change.row_image.value_capture_type, data_change.row_image.column_types.name, data_change.row_image.column_types.type,
-    data_change.row_image.old_cells.family, child_partitions.children.token,
-    flatten(child_partitions.children.parent_partition_tokens))"""
+_RARE_STRINGS: Final = {
+    "data_change.change_sequence_number": "data_change.change_sequence_number",
+    "data_change.transaction": "data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag",
+    "data_change.row_image": """data_change.row_image.value_capture_type, data_change.row_image.column_types.name,
+        data_change.row_image.column_types.type, data_change.row_image.old_cells.family""",
+    "child_partitions": "child_partitions.children.token, flatten(child_partitions.children.parent_partition_tokens)",
+}
+_MALFORMED: Final = " OR ".join(
+    [f"NOT is_valid_utf8({string})" for string in ("stream_partition", "data_change.table", "data_change.source_cluster_id")]
+    + [f"({owner} IS NOT NULL AND NOT is_valid_utf8(concat_ws('\\n', {strings})))" for owner, strings in _RARE_STRINGS.items()]
+)
 
 # One search for all families of a change. The repetition is possessive, since Java takes a stack frame for each turn of any
 # other; and there are as many line breaks as were put in, or there is one inside a family.
@@ -178,7 +196,9 @@ _FAMILIES_MATCH: Final = (
 _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 
 
-def _verdict(schemas: codec.Schemas, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None) -> str:
+def _verdict(
+    schemas: codec.Schemas, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None, known_tables: frozenset[str]
+) -> str:
     """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.judge`."""
     arrival = "unix_micros(timestamp)"
     # Taken from what is in range by now: added to the arrival, which may be anything, it could overflow.
@@ -195,9 +215,9 @@ def _verdict(schemas: codec.Schemas, limits: Limits, kafka_partitions: int, tabl
             ),
         ),
         (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
-        (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR NOT is_valid_utf8({_STRINGS})"),
-        (Reason.UNDECODABLE, f"NOT {_FAMILIES_MATCH} AND NOT is_valid_utf8(families)"),
-        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _record_rules(kafka_partitions)),
+        (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
+        (Reason.UNDECODABLE, "NOT families_match AND NOT is_valid_utf8(families)"),
+        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _record_rules(kafka_partitions, known_tables)),
         (Reason.UNKNOWN_ENTRY, "array_contains(data_change.entries.kind, 'UNKNOWN')"),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _ENTRY_RULES),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _CONTROL_RULES),
@@ -207,19 +227,23 @@ def _verdict(schemas: codec.Schemas, limits: Limits, kafka_partitions: int, tabl
         (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew_us} > {arrival}"),
     ]
     if tables is not None:
-        # Names of tables match TABLE_PATTERN here: the definitions were checked, and need no quoting.
-        names = ", ".join(f"'{table}'" for table in sorted(tables))
-        faults.append((Reason.UNKNOWN_TABLE, f"data_change.table NOT IN ({names})" if names else "data_change IS NOT NULL"))
+        faults.append((Reason.UNKNOWN_TABLE, f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"))
     return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
 
 
-def _record_rules(kafka_partitions: int) -> list[tuple[Rule, str]]:
+def _in(field: str, tables: frozenset[str]) -> str:
+    """Whether a field is one of the names. They match TABLE_PATTERN: the definitions were checked, and need no quoting."""
+    names = ", ".join(f"'{table}'" for table in sorted(tables))
+    return f"{field} IN ({names})" if names else "false"
+
+
+def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[Rule, str]]:
     branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in ("data_change", "heartbeat", "child_partitions"))
     return [
         (Rule.BRANCHES, f"{branches} <> 1"),
         (Rule.STREAM_PARTITION, f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}"),
         (Rule.KAFKA_PARTITIONS, f"kafka_partitions NOT BETWEEN 1 AND {kafka_partitions}"),
-        (Rule.TABLE, f"NOT data_change.table {_matches(TABLE_PATTERN)}"),
+        (Rule.TABLE, f"NOT ({_in('data_change.table', known_tables)} OR data_change.table {_matches(TABLE_PATTERN)})"),
         (
             Rule.ROW_KEY,
             f"octet_length(data_change.row_key) NOT BETWEEN 1 AND {MAX_ROW_KEY_BYTES} OR data_change.row_key = X'{CONTROL_KEY.hex()}'",
@@ -235,7 +259,7 @@ def _record_rules(kafka_partitions: int) -> list[tuple[Rule, str]]:
 
 # A qualifier longer than allowed needs a value longer than that, so most records never look at theirs.
 _ENTRY_RULES: Final = [
-    (Rule.FAMILY, f"NOT {_FAMILIES_MATCH}"),
+    (Rule.FAMILY, "NOT families_match"),
     (
         Rule.QUALIFIER,
         (

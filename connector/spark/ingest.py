@@ -94,12 +94,12 @@ class Ingest:
         before = self._changelog.progress()
         if before.ingest_batch == batch.ingest_batch:
             return before
-        logged = self._changelog.batch_rows(batch.ingest_batch)
-        counts = count_rows(logged, self._known_tables)
+        counts = count_rows(self._changelog.batch_rows(batch.ingest_batch), self._known_tables)
         if counts.rejected:
+            rejected = self._changelog.rejected(batch.ingest_batch)
             # A process that did not log the batch has not seen its schemas yet, and letters must not depend on who writes them.
-            self._learn_schemas(logged.where("slot = 'rejected'"))
-            self._world.publish(rejected_letters(logged, lambda record: self._explain(record, batch)))
+            self._learn_schemas(rejected)
+            self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch)))
         self._on_step("letters published")
         progress = before.after(batch.ingest_batch, counts)
         self._changelog.append_progress(progress)
@@ -139,6 +139,7 @@ class Ingest:
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
+            known_tables=self._known_tables,
         )
         self._changelog.append(verdicts, batch, ingest_time=self._world.now())
 

@@ -24,11 +24,11 @@ Explain = Callable[[KafkaRecord], object]
 
 
 def rejected_letters(rows: DataFrame, explain: Explain) -> Iterator[DeadLetter]:
-    """A letter for each rejected row of a batch, in the order of Kafka partition and offset; one Spark task's worth in memory."""
+    """A letter for each of the rejected rows of a batch, in the order of Kafka partition and offset; one Spark task's worth in memory."""
     columns = ("topic", "topic_id", "kafka_partition", "offset", "headers", "key", "value", "reason", "rule", "ingest_batch")
     times = ("unix_micros(record_timestamp) AS record_timestamp", "unix_micros(ingest_time) AS ingest_time")
-    rejected = rows.where("slot = 'rejected'").orderBy("kafka_partition", "offset").selectExpr(*columns, *times)
-    return (_letter(row, explain) for row in rejected.toLocalIterator())
+    ordered = rows.orderBy("kafka_partition", "offset").selectExpr(*columns, *times)
+    return (_letter(row, explain) for row in ordered.toLocalIterator())
 
 
 def _letter(row: Row, explain: Explain) -> DeadLetter:

@@ -22,6 +22,18 @@ _AVRO_LIMITS: Final = " ".join(
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
 )
 
+_ALL_DIFFERENT: Final = (
+    "row_key",
+    "offset",
+    "order_position.offset",
+    "commit_timestamp",
+    "estimated_low_watermark",
+    "resume_token",
+    "entries.list.element.cell_timestamp",
+    "entries.list.element.value",
+)
+"""Columns of the changelog."""
+
 _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -33,6 +45,9 @@ _SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     # The default is an older form that other readers cannot hold the years 1 to 9999 in.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Footprints of columns that nothing reads back, and dictionaries of values that are all different, cost a tenth of a write.
+    "spark.hadoop.parquet.size.statistics.enabled": "false",
+    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _ALL_DIFFERENT},
     "spark.sql.shuffle.partitions": "8",
     # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
     "spark.sql.maxConcurrentOutputFileWriters": "64",

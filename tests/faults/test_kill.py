@@ -1,6 +1,6 @@
 """`connector run` is killed with SIGKILL at random instants while records keep arriving.
 
-KILLS in the environment says how often (3 unless given); `make test-faults SEED=… KILLS=…` repeats a run, or makes a long one.
+KILLS in the environment says how often (2 unless given); `make test-faults SEED=… KILLS=…` repeats a run, or makes a long one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.broker import NewTopic
 from tests.property.histories import history
 from tests.spark.live import offsets, records, truth
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 ROWS = 500
 PER_SECOND = 100
 POISON = (b"rubbish", b"\x00\x00\x00\x00\x07rubbish", b"\xc3\x01" + 8 * b"\x00", b"")
@@ -48,7 +48,7 @@ max_offsets_per_trigger = 60
 stream = "s"
 source = "t"
 max_staleness = "2s"
-key = [{{ name = "id", type = "BYTES" }}]
+key = {{ columns = [{{ name = "id", type = "BYTES" }}] }}
 columns = [
   {{ name = "c0", family = "f", qualifier = "", type = "BYTES" }},
   {{ name = "c1", family = "g", qualifier = "q", type = "BYTES" }},
@@ -58,7 +58,7 @@ stream = "s"
 source = "t"
 max_staleness = "2s"
 keep_unmapped = false
-key = [{{ name = "id", type = "BYTES" }}]
+key = {{ columns = [{{ name = "id", type = "BYTES" }}] }}
 columns = [{{ name = "n", family = "f", qualifier = "q", type = "FLOAT64" }}]
 """
 

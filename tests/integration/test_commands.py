@@ -129,6 +129,15 @@ def test_validate_names_every_fault(shell: Shell) -> None:
     assert "2 faults" in shell.err
 
 
+def test_validate_warns_of_settings_without_effect(shell: Shell) -> None:
+    """OPS-1: what is allowed, and does nothing yet."""
+    with shell.config.open("a") as file:
+        file.write('delete_retention = "3d"\nstall_after = "5m"\n')
+    assert shell.run("validate") == 0
+    assert "streams.s.delete_retention has no effect" in shell.err
+    assert "stall_after" not in shell.err
+
+
 def test_an_unreachable_broker_is_a_problem_with_the_world(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTOR__KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert shell.run("tail") == 1
@@ -202,7 +211,7 @@ def test_an_unknown_letter_is_said(shell: Shell) -> None:
     assert "There is no dead letter nonsense" in shell.err
 
 
-def test_a_topic_is_created_once(shell: Shell, topic: str) -> None:
+def test_a_topic_that_exists_is_left_as_it_is(shell: Shell, topic: str) -> None:
     """REC-2."""
-    assert shell.run("topic", "create", "s") == 1
+    assert shell.run("topic", "create", "s", "--kafka-partitions", "9") == 1
     assert f"The topic {topic} exists already" in shell.err

@@ -52,9 +52,15 @@ def test_an_existing_topic_is_an_error_that_says_how_it_differs(kafka: KafkaConf
         topics.create_topic(kafka, facts.topic, kafka_partitions=3, retention_s=topics.DAY_S)
     assert "Kafka partitions is 2, asked for was 3" in caught.value.cause
     assert "retention.ms is 604800000, asked for was 86400000" in caught.value.cause
-    with pytest.raises(TopicError) as caught:
-        topics.create_topic(kafka, facts.topic, kafka_partitions=2)
-    assert "just as it was asked for" in caught.value.cause
+
+
+def test_a_topic_can_be_asked_for_twice(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """OPS-10: in a script; also after a creation that ended half way, without the dead-letter topic."""
+    facts = new_topic(kafka_partitions=2)
+    letters = f"{facts.topic}.dead-letters"
+    admin.delete_topics([letters])[letters].result(30)
+    assert topics.create_topic(kafka, facts.topic, kafka_partitions=2) == facts
+    assert topics.describe(kafka, letters).cleanup_policy == "delete"
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])

@@ -36,7 +36,7 @@ from connector.model import (
     Transaction,
     kafka_key,
 )
-from connector.spark.decode import judged
+from connector.spark.decode import RECORD, judged
 from connector.validation import KafkaRecord, Limits, judge
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
@@ -99,16 +99,23 @@ def assert_agreement(
 ) -> set[str]:
     """Both forms say the same of each case. Returns what they said: reasons, names of rules, and GOOD."""
     frame_ = judged(
-        rows(spark, cases), schemas=schemas, ask_registry=ask_registry, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables
+        rows(spark, cases),
+        schemas=schemas,
+        ask_registry=ask_registry,
+        limits=limits,
+        kafka_partitions=TOPIC_PARTITIONS,
+        tables=tables,
+        known_tables=frozenset({"t"}),
     )
-    got = {row["offset"]: row for row in frame_.select("offset", "reason", "rule", "record").collect()}
+    got = {row["offset"]: row.asDict(recursive=True) for row in frame_.select("offset", "reason", "rule", *RECORD).collect()}
     assert len(got) == len(cases)
     said = set()
     differing = []
     for place, case in enumerate(cases):
         verdict = judge(case.record, schemas=schemas, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables)
         row = got[place]
-        in_spark = (row["reason"], row["rule"] or "", None if row["record"] is None else row["record"].asDict(recursive=True))
+        record = {name: row[name] for name in RECORD}
+        in_spark = (row["reason"], row["rule"] or "", record if any(value is not None for value in record.values()) else None)
         if isinstance(verdict, Rejection):
             said.add(verdict.rule or verdict.reason)
             expected: tuple[Any, ...] = (verdict.reason, verdict.rule, None)

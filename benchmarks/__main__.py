@@ -1,0 +1,64 @@
+"""All benchmarks, or one: `python -m benchmarks [NAME] [--quick] [--write FILE]`.
+
+Each runs in a process of its own. The last lines are all figures, `name value bar`; with `--write`, they are kept as a table.
+The exit code is 1 if a figure misses its bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.report import Figure, figures, number
+
+NAMES = ("commands", "encoder", "producer", "ingest", "apply", "demo")
+
+_HEAD = """# Performance
+
+Measured by `python -m benchmarks --write docs/reference/performance.md`. Rates depend on the machine; ratios are of neighbours in
+one run. A bar is what a value should reach: `0.4` at least, `<0.3` below. The module of each benchmark, `benchmarks/NAME.py`, says
+what is measured and how.
+"""
+
+
+def run(name: str, *, quick: bool) -> tuple[int, str]:
+    """Exit code and output of one benchmark; the output is shown as it comes."""
+    words = [sys.executable, "-m", f"benchmarks.{name}", *(["--quick"] if quick else [])]
+    lines = []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    return process.returncode, "".join(lines)
+
+
+def section(name: str, output: str) -> str:
+    """A benchmark as a part of the page."""
+    facts = "\n".join(f"* {line}" for line in output.splitlines() if line.startswith(("command:", "versions:", "machine:", "python ")))
+    rows = "\n".join(f"| `{figure.name}` | {number(figure.value)} | {figure.bar} |" for figure in figures(output))
+    return f"\n## {name}\n\n{facts}\n\n| figure | value | bar |\n|---|---|---|\n{rows}\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all if not given")
+    parser.add_argument("--quick", action="store_true", help="less work, no judgement: does it run?")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="keep the figures there, as a page")
+    wanted = parser.parse_args()
+    if unknown := [name for name in wanted.name if name not in NAMES]:
+        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
+    results = {name: run(name, quick=wanted.quick) for name in (wanted.name or NAMES)}
+    if wanted.write is not None:
+        wanted.write.write_text(_HEAD + "".join(section(name, output) for name, (_, output) in results.items()))
+    print("\nall figures")
+    found: list[Figure] = [figure for _, output in results.values() for figure in figures(output)]
+    for figure in found:
+        print(figure)
+    return max(code for code, _ in results.values())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""Ingest beside a bare append: Kafka into the changelog, all checks on, and Kafka's raw columns into a Delta table (TBL-1 to TBL-5).
+
+    python -m benchmarks ingest [--quick]
+
+Two million changes of three to five cells in four Kafka partitions. Both are streaming queries with `availableNow`, the same
+source options, a million offsets a batch, zstd, and a table of its own for every round; both end when their query has ended. They take
+turns, and the ratio of a round is that of two neighbours. Its median is the figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import DataFrame
+
+from benchmarks import machine, workload
+from benchmarks.machine import Cost, cost
+from benchmarks.report import Figure, finish, spread
+from benchmarks.stage import Stage, stage
+from benchmarks.workload import COLUMNS, Shape, Workload
+from connector.config import StreamConfig
+from connector.kafka import topics
+from connector.kafka.topics import TopicFacts
+from connector.spark.source import read_stream
+
+MAX_OFFSETS = 1_000_016
+"""Spark shares a limit out among Kafka partitions and rounds down: exactly a million would leave a third batch of a few records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One turn of each."""
+
+    raw: Cost
+    ours: Cost
+
+
+def raw_append(at: Stage, topic: TopicFacts, folder: Path) -> None:
+    """What any pipeline must at least do: the records, as they are, in a Delta table."""
+    stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=MAX_OFFSETS)
+    rows = read_stream(at.spark, at.kafka, stream, topics.beginning_offsets(at.kafka, topic))
+    writer = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer.start(str(folder / "table")).awaitTermination()
+
+
+def ingest(at: Stage, topic: TopicFacts, folder: Path) -> None:
+    """Ours, with everything that it promises."""
+    query = at.ingest(topic, folder, max_offsets=MAX_OFFSETS)
+    query.start(once=True)
+    query.wait()
+
+
+def differs(changelog: DataFrame, rows: DataFrame) -> bool:
+    """Whether the changelog holds anything else than the changes that were made: keys, times, cells, each of them once."""
+    ours = changelog.selectExpr(
+        "kind",
+        "cast(row_key AS string) AS row_key",
+        "unix_micros(commit_timestamp) AS at",
+        "array_join(transform(entries, e -> concat(cast(e.qualifier AS string), '=', cast(e.value AS string))), ',') AS cells",
+    )
+    cells = ", ".join(f"CASE WHEN written_{name} THEN concat('{name}=', {name}) END" for name in COLUMNS)
+    made = rows.selectExpr("'change' AS kind", "row_key", "commit_timestamp AS at", f"concat_ws(',', {cells}) AS cells")
+    sums = ("count(*)", "bit_xor(xxhash64(kind, row_key, at, cells))", "count(DISTINCT at)")
+    return ours.selectExpr(*sums).first() != made.selectExpr(*sums).first()
+
+
+def measure(at: Stage, changes: int, rounds: int) -> list[Round]:
+    """The rounds, after one of each that does not count."""
+    work = Workload(0, changes, max(1, changes // 2), Shape.MIXED)
+    topic = at.new_topic()
+    at.produce(topic, at.decoded(work), work.shape)
+    found = []
+    folder = at.folder
+    for number in range(-1, rounds):
+        folder = at.folder / f"round-{number}"
+        with cost(at.pid) as raw:
+            raw_append(at, topic, folder / "raw")
+        with cost(at.pid) as ours:
+            ingest(at, topic, folder / "ours")
+        print(f"round {number}: raw {raw.wall_s:.2f} s ({raw.cpu_s:.1f} cpu), ours {ours.wall_s:.2f} s ({ours.cpu_s:.1f} cpu)", flush=True)
+        if number >= 0:
+            found.append(Round(raw, ours))
+        if number < rounds - 1:
+            shutil.rmtree(folder)
+    changelog = at.spark.read.format("delta").load(str(folder / "ours" / "streams" / workload.STREAM / "changelog"))
+    assert not differs(changelog, at.decoded(work)), "the changelog does not hold what was sent"
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks ingest")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the changes, fewer rounds, no judgement")
+    quick = parser.parse_args().quick
+    changes, rounds = (200_000, 2) if quick else (2_000_000, 5)
+    with stage() as at:
+        found = measure(at, changes, rounds)
+        memory = machine.memory_figures("ingest", at.pid)
+    print(*machine.facts(), sep="\n")
+    print(f"{changes} changes, {rounds} rounds in which both take turns, after one that does not count")
+    print(spread("bare append", [changes / round_.raw.wall_s for round_ in found], "changes/s"))
+    print(spread("ingest", [changes / round_.ours.wall_s for round_ in found], "changes/s"))
+    ratios = [round_.raw.wall_s / round_.ours.wall_s for round_ in found]
+    print(spread("ratio", ratios))
+    by_cpu = [round_.raw.cpu_s / round_.ours.cpu_s for round_ in found]
+    return finish(
+        [
+            *memory,
+            Figure("ingest_changes_per_s", changes / min(round_.ours.wall_s for round_ in found)),
+            Figure("bare_append_records_per_s", changes / min(round_.raw.wall_s for round_ in found)),
+            Figure("ingest_ratio_by_processor_time", median(by_cpu)),
+            Figure("ingest_ratio_to_bare_append", median(ratios), "0.4"),
+        ],
+        judge=not quick,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,95 @@
+"""What a run costs beyond time: processor seconds and memory of processes, from /proc; and what the run was made on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.report import Figure
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a piece of work took; filled when its `with` block ends."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@contextmanager
+def cost(*pids: int) -> Iterator[Cost]:
+    """Time and processor time of the block; the latter of the named processes and of this one."""
+    watched = {os.getpid(), *pids}
+    spent = Cost()
+    cpu, began = sum(map(cpu_s, watched)), perf_counter()
+    yield spent
+    spent.wall_s, spent.cpu_s = perf_counter() - began, sum(map(cpu_s, watched)) - cpu
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds that a process and its finished children have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had at one time; 0 for one that is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+
+
+def memory_figures(name: str, spark: int) -> list[Figure]:
+    """The peaks of Spark's process, driver and executor in one, of the Python one, and of all Python workers together."""
+    workers = [pid for pid in descendants(spark) if pid != spark]
+    peaks = {"spark": peak_bytes(spark), "python": peak_bytes(os.getpid()), "python_workers": sum(map(peak_bytes, workers))}
+    return [Figure(f"{name}_peak_memory_of_{who}_mib", peak / 2**20) for who, peak in peaks.items()]
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all its living children, theirs too."""
+    try:
+        children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    except OSError:
+        children = []
+    return [pid, *(further for child in children for further in descendants(child))]
+
+
+def size_bytes(folder: Path) -> int:
+    """What a folder takes on disk, as du counts it."""
+    if not folder.exists():
+        return 0
+    seen: dict[tuple[int, int], int] = {}
+    for path in [folder, *folder.rglob("*")]:
+        stat = path.lstat()
+        seen[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
+    return sum(seen.values())
+
+
+def facts() -> list[str]:
+    """What the figures were measured on, one line each."""
+    versions = [f"{name} {metadata.version(name)}" for name in ("pyspark", "delta-spark", "confluent-kafka", "fastavro")]
+    return [
+        f"command: {' '.join([Path(sys.executable).name, *sys.orig_argv[1:]])}",
+        f"versions: python {platform.python_version()}, {', '.join(versions)}, {_java()}",
+        f"machine: {os.cpu_count()} cores, {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB, {platform.system()}",
+    ]
+
+
+def _java() -> str:
+    from connector.jars.java import find_java
+
+    release = Path(find_java(os.environ)).resolve().parent.parent / "release"
+    text = release.read_text() if release.exists() else ""
+    return next((f"java {line.split('=')[1].strip(chr(34))}" for line in text.splitlines() if line.startswith("JAVA_VERSION=")), "java")

@@ -1,0 +1,94 @@
+"""Where benchmarks run: a broker of their own, a Spark session as `connector run` starts it, and a folder, gone at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import workload
+from benchmarks.workload import Shape, Workload
+from connector import jars
+from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.deadletter import DeadLetter
+from connector.kafka import topics
+from connector.kafka.local_broker import LocalBroker
+from connector.kafka.topics import TopicFacts
+from connector.spark import World, start_session
+from connector.spark.pipeline import StreamIngest
+
+KAFKA_PARTITIONS = 4
+MEMORY = "2g"
+"""The heap that `connector run` gives the driver unless told otherwise."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """One benchmark's surroundings. `pid` is that of the JVM in which Spark runs."""
+
+    spark: SparkSession
+    kafka: KafkaConfig
+    folder: Path
+    _topics: int = field(default=0)
+
+    @property
+    def pid(self) -> int:
+        jvm: Any = self.spark._jvm
+        return int(jvm.java.lang.ProcessHandle.current().pid())
+
+    def new_topic(self) -> TopicFacts:
+        """An empty change topic, as `connector topic create` makes it."""
+        self._topics += 1
+        return topics.create_topic(self.kafka, f"bench-{os.getpid()}-{self._topics}", kafka_partitions=KAFKA_PARTITIONS)
+
+    def decoded(self, work: Workload, *, files: int = 8) -> DataFrame:
+        """The changes of a workload as files of plain columns; file after file in the order of their commits."""
+        path = self.folder / f"decoded-{work.shape}-{work.first}-{work.count}-{work.keys}-{work.deletes_percent}-{files}"
+        if not path.exists():
+            rows = workload.decoded(self.spark, work)
+            rows.repartitionByRange(files, "number").sortWithinPartitions("number").write.parquet(str(path))
+        return self.spark.read.parquet(str(path))
+
+    def produce(self, topic: TopicFacts, rows: DataFrame, shape: Shape) -> None:
+        """Write the changes to a topic, by Spark: its key hash is Kafka's own."""
+        records = workload.kafka_records(rows, shape, topic.kafka_partitions)
+        options = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, "topic": topic.topic}
+        tuned = {"kafka.compression.type": "lz4", "kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+        records.write.format("kafka").options(**options, **tuned).save()
+
+    def ingest(self, topic: TopicFacts, warehouse: Path, *, max_offsets: int = 1_000_000) -> StreamIngest:
+        """The real ingest of a topic into a warehouse; `start(once=True)` and `wait()` are what there is to measure."""
+        stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets)
+        table = workload.definition()
+        config = ConnectorConfig(str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table})
+        world = World(topic=lambda: topics.describe(self.kafka, topic.topic), publish=refuse, now=lambda: time.time_ns() // 1000)
+        return StreamIngest(self.spark, config, stream, world, lambda: topics.beginning_offsets(self.kafka, topic), lambda _: None)
+
+
+def refuse(letters: object) -> int:
+    """Delivers no letters: nothing that a benchmark sends is bad."""
+    found: list[DeadLetter] = list(letters)  # type: ignore[call-overload]
+    assert not found, found[0]
+    return 0
+
+
+@contextmanager
+def stage(settings: Mapping[str, str] | None = None) -> Iterator[Stage]:
+    """A broker, a session and a folder for the `with` block."""
+    store = jars.JarStore.from_environment(os.environ)
+    paths = jars.fetch("spark", store)
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="lowmark-bench-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        broker = stack.enter_context(LocalBroker.start(folder / "broker", store))
+        spark = start_session(paths, scratch=folder / "scratch", settings={"spark.driver.memory": MEMORY, **(settings or {})})
+        stack.callback(spark.stop)
+        yield Stage(spark, KafkaConfig(broker.bootstrap_servers), folder)

@@ -1,0 +1,150 @@
+"""The changes that every benchmark moves: made by Spark from a few hashes of a number, so that millions take seconds.
+
+Nothing here uses the connector's code but the text of its Avro schema: what `decoded` says is the truth that tables are
+compared with. A change number is its place in the order of commits.
+
+    decoded rows    number, row_key, commit_timestamp, deleted, written (one flag per column), and the columns' typed values
+    Kafka records   key, value (single-object framed Avro of the same change)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import fastavro
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import to_avro
+
+from connector.codec import READER_SCHEMA
+from connector.tables import Column, Key, KeyPart, TableDefinition
+from connector.values import ColumnType
+
+SOURCE: Final = "customers"
+STREAM: Final = "bench"
+FAMILY: Final = "cf"
+START_US: Final = 1_714_475_984_000_000
+STEP_US: Final = 37
+EMPTY: Final = "''"
+
+COLUMNS: Final = {
+    "name": ColumnType.STRING,
+    "city": ColumnType.STRING,
+    "note": ColumnType.STRING,
+    "balance": ColumnType.INT64,
+    "visits": ColumnType.INT64,
+}
+
+_VALUES: Final = {
+    "name": "concat('name ', substring(hex(xxhash64(number, 11)), 5, 8))",
+    "city": "concat('city ', pmod(xxhash64(number, 12), 1000))",
+    "note": "substring(sha1(cast(number AS string)), 1, 12)",
+    "balance": "xxhash64(number, 14) % 1000000000",
+    "visits": "pmod(xxhash64(number, 15), 100000)",
+}
+
+
+class Shape(StrEnum):
+    """What a change writes: the whole row behind a deletion of its family; three columns of five; or three to five of them."""
+
+    WHOLE = "whole"
+    PARTIAL = "partial"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Changes `first` to `first + count`, over `keys` rows: in their order (`sequential`, one change each), or at random."""
+
+    first: int
+    count: int
+    keys: int
+    shape: Shape
+    sequential: bool = False
+    deletes_percent: int = 0
+
+
+def decoded(spark: SparkSession, work: Workload) -> DataFrame:
+    """The changes as a table of plain columns, in the order of their commits."""
+    key = f"number - {work.first}" if work.sequential else f"pmod(xxhash64(number, 1), {work.keys})"
+    deleted = f"pmod(xxhash64(number, 2), 100) < {work.deletes_percent}"
+    width = {Shape.WHOLE: "5", Shape.PARTIAL: "3", Shape.MIXED: "3 + pmod(xxhash64(number, 4), 3)"}[work.shape]
+    numbered = spark.range(work.first, work.first + work.count).withColumnRenamed("id", "number")
+    placed = numbered.selectExpr("*", f"{deleted} AS deleted", "pmod(xxhash64(number, 3), 5) AS _first", f"{width} AS _width")
+    written = [f"NOT deleted AND pmod({n} - _first, 5) < _width AS written_{name}" for n, name in enumerate(COLUMNS)]
+    return placed.selectExpr(
+        "number",
+        f"concat('customer#', lpad({key}, 8, '0')) AS row_key",
+        f"{START_US}L + number * {STEP_US} AS commit_timestamp",
+        "deleted",
+        *written,
+        *(f"{value} AS {name}" for name, value in _VALUES.items()),
+    ).selectExpr(
+        "number",
+        "row_key",
+        "commit_timestamp",
+        "deleted",
+        *(f"written_{name}" for name in COLUMNS),
+        *(f"CASE WHEN written_{name} THEN {name} END AS {name}" for name in COLUMNS),
+    )
+
+
+def kafka_records(rows: DataFrame, shape: Shape, kafka_partitions: int) -> DataFrame:
+    """`decoded` rows as `key` and `value` of Kafka records."""
+    cells = ", ".join(_entry("SET_CELL", f"'{name}'", f"CASE WHEN written_{name} THEN cast({name} AS string) END") for name in COLUMNS)
+    deletion = f"array({_entry('DELETE_FAMILY', EMPTY, EMPTY)})"
+    entries = f"filter(array({cells}), e -> e.value IS NOT NULL)"
+    deletes = "true" if shape is Shape.WHOLE else "deleted"
+    # Fields that may be null and are not named here are written as null.
+    change = f"""named_struct('table', '{SOURCE}', 'row_key', cast(row_key AS binary), 'change_type', 'USER',
+        'source_cluster_id', 'c1', 'commit_timestamp', timestamp_micros(commit_timestamp), 'tie_breaker', 0L,
+        'resume_token', unhex(lpad(hex(number), 16, '0')),
+        'estimated_low_watermark', timestamp_micros(commit_timestamp - 1000000),
+        'entries', CASE WHEN {deletes} THEN concat({deletion}, {entries}) ELSE {entries} END)"""
+    record = F.expr(f"named_struct('stream_partition', 'p0', 'kafka_partitions', {kafka_partitions}, 'data_change', {change})")
+    value = F.concat(F.lit(_head()), to_avro(record, READER_SCHEMA))
+    return rows.select(F.expr("cast(row_key AS binary)").alias("key"), value.alias("value"))
+
+
+def definition(name: str = "customers") -> TableDefinition:
+    """The table that the changes make."""
+    columns = tuple(Column(column, FAMILY, column.encode(), type_) for column, type_ in COLUMNS.items())
+    return TableDefinition(name=name, stream=STREAM, source=SOURCE, key=Key((KeyPart("row_key", ColumnType.STRING),)), columns=columns)
+
+
+def truth(changes: DataFrame) -> DataFrame:
+    """The rows that all of `changes` (`decoded`, several unions of them) leave, by plain SQL: `row_key` and the columns.
+
+    A column has its newest written value that no newer deletion covers; a row exists if any column has one. A whole-row
+    change is a deletion that writes every column, so it is its own newest.
+    """
+    newest = [f"max(CASE WHEN written_{name} THEN struct(commit_timestamp AS at, {name} AS value) END) AS {name}" for name in COLUMNS]
+    by_row = changes.groupBy("row_key").agg(F.expr("max(CASE WHEN deleted THEN commit_timestamp END)").alias("gone"), *map(F.expr, newest))
+    kept = by_row.selectExpr(
+        "row_key", *(f"CASE WHEN coalesce({name}.at > gone, true) THEN {name}.value END AS {name}" for name in COLUMNS)
+    )
+    return kept.where(" OR ".join(f"{name} IS NOT NULL" for name in COLUMNS))
+
+
+def differing(left: DataFrame, right: DataFrame) -> int:
+    """In how many rows two tables of `row_key` and the columns differ."""
+    names = ", ".join(COLUMNS)
+    sides = [side.selectExpr("row_key", f"struct({names}) AS {name}") for side, name in ((left, "one"), (right, "other"))]
+    return sides[0].join(sides[1], "row_key", "full").where("NOT (one <=> other)").count()
+
+
+def _entry(kind: str, qualifier: str, value: str) -> str:
+    timestamp = "commit_timestamp" if kind == "SET_CELL" else "0L"
+    return (
+        f"named_struct('kind', '{kind}', 'family', '{FAMILY}', 'qualifier', cast({qualifier} AS binary), 'cell_timestamp', {timestamp}, "
+        f"'range_start', 0L, 'range_end', 0L, 'value', cast({value} AS binary))"
+    )
+
+
+def _head() -> bytes:
+    """The head of the single-object framing, by fastavro rather than by our own code."""
+    canonical = fastavro.schema.to_parsing_canonical_form(json.loads(READER_SCHEMA))
+    return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
