@@ -31,7 +31,7 @@ from tests.property.histories import history
 from tests.spark.live import offsets, records, truth
 
 KILLS = int(os.environ.get("KILLS", "2"))
-ROWS = 500
+ROWS = 80 + 40 * KILLS
 PER_SECOND = 100
 POISON = (b"rubbish", b"\x00\x00\x00\x00\x07rubbish", b"\xc3\x01" + 8 * b"\x00", b"")
 SETTINGS = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
