@@ -48,11 +48,10 @@ _VALUES: Final = {
 
 
 class Shape(StrEnum):
-    """What a change writes: the whole row behind a deletion of its family; three columns of five; or three to five of them."""
+    """What a change writes: the whole row behind a deletion of its family, or three columns of five."""
 
     WHOLE = "whole"
     PARTIAL = "partial"
-    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def decoded(spark: SparkSession, work: Workload) -> DataFrame:
     """The changes as a table of plain columns, in the order of their commits."""
     key = f"number - {work.first}" if work.sequential else f"pmod(xxhash64(number, 1), {work.keys})"
     deleted = f"pmod(xxhash64(number, 2), 100) < {work.deletes_percent}"
-    width = {Shape.WHOLE: "5", Shape.PARTIAL: "3", Shape.MIXED: "3 + pmod(xxhash64(number, 4), 3)"}[work.shape]
+    width = {Shape.WHOLE: 5, Shape.PARTIAL: 3}[work.shape]
     numbered = spark.range(work.first, work.first + work.count).withColumnRenamed("id", "number")
     placed = numbered.selectExpr("*", f"{deleted} AS deleted", "pmod(xxhash64(number, 3), 5) AS _first", f"{width} AS _width")
     written = [f"NOT deleted AND pmod({n} - _first, 5) < _width AS written_{name}" for n, name in enumerate(COLUMNS)]

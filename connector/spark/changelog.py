@@ -25,7 +25,7 @@ from connector.spark.source import BatchRange, Offsets, same
 TABLE_SLOTS: Final = 16
 CONTROL_SLOT: Final = -1
 REJECTED_SLOT: Final = -2
-_STATISTICS: Final = "kind,ingest_batch,kafka_partition,offset,table,commit_timestamp"
+_STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = """
     CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
@@ -131,7 +131,9 @@ class Changelog:
         Raises `WriterConflictError` if another writer took the batch's number; then nothing of ours is visible.
         """
         slots = {"rejected": REJECTED_SLOT, "control": CONTROL_SLOT, "table_slots": TABLE_SLOTS}
-        columns = _COLUMNS.format(ingest_batch=f"{batch.ingest_batch}L", topic_id=batch.topic_id, ingest_time=f"{ingest_time}L", **slots)
+        columns = _COLUMNS.format(
+            ingest_batch=_constant(batch.ingest_batch), topic_id=batch.topic_id, ingest_time=_constant(ingest_time), **slots
+        )
         selected = rows.selectExpr(*_split(columns))
         before = self._bookkeeping() or self._create(selected, batch)
         newest = _logged_batch(before)
@@ -234,6 +236,14 @@ class Changelog:
         )
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
+
+
+def _constant(number: int) -> str:
+    """A number that differs from batch to batch, such that the code that Spark makes does not: the JVM then keeps what it compiled.
+
+    A literal would stand in that code; an array is handed to it, and stays one where the index is not a literal.
+    """
+    return f"get(array({number}L), partition * 0)"
 
 
 def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:

@@ -57,17 +57,18 @@ def judged(
     kafka_partitions: int,
     tables: frozenset[str] | None,
     known_tables: frozenset[str] = frozenset(),
+    known_families: frozenset[str] = frozenset(),
 ) -> DataFrame:
     """Kafka's columns, `reason` and `rule` (null for a good record), and the fields of the record (`RECORD`, null for a bad one).
 
     `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now; `tables` are the source
-    tables that may occur, None for any; names in `known_tables` are taken for good ones without a look at their letters. With
-    `ask_registry`, a schema id that `schemas` does not know fails the query.
+    tables that may occur, None for any; names in `known_tables` and `known_families`, which match the patterns of the model, are
+    taken for good ones without a look at their letters. With `ask_registry`, a schema id that `schemas` does not know fails the query.
     """
     decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
-    flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"), F.expr(_FAMILIES).alias("families"))
+    flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"))
     # Two rules ask for it, and it is the dearest thing to ask.
-    matched = flat.select("*", F.expr(_FAMILIES_MATCH).alias("families_match"))
+    matched = flat.select("*", F.expr(_families_match(known_families)).alias("families_match"))
     verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables))
     marked = matched.select("*", verdict.alias("verdict"))
     return marked.select(
@@ -186,13 +187,22 @@ _MALFORMED: Final = " OR ".join(
     + [f"({owner} IS NOT NULL AND NOT is_valid_utf8(concat_ws('\\n', {strings})))" for owner, strings in _RARE_STRINGS.items()]
 )
 
-# One search for all families of a change. The repetition is possessive, since Java takes a stack frame for each turn of any
-# other; and there are as many line breaks as were put in, or there is one inside a family.
+_FAMILY: Final = "array_min(data_change.entries.family)"
 _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
-_FAMILIES_MATCH: Final = (
-    f"(families {_matches(FAMILY_PATTERN + '(?:' + chr(10) + FAMILY_PATTERN + ')*+')} "
-    "AND octet_length(replace(families, '\\n', '')) = octet_length(families) - size(data_change.entries) + 1)"
-)
+
+
+def _families_match(known: frozenset[str]) -> str:
+    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one, and most of those are known.
+
+    For others it is one search in all of them. The repetition is possessive, since Java takes a stack frame for each turn of
+    any other; and there are as many line breaks as were put in, or there is one inside a family.
+    """
+    return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
+        THEN {_in(_FAMILY, known)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
+        ELSE {_FAMILIES} {_matches(FAMILY_PATTERN + "(?:" + chr(10) + FAMILY_PATTERN + ")*+")}
+             AND octet_length(replace({_FAMILIES}, '\\n', '')) = octet_length({_FAMILIES}) - size(data_change.entries) + 1 END"""
+
+
 _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 
 
@@ -216,7 +226,7 @@ def _verdict(
         ),
         (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
         (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
-        (Reason.UNDECODABLE, "NOT families_match AND NOT is_valid_utf8(families)"),
+        (Reason.UNDECODABLE, f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _record_rules(kafka_partitions, known_tables)),
         (Reason.UNKNOWN_ENTRY, "array_contains(data_change.entries.kind, 'UNKNOWN')"),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _ENTRY_RULES),
@@ -231,9 +241,9 @@ def _verdict(
     return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
 
 
-def _in(field: str, tables: frozenset[str]) -> str:
-    """Whether a field is one of the names. They match TABLE_PATTERN: the definitions were checked, and need no quoting."""
-    names = ", ".join(f"'{table}'" for table in sorted(tables))
+def _in(field: str, known: frozenset[str]) -> str:
+    """Whether a field is one of the names. They match a pattern without quotes, since the definitions were checked."""
+    names = ", ".join(f"'{name}'" for name in sorted(known))
     return f"{field} IN ({names})" if names else "false"
 
 

@@ -55,6 +55,7 @@ class Ingest:
         world: World,
         *,
         known_tables: frozenset[str],
+        known_families: frozenset[str] = frozenset(),
         reject_unknown_tables: bool,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -62,6 +63,7 @@ class Ingest:
         self._changelog = changelog
         self._world = world
         self._known_tables = known_tables
+        self._known_families = known_families
         self._only_tables = known_tables if reject_unknown_tables else None
         self._schemas = codec.Schemas()
         self._writer = uuid.uuid4().hex
@@ -140,6 +142,7 @@ class Ingest:
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
             known_tables=self._known_tables,
+            known_families=self._known_families,
         )
         self._changelog.append(verdicts, batch, ingest_time=self._world.now())
 

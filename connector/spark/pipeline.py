@@ -46,9 +46,15 @@ class StreamIngest:
         base = f"{config.warehouse}/streams/{stream.name}"
         self._checkpoint = f"{base}/checkpoint"
         self.changelog = Changelog(spark, f"{base}/changelog", stream.name)
-        sources = frozenset(table.source for table in config.tables.values() if table.stream == stream.name)
-        reject = stream.unknown_tables is UnknownTables.REJECT
-        self._ingest = Ingest(stream, self.changelog, world, known_tables=sources, reject_unknown_tables=reject)
+        tables = [table for table in config.tables.values() if table.stream == stream.name]
+        self._ingest = Ingest(
+            stream,
+            self.changelog,
+            world,
+            known_tables=frozenset(table.source for table in tables),
+            known_families=frozenset(column.family for table in tables for column in table.columns),
+            reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
+        )
         self._in_flight = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None

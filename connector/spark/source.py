@@ -123,6 +123,8 @@ _SAME_IN_JAVA: Final = frozenset(
         "retry.backoff.ms",
     }
 )
+_RECORDS_PER_POLL: Final = 5_000
+"""Ten times Kafka's default: a poll that finds its records already fetched costs a wait all the same."""
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
@@ -135,6 +137,7 @@ def client_options(kafka: KafkaConfig) -> dict[str, str]:
     """
     settings = kafka.settings
     options = {"bootstrap.servers": kafka.bootstrap_servers, "isolation.level": "read_committed"}
+    options["max.poll.records"] = str(_RECORDS_PER_POLL)
     options |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
     mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
     if mechanism:

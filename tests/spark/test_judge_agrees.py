@@ -106,6 +106,7 @@ def assert_agreement(
         kafka_partitions=TOPIC_PARTITIONS,
         tables=tables,
         known_tables=frozenset({"t"}),
+        known_families=frozenset({"cf"}),
     )
     got = {row["offset"]: row.asDict(recursive=True) for row in frame_.select("offset", "reason", "rule", *RECORD).collect()}
     assert len(got) == len(cases)
