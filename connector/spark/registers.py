@@ -68,22 +68,24 @@ class Layout:
         return [*keys, *columns, (UNMAPPED, "map<string, binary>"), (STATE, STATE_TYPE), (BUCKET, "int")]
 
 
-def pivot(changes: DataFrame, layout: Layout) -> DataFrame:
+def pivot(changes: DataFrame, layout: Layout, *, deletes_cells: bool = True) -> DataFrame:
     """One row per change: its key, its order, and for each register the index of the entry that wrote it, if any did.
 
-    `changes` are rows of the changelog. Columns: `_bucket`, the key columns, `change_order`, `i<n>`, `t<n>`, `v<n>` (index,
-    cell timestamp, typed value) for column n, `d<n>` (index of the deletion) for family n, `rest`, `unreadable` (the key or
-    a value that the table cannot hold), `may_remove` (the change leaves no cell behind).
+    `changes` are rows of the changelog; `deletes_cells` false promises that none of them has a DELETE_CELLS. Columns: `_bucket`,
+    the key columns, `_change_order`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell timestamp, typed value) for column n, `_d<n>` (index of
+    the deletion) for family n, `_rest`, `_unreadable` (the key or a value that the table cannot hold), `_may_remove` (the change
+    leaves no cell behind), `_deletes_cells`.
     """
     return _placed(changes, layout).selectExpr(
         f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"key{place} AS {name}" for place, name in enumerate(layout.keys)),
         f"{_CHANGE_ORDER} AS _change_order",
-        *(part for n, column in enumerate(layout.columns) for part in _written(n, column)),
+        *(part for n, column in enumerate(layout.columns) for part in _written(n, column, deletes_cells=deletes_cells)),
         *(f"CASE WHEN _f{n} > 0 THEN size(entries) - int(_f{n}) END AS _d{n}" for n in range(len(layout.families))),
         f"CASE WHEN NOT plain THEN {_rest(layout)} END AS _rest",
         f"{_unreadable(layout)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
+        "deletes_cells AS _deletes_cells",
     )
 
 
@@ -160,10 +162,11 @@ def _deletion(n: int) -> str:
     return f"CASE WHEN _stored IS NULL THEN CASE WHEN _d{n} IS NOT NULL THEN {_order(f'_d{n}')} END ELSE get(_stored.families, {n}) END"
 
 
-def as_known_changes(pivoted: DataFrame, layout: Layout) -> DataFrame:
-    """Pivoted changes as one side of the union that `merged` takes."""
+def as_known_changes(pivoted: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
+    """Pivoted changes as one side of the union that `merged` takes. `with_rest` false promises that no `_rest` is filled."""
     registers = [f"_{name}{n}" for n in range(len(layout.columns)) for name in "itv"] + [f"_d{n}" for n in range(len(layout.families))]
-    return pivoted.selectExpr(BUCKET, *layout.keys, "_change_order", *registers, "_rest", f"cast(null AS {STATE_TYPE}) AS _stored")
+    rest = "_rest" if with_rest else f"cast(null AS {REST_TYPE}) AS _rest"
+    return pivoted.selectExpr(BUCKET, *layout.keys, "_change_order", *registers, rest, f"cast(null AS {STATE_TYPE}) AS _stored")
 
 
 def as_known_states(rows: DataFrame, layout: Layout, *, with_values: bool) -> DataFrame:
@@ -198,8 +201,14 @@ def _is_cell(column: Column) -> str:
     return f"e.family = '{column.family}' AND e.qualifier = X'{column.qualifier.hex()}'"
 
 
-def _written(n: int, column: Column) -> list[str]:
+def _written(n: int, column: Column, *, deletes_cells: bool) -> list[str]:
     """Index, timestamp and value of the last entry that wrote column n: a cell, or a deletion of the whole column after it."""
+    if not deletes_cells:
+        return [
+            f"CASE WHEN _p{n} > 0 THEN size(entries) - int(_p{n}) END AS _i{n}",
+            f"CASE WHEN _p{n} > 0 THEN _e{n}.cell_timestamp END AS _t{n}",
+            f"_w{n} AS _v{n}",
+        ]
     whole = f"e.kind = 'DELETE_CELLS' AND e.range_start = 0 AND e.range_end = 0 AND {_is_cell(column)}"
     deleted = f"CASE WHEN deletes_cells THEN array_max(transform(entries, (e, i) -> CASE WHEN {whole} THEN i END)) END"
     last = f"CASE WHEN _p{n} > 0 THEN size(entries) - int(_p{n}) END"

@@ -51,7 +51,7 @@ def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, keep_u
     for batch in rounds:
         pivoted = pivot(changes(spark, batch), layout)
         assert pivoted.where("_unreadable").count() == 0
-        sides = [as_known_changes(pivoted, layout)]
+        sides = [as_known_changes(pivoted, layout, with_rest=True)]
         if known is not None:
             sides.append(as_known_states(known.where("_exists"), layout, with_values=True))
             sides.append(as_known_states(known.where("NOT _exists"), layout, with_values=False))
@@ -100,3 +100,14 @@ def _entry(entry: SetCell | DeleteCells | DeleteFamily) -> tuple[object, ...]:
             return ("DELETE_CELLS", entry.family, entry.qualifier, 0, entry.range_start, entry.range_end, b"")
         case DeleteFamily():
             return ("DELETE_FAMILY", entry.family, b"", 0, 0, 0, b"")
+
+
+def test_newest_wins_where_no_change_deletes_cells(spark: SparkSession, seed: int) -> None:
+    """MRG-1: the short form for changes without DELETE_CELLS says what the long one says of them."""
+    rng = Random(seed)
+    layout = Layout(definition(keep_unmapped=True), buckets=4)
+    deliveries = [delivery for number in range(HISTORIES) for delivery in history(rng, distinct_ranks=True, rows=(b"%d.1" % number,))]
+    without = changes(spark, deliveries).where("NOT array_contains(entries.kind, 'DELETE_CELLS')").localCheckpoint()
+    long, short = pivot(without, layout), pivot(without, layout, deletes_cells=False)
+    assert without.count() > HISTORIES / 2
+    assert (long.exceptAll(short).count(), short.exceptAll(long).count()) == (0, 0)
