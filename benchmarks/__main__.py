@@ -37,7 +37,7 @@ def run(name: str, *, quick: bool) -> tuple[int, str]:
 
 def section(name: str, output: str) -> str:
     """A benchmark as a part of the page."""
-    facts = "\n".join(f"* {line}" for line in output.splitlines() if line.startswith(("command:", "versions:", "machine:", "python ")))
+    facts = "\n".join(f"* {line}" for line in output.splitlines() if line.startswith(("command:", "versions:", "machine:")))
     rows = "\n".join(f"| `{figure.name}` | {number(figure.value)} | {figure.bar} |" for figure in figures(output))
     return f"\n## {name}\n\n{facts}\n\n| figure | value | bar |\n|---|---|---|\n{rows}\n"
 

@@ -69,13 +69,11 @@ def prepare(at: Stage, sizes: Sizes, work: Workload) -> Prepared:
     """Send, ingest and apply the rows before; send and ingest the changes."""
     warehouse = at.folder / f"apply-{work.shape}-{work.deletes_percent}"
     topic = at.new_topic()
-    for step in (sizes.base, work):
-        at.produce(topic, at.decoded(step), step.shape)
-        query = at.ingest(topic, warehouse)
-        query.start(once=True)
-        query.wait()
-        if step is sizes.base or step == sizes.base:
-            run_ours(at, warehouse)
+    at.produce(topic, at.decoded(sizes.base), sizes.base.shape)
+    at.ingest(topic, warehouse)
+    run_ours(at, warehouse)
+    at.produce(topic, at.decoded(work), work.shape)
+    at.ingest(topic, warehouse)
     truth = workload.truth(at.decoded(sizes.base).unionByName(at.decoded(work)))
     path = str(at.folder / f"truth-{work.shape}-{work.deletes_percent}")
     truth.write.parquet(path)

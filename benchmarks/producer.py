@@ -2,7 +2,7 @@
 
     python -m benchmarks producer [--quick]
 
-Changes of three to five cells go through `ChangeProducer` to a local broker. Counted is the processor time of this process, the
+Changes of five cells go through `ChangeProducer` to a local broker. Counted is the processor time of this process, the
 client library's threads included: a rate per core. Both encoders take turns, and the best round of each counts.
 """
 

@@ -203,15 +203,11 @@ def _is_cell(column: Column) -> str:
 
 def _written(n: int, column: Column, *, deletes_cells: bool) -> list[str]:
     """Index, timestamp and value of the last entry that wrote column n: a cell, or a deletion of the whole column after it."""
+    last = f"CASE WHEN _p{n} > 0 THEN size(entries) - int(_p{n}) END"
     if not deletes_cells:
-        return [
-            f"CASE WHEN _p{n} > 0 THEN size(entries) - int(_p{n}) END AS _i{n}",
-            f"CASE WHEN _p{n} > 0 THEN _e{n}.cell_timestamp END AS _t{n}",
-            f"_w{n} AS _v{n}",
-        ]
+        return [f"{last} AS _i{n}", f"CASE WHEN _p{n} > 0 THEN _e{n}.cell_timestamp END AS _t{n}", f"_w{n} AS _v{n}"]
     whole = f"e.kind = 'DELETE_CELLS' AND e.range_start = 0 AND e.range_end = 0 AND {_is_cell(column)}"
     deleted = f"CASE WHEN deletes_cells THEN array_max(transform(entries, (e, i) -> CASE WHEN {whole} THEN i END)) END"
-    last = f"CASE WHEN _p{n} > 0 THEN size(entries) - int(_p{n}) END"
     is_set = f"NOT coalesce(deletes_cells AND coalesce({deleted}, -1) > coalesce({last}, -1), false)"
     return [
         f"CASE WHEN {is_set} THEN {last} ELSE {deleted} END AS _i{n}",

@@ -16,31 +16,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError
+from connector.spark.changelog import PARQUET_SETTINGS
 
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
 )
-
-_ALL_DIFFERENT: Final = (
-    "row_key",
-    "offset",
-    "order_position.offset",
-    "commit_timestamp",
-    "estimated_low_watermark",
-    "resume_token",
-    "entries.list.element.cell_timestamp",
-    "entries.list.element.value",
-)
-"""Columns of the changelog that a dictionary would only slow down."""
-
-_NEVER_SEARCHED: Final = (
-    *(f"entries.list.element.{name}" for name in ("kind", "family", "qualifier", "cell_timestamp", "range_start", "range_end", "value")),
-    *(f"order_position.{name}" for name in ("ingest_batch", "kafka_partition", "offset", "attempt")),
-    *("topic_id", "record_timestamp", "ingest_time", "stream_partition", "kafka_partitions", "change_type", "source_cluster_id"),
-    *("tie_breaker", "resume_token", "estimated_low_watermark"),
-)
-"""Columns of the changelog whose bounds nobody asks for. Together, the two save a sixth of its write."""
 
 _SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -53,8 +34,7 @@ _SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     # The default is an older form that other readers cannot hold the years 1 to 9999 in.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _ALL_DIFFERENT},
-    **{f"spark.hadoop.parquet.column.statistics.enabled#{column}": "false" for column in _NEVER_SEARCHED},
+    **PARQUET_SETTINGS,
     "spark.sql.shuffle.partitions": "8",
     # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
     "spark.sql.maxConcurrentOutputFileWriters": "64",

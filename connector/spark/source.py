@@ -136,8 +136,11 @@ def client_options(kafka: KafkaConfig) -> dict[str, str]:
     meaning here and are left out; a security setting that has no translation is a `ConfigError`.
     """
     settings = kafka.settings
-    options = {"bootstrap.servers": kafka.bootstrap_servers, "isolation.level": "read_committed"}
-    options["max.poll.records"] = str(_RECORDS_PER_POLL)
+    options = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "isolation.level": "read_committed",
+        "max.poll.records": str(_RECORDS_PER_POLL),
+    }
     options |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
     mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
     if mechanism:
