@@ -56,8 +56,8 @@ format: $(STAMP) ## Format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: $(STAMP) ## Measure, beside what others reach on the same work (about an hour)
-	$(BIN)/python -m benchmarks
+bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep the figures (about an hour)
+	$(BIN)/python -m benchmarks --write docs/reference/performance.md
 
 lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock
 	env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --upgrade --extra dev --extra lake --extra registry --extra spark --generate-hashes --allow-unsafe \

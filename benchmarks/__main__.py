@@ -1,6 +1,7 @@
 """All benchmarks, or one: `python -m benchmarks [NAME] [--quick] [--write FILE]`.
 
-Each runs in a process of its own. The last lines are all figures, `name value bar`; with `--write`, they are kept as a table.
+Each runs in a process of its own. The last lines are all figures, `name value bar`; with `--write`, they are kept as a table, in place
+of what the file has of the same benchmarks.
 The exit code is 1 if a figure misses its bar.
 """
 
@@ -17,7 +18,7 @@ NAMES = ("commands", "encoder", "producer", "ingest", "apply", "demo")
 
 _HEAD = """# Performance
 
-Measured by `python -m benchmarks --write docs/reference/performance.md`. Rates depend on the machine; ratios are of neighbours in
+Measured by `make bench`. Rates depend on the machine; ratios are of neighbours in
 one run. A bar is what a value should reach: `0.4` at least, `<0.3` below. The module of each benchmark, `benchmarks/NAME.py`, says
 what is measured and how.
 """
@@ -35,11 +36,18 @@ def run(name: str, *, quick: bool) -> tuple[int, str]:
     return process.returncode, "".join(lines)
 
 
-def section(name: str, output: str) -> str:
+def section(output: str) -> str:
     """A benchmark as a part of the page."""
     facts = "\n".join(f"* {line}" for line in output.splitlines() if line.startswith(("command:", "versions:", "machine:")))
     rows = "\n".join(f"| `{figure.name}` | {number(figure.value)} | {figure.bar} |" for figure in figures(output))
-    return f"\n## {name}\n\n{facts}\n\n| figure | value | bar |\n|---|---|---|\n{rows}\n"
+    return f"{facts}\n\n| figure | value | bar |\n|---|---|---|\n{rows}\n"
+
+
+def page(before: str, outputs: dict[str, str]) -> str:
+    """The page with these outputs, and otherwise as it was `before`."""
+    sections = dict(part.split("\n\n", 1) for part in before.split("\n## ")[1:])
+    sections |= {name: section(output) for name, output in outputs.items()}
+    return _HEAD + "".join(f"\n## {name}\n\n{sections[name]}" for name in NAMES if name in sections)
 
 
 def main() -> int:
@@ -52,7 +60,8 @@ def main() -> int:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
     results = {name: run(name, quick=wanted.quick) for name in (wanted.name or NAMES)}
     if wanted.write is not None:
-        wanted.write.write_text(_HEAD + "".join(section(name, output) for name, (_, output) in results.items()))
+        before = wanted.write.read_text() if wanted.write.exists() else ""
+        wanted.write.write_text(page(before, {name: output for name, (_, output) in results.items()}))
     print("\nall figures")
     found: list[Figure] = [figure for _, output in results.values() for figure in figures(output)]
     for figure in found:

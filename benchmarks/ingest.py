@@ -92,10 +92,7 @@ def measure(at: Stage, changes: int, rounds: int) -> list[Round]:
         with cost(at.pid) as tuned:
             tuned_append(at, topic, folder / "tuned")
         turns = {"bare append": raw, "ingest": ours, "bare append, tuned": tuned}
-        print(
-            f"round {number}: " + ", ".join(f"{name} {turn.wall_s:.2f} s ({turn.cpu_s:.1f} cpu)" for name, turn in turns.items()),
-            flush=True,
-        )
+        print(f"round {number}: {', '.join(f'{name} {spent}' for name, spent in turns.items())}", flush=True)
         if number >= 0:
             found.append(Round(raw, ours, tuned))
         if number < rounds - 1:

@@ -24,6 +24,9 @@ class Cost:
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.wall_s:.2f} s ({self.cpu_s:.1f} of processor)"
+
 
 @contextmanager
 def cost(*pids: int) -> Iterator[Cost]:

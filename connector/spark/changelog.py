@@ -111,6 +111,10 @@ class LoggedBatch:
     writer: str
 
 
+_LONG_LIST: Final = 1000
+_NO_BATCH: Final = 2**63 - 1
+
+
 class Changelog:
     """The changelog of one stream at `path`. One process writes it; whoever else does is noticed, and nothing is interleaved."""
 
@@ -158,7 +162,10 @@ class Changelog:
         """
         slots = {"rejected": REJECTED_SLOT, "control": CONTROL_SLOT, "table_slot": _table_slot("data_change.table")}
         columns = _COLUMNS.format(
-            ingest_batch=_constant(batch.ingest_batch), topic_id=batch.topic_id, ingest_time=_constant(ingest_time), **slots
+            ingest_batch=constant(batch.ingest_batch, "partition"),
+            topic_id=batch.topic_id,
+            ingest_time=constant(ingest_time, "partition"),
+            **slots,
         )
         selected = rows.selectExpr(*_split(columns))
         before = self._bookkeeping() or self._create(selected, batch)
@@ -207,8 +214,7 @@ class Changelog:
     def changes(self, source: str, *, after: int, to: int) -> DataFrame:
         """The changes of one source table in the ingest batches `(after, to]`."""
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
-        in_range = (F.col("ingest_batch") > after) & (F.col("ingest_batch") <= to)
-        return self.rows().where(in_slot & (F.col("kind") == "change") & (F.col("table") == source) & in_range)
+        return self.rows().where(in_slot & (F.col("kind") == "change") & (F.col("table") == source) & F.expr(_batches(after, to)))
 
     def entries(self) -> DataFrame:
         """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""
@@ -268,12 +274,23 @@ def _table_slot(table: str) -> str:
     return f"int(pmod(xxhash64({table}), {TABLE_SLOTS}))"
 
 
-def _constant(number: int) -> str:
+def _batches(after: int, to: int) -> str:
+    """Whether a row is of the ingest batches `(after, to]`, as code that is the same for all of them, as `constant` is.
+
+    A set is, bounds and a single number are not; Delta skips the files of older batches all the same.
+    """
+    if to - after > _LONG_LIST:
+        return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
+    return f"ingest_batch IN ({', '.join(f'{batch}L' for batch in range(after + 1, to + 1))}, {_NO_BATCH}L)"
+
+
+def constant(number: int, place: str) -> str:
     """A number that differs from batch to batch, such that the code that Spark makes does not: the JVM then keeps what it compiled.
 
-    A literal would stand in that code; an array is handed to it, and stays one where the index is not a literal.
+    A literal would stand in that code; an array is handed to it, and stays one where the index is not a literal. `place` is any
+    integer column, never null.
     """
-    return f"get(array({number}L), partition * 0)"
+    return f"get(array({number}L), {place} * 0)"
 
 
 def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:

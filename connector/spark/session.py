@@ -23,19 +23,27 @@ _AVRO_LIMITS: Final = " ".join(
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
 )
 
-_SETTINGS: Final = {
+_JVM_OPTIONS: Final = f"{_AVRO_LIMITS} -XX:-DontCompileHugeMethods"
+"""Spark makes one method of a whole stage, and the wider the table, the longer: the JVM would only interpret it."""
+
+SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": _AVRO_LIMITS,
-    "spark.executor.extraJavaOptions": _AVRO_LIMITS,
+    "spark.driver.extraJavaOptions": _JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": _JVM_OPTIONS,
     "spark.sql.parquet.compression.codec": "zstd",
     # The default is an older form that other readers cannot hold the years 1 to 9999 in.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     **PARQUET_SETTINGS,
     "spark.sql.shuffle.partitions": "8",
+    # Code that is the same from batch to batch stays compiled: sets of numbers are not written into it, and it is not forgotten.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
+    "spark.sql.codegen.cache.maxEntries": "1000",
+    # Changes and rows meet by key within buckets, where both already are.
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # Every commit asks for the state of the log, which is a few hundred commits: more tasks would take longer than the work.
@@ -43,6 +51,7 @@ _SETTINGS: Final = {
     # A batch that dies must not leave its query running into the next one's.
     "spark.sql.streaming.stopTimeout": "60000",
 }
+"""What we ask of Spark beyond its defaults."""
 
 _LOGGING: Final = """\
 status = warn
@@ -70,8 +79,8 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
     logging.write_text(_LOGGING)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     merged = {
-        **_SETTINGS,
-        "spark.driver.extraJavaOptions": f"{_AVRO_LIMITS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        **SETTINGS,
+        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.errors import TableError, WriterConflictError
 from connector.spark.delta_log import DeltaLog, user_metadata
 from connector.spark.failures import explained
-from connector.spark.registers import Layout
+from connector.spark.layout import Layout
 from connector.tables import BUCKET, NO_IDS, STATE, TableDefinition, assign_ids, check_compatible, from_properties, to_properties
 from connector.values import ColumnType
 

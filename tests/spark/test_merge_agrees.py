@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 from random import Random
 
@@ -11,9 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.merge import join, lift, visible
-from connector.model import DataChange, DeleteCells, DeleteFamily, SetCell
+from connector.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.ordering import OrderBy
-from connector.spark.registers import Layout, as_known_changes, as_known_states, merged, pivot
+from connector.spark.layout import Layout
+from connector.spark.pivot import pivot
+from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
 from connector.tables import Column, Key, KeyPart, TableDefinition, Versions, unmapped_name
 from connector.values import ColumnType
 from tests.property.histories import Delivery, history
@@ -41,28 +44,51 @@ def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, keep_u
     """MRG-1, MRG-4 to MRG-9, TBL-7: whatever the batches, the rows are those of the definition, and the rest is buried."""
     rng = Random(seed)
     layout = Layout(definition(keep_unmapped=keep_unmapped), buckets=4)
-    deliveries = [
-        delivery for number in range(HISTORIES) for delivery in history(rng, distinct_ranks=True, rows=(b"%d.1" % number, b"%d.2" % number))
-    ]
-    rounds: list[list[Delivery]] = [[] for _ in range(ROUNDS)]
-    for delivery in deliveries:
-        rounds[rng.randrange(ROUNDS)].append(delivery)
-    known: DataFrame | None = None
-    for batch in rounds:
-        pivoted = pivot(changes(spark, batch), layout)
-        assert pivoted.where("_unreadable").count() == 0
-        sides = [as_known_changes(pivoted, layout, with_rest=True)]
-        if known is not None:
-            sides.append(as_known_states(known.where("_exists"), layout, with_values=True))
-            sides.append(as_known_states(known.where("NOT _exists"), layout, with_values=False))
-        known = merged(reduce(DataFrame.unionByName, sides), layout, with_rest=True).localCheckpoint()
-    assert known is not None
-    got = {bytes(row["select"]): shown(row.asDict(), keep_unmapped) for row in known.where("_exists").collect()}
+    deliveries = histories(rng)
+    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=True)
+    got = {bytes(row["select"]): shown(row.asDict(), keep_unmapped) for row in known.collect()}
     want = expected(deliveries, keep_unmapped)
     differing = [key for key in {*got, *want} if got.get(key) != want.get(key)]
     assert not differing, [(key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key]) for key in differing[:2]]
-    assert known.where("_exists").count() == len(want)
-    assert known.count() >= len(want)
+    assert known.count() == len(want)
+    assert buried > 0
+
+
+def histories(rng: Random) -> list[Delivery]:
+    keys = ((b"%d.1" % number, b"%d.2" % number) for number in range(HISTORIES))
+    return [delivery for rows in keys for delivery in history(rng, distinct_ranks=True, rows=rows)]
+
+
+def in_rounds(
+    spark: SparkSession, rng: Random, layout: Layout, deliveries: Iterable[Delivery], *, with_rest: bool
+) -> tuple[DataFrame, int]:
+    """The table after all deliveries in a few rounds, and how many entries the graveyard has."""
+    rounds: list[list[Delivery]] = [[] for _ in range(ROUNDS)]
+    for delivery in deliveries:
+        rounds[rng.randrange(ROUNDS)].append(delivery)
+    table = graveyard = None
+    for batch in rounds:
+        of_batch = changes(spark, batch)
+        plain = all_are("_plain", pivot(of_batch, layout, all_plain=True))
+        pivoted = pivot(of_batch, layout, all_plain=plain)
+        assert pivoted.where("_unreadable").count() == 0
+        assert with_rest or plain
+        known = known_by_changes(pivoted, layout, 2, all_whole=all_are("_whole", pivoted), with_rest=with_rest)
+        if graveyard is not None:
+            known = joined(known, known_by_graveyard(graveyard, layout, 2), layout, "left")
+        if table is None:
+            table = rows_of(known, layout, with_rest=with_rest).limit(0)
+        known = joined(known, known_by_rows(table, layout, 2), layout, "full")
+        rows = rows_of(known, layout, with_rest=with_rest).localCheckpoint()
+        gone = rows.where("_changed AND NOT _exists")
+        table, graveyard = rows.where("_exists"), gone if graveyard is None else graveyard.unionByName(gone)
+    assert table is not None
+    assert graveyard is not None
+    return table, graveyard.count()
+
+
+def all_are(flag: str, pivoted: DataFrame) -> bool:
+    return pivoted.where(f"NOT {flag}").count() == 0
 
 
 def shown(row: dict[str, object], keep_unmapped: bool) -> dict[str, bytes]:
@@ -92,7 +118,7 @@ def _row(change: DataChange, position: tuple[int, ...]) -> tuple[object, ...]:
     return (change.row_key, change.commit_timestamp, change.tie_breaker, transaction, position, [_entry(entry) for entry in change.entries])
 
 
-def _entry(entry: SetCell | DeleteCells | DeleteFamily) -> tuple[object, ...]:
+def _entry(entry: Entry) -> tuple[object, ...]:
     match entry:
         case SetCell():
             return ("SET_CELL", entry.family, entry.qualifier, entry.cell_timestamp, 0, 0, entry.value)
@@ -102,12 +128,34 @@ def _entry(entry: SetCell | DeleteCells | DeleteFamily) -> tuple[object, ...]:
             return ("DELETE_FAMILY", entry.family, b"", 0, 0, 0, b"")
 
 
-def test_newest_wins_where_no_change_deletes_cells(spark: SparkSession, seed: int) -> None:
-    """MRG-1: the short form for changes without DELETE_CELLS says what the long one says of them."""
-    rng = Random(seed)
+def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: int) -> None:
+    """MRG-1: the short form finds the plain changes, and says of them what the long one says."""
     layout = Layout(definition(keep_unmapped=True), buckets=4)
-    deliveries = [delivery for number in range(HISTORIES) for delivery in history(rng, distinct_ranks=True, rows=(b"%d.1" % number,))]
-    without = changes(spark, deliveries).where("NOT array_contains(entries.kind, 'DELETE_CELLS')").localCheckpoint()
-    long, short = pivot(without, layout), pivot(without, layout, deletes_cells=False)
-    assert without.count() > HISTORIES / 2
+    delivered = changes(spark, histories(Random(seed))).localCheckpoint()
+    long, short = pivot(delivered, layout).where("_plain"), pivot(delivered, layout, all_plain=True).where("_plain")
+    assert 0 < long.count() < delivered.count()
     assert (long.exceptAll(short).count(), short.exceptAll(long).count()) == (0, 0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_newest_wins_where_all_changes_are_alike(spark: SparkSession, seed: int, whole: bool) -> None:
+    """MRG-1, TBL-13: the short ways for plain and for whole changes lead to the rows of the definition."""
+    rng = Random(seed)
+    layout = Layout(definition(keep_unmapped=False), buckets=4)
+    simplified = ((delivery, plain(delivery.change, whole=whole)) for delivery in histories(rng))
+    deliveries = [replace(delivery, change=replace(delivery.change, entries=entries)) for delivery, entries in simplified if entries]
+    assert all_are("_whole" if whole else "_plain", pivot(changes(spark, deliveries), layout, all_plain=True))
+    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=False)
+    assert {bytes(row["select"]): shown(row.asDict(), False) for row in known.collect()} == expected(deliveries, False)
+    assert buried > 0
+
+
+def plain(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
+    """The entries without those that make the change less than plain; `whole` puts deletions of all families before, or behind."""
+    entries = [entry for entry in change.entries if not isinstance(entry, DeleteCells)]
+    if whole:
+        deletions = [DeleteFamily("f"), DeleteFamily("g")]
+        entries = [*entries, *deletions] if change.tie_breaker % 4 == 0 else [*deletions, *entries]
+    by_name = {(entry.family, getattr(entry, "qualifier", None)): entry for entry in reversed(entries)}
+    kept = [entry for (family, qualifier), entry in by_name.items() if qualifier is None or (family, qualifier) in MAPPED]
+    return tuple(reversed(kept))

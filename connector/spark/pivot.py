@@ -1,0 +1,158 @@
+"""From rows of the changelog to one row per change, with what it says of each register: the first step of a merge.
+
+An entry index of a register is that of the last entry of the change that wrote the column; the rest of the order is the same for
+all entries, and is carried once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from connector.spark.layout import NO_REST, REST_TYPE, Layout, nothing, order
+from connector.spark.typed import key_columns, typed
+from connector.tables import BUCKET, Column
+
+_CHANGE_ORDER: Final = """named_struct('commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
+    'record_sequence', coalesce(transaction.record_sequence, 0L), 'ingest_batch', order_position.ingest_batch,
+    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt)"""
+
+
+def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> DataFrame:
+    """One row per change: its key, its order, and for each register the index of the entry that wrote it, if any did.
+
+    `changes` are rows of the changelog. A change is plain if each of its entries sets another column, or deletes another of the
+    families that have columns. `all_plain` promises that every change is, and spares the search for anything else; of a change
+    that is not, `_plain` alone is then right. Columns: `_bucket`, the key columns, `_change`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell
+    timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_rest`, `_plain`, `_whole` (the change
+    covers all that is older in families with columns), `_unreadable` (the key or a value that the table cannot hold),
+    `_may_remove` (the change may leave no cell behind).
+    """
+    columns, families = range(len(layout.columns)), range(len(layout.families))
+    rest = nothing(REST_TYPE) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
+    return _placed(changes, layout, all_plain=all_plain).selectExpr(
+        f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
+        *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
+        f"{_CHANGE_ORDER} AS _change",
+        *(f"_{register}{n}" for n in columns for register in "itv"),
+        *(f"_d{n}" for n in families),
+        f"{rest} AS _rest",
+        "_plain",
+        f"{' AND '.join(['_plain', *(f'_d{n} IS NOT NULL' for n in families)])} AS _whole",
+        f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
+        f"{_may_remove(layout)} AS _may_remove",
+    )
+
+
+def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
+    """The rows of the changelog whose change the table cannot hold, as they are."""
+    return _placed(changes, layout, all_plain=False).where(_unreadable(layout, all_plain=False)).select(changes.columns)
+
+
+def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame:
+    """Changelog rows with their key columns `_key<place>`; with the index `_i<n>` of the last entry that wrote column n, and if that
+    set a cell, its timestamp `_t<n>`, bytes `_b<n>` and typed value `_v<n>`; with the index `_d<n>` of the last deletion of family
+    n; and `_plain`.
+    """
+    columns, families = list(enumerate(layout.columns)), list(enumerate(layout.families))
+    kept = [*changes.columns, *(f"_key{place}" for place in range(len(layout.keys)))]
+    placed = changes.selectExpr(
+        "*",
+        *(f"{key} AS _key{place}" for place, key in enumerate(key_columns(layout.definition.key, "row_key"))),
+        *(f"{_first_cell(column, layout)} AS _i{n}" for n, column in columns),
+        *(f"{_first_deletion(family, layout)} AS _d{n}" for n, family in families),
+    ).selectExpr(
+        *kept,
+        *(f"CASE WHEN {_sets(column, f'get(entries, _i{n})')} THEN _i{n} END AS _i{n}" for n, column in columns),
+        *(f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS _d{n}" for n, family in families),
+    )
+    # Each index found is another entry: if no entry is left over, the first that wrote a column was the last, too.
+    found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [f"int(_d{n} IS NOT NULL)" for n, _ in families]
+    placed = placed.selectExpr("*", f"size(entries) = {' + '.join(found) or 0} AS _plain")
+    if not all_plain:
+        last = "CASE WHEN _plain THEN {index} ELSE array_max(transform(entries, (e, i) -> CASE WHEN {which} THEN i END)) END AS {index}"
+        placed = placed.selectExpr(
+            *kept,
+            "_plain",
+            *(last.format(index=f"_i{n}", which=f"{_sets(column, 'e')} OR {_deletes(column, 'e')}") for n, column in columns),
+            *(last.format(index=f"_d{n}", which=_deletes_family(family, "e")) for n, family in families),
+        )
+    is_set = {n: f"_i{n}" if all_plain else f"CASE WHEN get(entries, _i{n}).kind = 'SET_CELL' THEN _i{n} END" for n, _ in columns}
+    return placed.selectExpr(
+        "*",
+        *(f"get(entries, {is_set[n]}).cell_timestamp AS _t{n}" for n, _ in columns),
+        *(f"get(entries, {is_set[n]}).value AS _b{n}" for n, _ in columns),
+    ).selectExpr("*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns))
+
+
+def _first_cell(column: Column, layout: Layout) -> str:
+    """Where the first entry is that could set the column: the first with its qualifier, if that tells it from other entries."""
+    qualifier = f"X'{column.qualifier.hex()}'"
+    if column.qualifier and [other.qualifier for other in layout.columns].count(column.qualifier) == 1:
+        return f"int(array_position(entries.qualifier, {qualifier})) - 1"
+    cell = f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
+    return f"int(array_position(arrays_zip(entries.kind, entries.family, entries.qualifier), {cell})) - 1"
+
+
+def _first_deletion(family: str, layout: Layout) -> str:
+    """Where the first entry is that could delete the family."""
+    if len(layout.families) == 1:
+        return "int(array_position(entries.kind, 'DELETE_FAMILY')) - 1"
+    deletion = f"named_struct('kind', 'DELETE_FAMILY', 'family', '{family}')"
+    return f"int(array_position(arrays_zip(entries.kind, entries.family), {deletion})) - 1"
+
+
+def _sets(column: Column, entry: str) -> str:
+    return f"({entry}.kind = 'SET_CELL' AND {_is_of(column, entry)})"
+
+
+def _deletes(column: Column, entry: str) -> str:
+    """Whether the entry deletes the whole column, and nothing else."""
+    return f"({entry}.kind = 'DELETE_CELLS' AND {entry}.range_start = 0 AND {entry}.range_end = 0 AND {_is_of(column, entry)})"
+
+
+def _deletes_family(family: str, entry: str) -> str:
+    return f"({entry}.kind = 'DELETE_FAMILY' AND {entry}.family = '{family}')"
+
+
+def _is_of(column: Column, entry: str = "e") -> str:
+    return f"{entry}.family = '{column.family}' AND {entry}.qualifier = X'{column.qualifier.hex()}'"
+
+
+def _rest(layout: Layout) -> str:
+    """The entries that no register holds, as elements of `rest`; null if there are none."""
+    mapped = " OR ".join(f"({_is_of(column)})" for column in layout.columns) or "false"
+    families = ", ".join(f"'{family}'" for family in layout.families) or "NULL"
+    keeps = "true" if layout.definition.keep_unmapped else "false"
+    bounded = "e.kind = 'DELETE_CELLS' AND NOT (e.range_start = 0 AND e.range_end = 0)"
+    wanted = (
+        f"CASE WHEN e.kind = 'DELETE_FAMILY' THEN NOT coalesce(e.family IN ({families}), false) AND {keeps} "
+        f"WHEN {bounded} THEN {mapped} OR {keeps} ELSE NOT ({mapped}) AND {keeps} END"
+    )
+    element = (
+        "named_struct('family', e.family, 'qualifier', CASE WHEN e.kind <> 'DELETE_FAMILY' THEN e.qualifier END, "
+        f"'range_start', CASE WHEN {bounded} THEN e.range_start END, 'range_end', CASE WHEN {bounded} THEN e.range_end END, "
+        f"'order', {order('i', _CHANGE_ORDER)}, 'cell_timestamp', CASE WHEN e.kind = 'SET_CELL' THEN e.cell_timestamp END, "
+        "'value', CASE WHEN e.kind = 'SET_CELL' THEN e.value END)"
+    )
+    elements = f"filter(transform(entries, (e, i) -> CASE WHEN {wanted} THEN {element} END), x -> x IS NOT NULL)"
+    return f"nullif(cast({elements} AS {REST_TYPE}), {NO_REST})"
+
+
+def _unreadable(layout: Layout, *, all_plain: bool) -> str:
+    """Whether the key, or any cell that the change sets in a column, cannot be read; a masked cell counts too (TBL-9)."""
+    keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
+    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL" for n in range(len(layout.columns))]
+    masked = " OR ".join(
+        f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
+        for column in layout.columns
+    )
+    return f"({' OR '.join([*keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
+
+
+def _may_remove(layout: Layout) -> str:
+    """Whether the change could leave its row without a cell: unless it is plain and sets a cell behind every deletion of a family."""
+    deletion = {family: f"coalesce(_d{n}, -1)" for n, family in enumerate(layout.families)}
+    leaves = [f"coalesce(_i{n} > {deletion[column.family]}, false)" for n, column in enumerate(layout.columns)]
+    return f"NOT (_plain AND ({' OR '.join(leaves) or 'false'}))"
