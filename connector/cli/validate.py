@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from connector import java_client
 from connector.cli import settings
 from connector.cli.terminal import counted, escaped, out, say, show_error
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
@@ -42,6 +43,7 @@ def command(ctx: click.Context) -> int:
 def _findings(config: ConnectorConfig) -> Findings:
     yield f"configuration: {counted(len(config.streams), 'stream')}, {counted(len(config.tables), 'table')}"
     yield from _without_effect(config)
+    yield from _guarded(_ingest_client(config.kafka))
     yield from _guarded(_warehouse(config.warehouse))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
@@ -72,6 +74,11 @@ def _guarded(findings: Findings) -> Findings:
         yield from findings
     except ConnectorError as error:
         yield error
+
+
+def _ingest_client(kafka: KafkaConfig) -> Findings:
+    java_client.options(kafka)
+    yield f"kafka: {kafka.bootstrap_servers}, settings that Spark can be given, too"
 
 
 def _warehouse(warehouse: str) -> Findings:

@@ -1,4 +1,4 @@
-"""Kafka as Spark reads it: the streaming source, its client settings, and the offsets of a micro-batch.
+"""Kafka as Spark reads it: the streaming source, and the offsets of a micro-batch.
 
 The offset range of a batch is fixed in the checkpoint before the batch runs; the rows alone do not tell it, since
 transaction markers and aborted records take offsets too. So it is read from there (TBL-5).
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from connector import java_client
 from connector.config import KafkaConfig, StreamConfig
-from connector.errors import ConfigError, WriterConflictError
+from connector.errors import WriterConflictError
 
 Offsets = Mapping[int, int]
 """Kafka partition -> offset of the next record. A Kafka partition that is not in it stands at 0."""
@@ -47,7 +48,7 @@ def same(left: Offsets, right: Offsets) -> bool:
 
 def read_stream(spark: SparkSession, kafka: KafkaConfig, stream: StreamConfig, start: Offsets) -> DataFrame:
     """The records of the topic from `start` on, which must name every Kafka partition (TBL-1)."""
-    reader = spark.readStream.format("kafka").options(**client_options(kafka))
+    reader = spark.readStream.format("kafka").options(**java_client.options(kafka))
     return reader.options(
         subscribe=stream.topic,
         startingOffsets=json.dumps({stream.topic: {str(k): offset for k, offset in start.items()}}),
@@ -110,60 +111,3 @@ def _logged_offsets(spark: SparkSession, path: str, topic: str) -> Offsets:
             "Remove the stream's checkpoint folder: ingest goes on from the changelog's position",
         )
     return {int(k): int(offset) for k, offset in offsets.items()}
-
-
-_SAME_IN_JAVA: Final = frozenset(
-    {
-        "security.protocol",
-        "request.timeout.ms",
-        "metadata.max.age.ms",
-        "client.id",
-        "client.rack",
-        "connections.max.idle.ms",
-        "retry.backoff.ms",
-    }
-)
-_RECORDS_PER_POLL: Final = 5_000
-"""Ten times Kafka's default: a poll that finds its records already fetched costs a wait all the same."""
-_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-def client_options(kafka: KafkaConfig) -> dict[str, str]:
-    """The source's options for the client settings of the configuration, translated from librdkafka's names to Java's.
-
-    TLS with PEM files, SASL PLAIN and SCRAM are translated (OPS-7). Settings that only tune a librdkafka client have no
-    meaning here and are left out; a security setting that has no translation is a `ConfigError`.
-    """
-    settings = kafka.settings
-    options = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "isolation.level": "read_committed",
-        "max.poll.records": str(_RECORDS_PER_POLL),
-    }
-    options |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
-    mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
-    if mechanism:
-        options["sasl.mechanism"] = mechanism
-        options["sasl.jaas.config"] = _jaas(mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", ""))
-    if "ssl.ca.location" in settings:
-        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": settings["ssl.ca.location"]}
-    translated = {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"}
-    for name in settings:
-        if name.startswith(("ssl.", "sasl.")) and name not in translated:
-            raise ConfigError(
-                f"[kafka] {name} cannot be handed to Spark's Kafka client",
-                "It has no counterpart that we translate: SASL PLAIN and SCRAM and ssl.ca.location are",
-                f"Remove {name}, or secure the connection with one of these",
-            )
-    return {f"kafka.{name}": value for name, value in options.items()}
-
-
-def _jaas(mechanism: str, user: str, password: str) -> str:
-    login = {"PLAIN": _PLAIN_LOGIN, "SCRAM-SHA-256": _SCRAM_LOGIN, "SCRAM-SHA-512": _SCRAM_LOGIN}.get(mechanism)
-    if login is None:
-        raise ConfigError(
-            f"[kafka] sasl.mechanism is {mechanism!r}", "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported", "Use one of these"
-        )
-    quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password)]
-    return f'{login} required username="{quoted[0]}" password="{quoted[1]}";'
