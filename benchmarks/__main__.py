@@ -18,9 +18,8 @@ NAMES = ("commands", "encoder", "producer", "ingest", "apply", "demo")
 
 _HEAD = """# Performance
 
-Measured by `make bench`. Rates depend on the machine; ratios are of neighbours in
-one run. A bar is what a value should reach: `0.4` at least, `<0.3` below. The module of each benchmark, `benchmarks/NAME.py`, says
-what is measured and how.
+Measured by `make bench`. Rates depend on the machine; ratios are of neighbours in one run. A bar is what a value should reach: `0.4` at
+least, `<0.3` below. What is measured and how, the module of that name in `benchmarks/` says.
 """
 
 
