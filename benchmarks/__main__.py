@@ -1,8 +1,7 @@
 """All benchmarks, or one: `python -m benchmarks [NAME] [--quick] [--write FILE]`.
 
 Each runs in a process of its own. The last lines are all figures, `name value bar`; with `--write`, they are kept as a table, in place
-of what the file has of the same benchmarks.
-The exit code is 1 if a figure misses its bar.
+of what the file has of the same benchmarks. The exit code is 1 if a figure misses its bar.
 """
 
 from __future__ import annotations

@@ -90,17 +90,22 @@ def _first_cell(column: Column, layout: Layout) -> str:
     """Where the first entry is that could set the column: the first with its qualifier, if that tells it from other entries."""
     qualifier = f"X'{column.qualifier.hex()}'"
     if column.qualifier and [other.qualifier for other in layout.columns].count(column.qualifier) == 1:
-        return f"int(array_position(entries.qualifier, {qualifier})) - 1"
+        return _index("entries.qualifier", qualifier)
     cell = f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
-    return f"int(array_position(arrays_zip(entries.kind, entries.family, entries.qualifier), {cell})) - 1"
+    return _index("arrays_zip(entries.kind, entries.family, entries.qualifier)", cell)
 
 
 def _first_deletion(family: str, layout: Layout) -> str:
     """Where the first entry is that could delete the family."""
     if len(layout.families) == 1:
-        return "int(array_position(entries.kind, 'DELETE_FAMILY')) - 1"
+        return _index("entries.kind", "'DELETE_FAMILY'")
     deletion = f"named_struct('kind', 'DELETE_FAMILY', 'family', '{family}')"
-    return f"int(array_position(arrays_zip(entries.kind, entries.family), {deletion})) - 1"
+    return _index("arrays_zip(entries.kind, entries.family)", deletion)
+
+
+def _index(array: str, element: str) -> str:
+    """Where the element first is, from 0 on; -1 if it is not there."""
+    return f"int(array_position({array}, {element})) - 1"
 
 
 def _sets(column: Column, entry: str) -> str:

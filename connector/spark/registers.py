@@ -211,7 +211,7 @@ def _rows(settled: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
     shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
     pairs = f"transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
     unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END" if with_rest else "cast(null AS map<string, binary>)"
-    exists = [f"_r{n}.v IS NOT NULL" for n in columns] + [f"coalesce(size({shown}) > 0, false)"] * with_rest
+    exists = [*(f"_r{n}.v IS NOT NULL" for n in columns), *([f"coalesce(size({shown}) > 0, false)"] if with_rest else [])]
     return settled.selectExpr("*", f"{together} AS _together").selectExpr(
         *layout.keys,
         *(f"_r{n}.v AS `{column.name}`" for n, column in enumerate(layout.columns)),

@@ -32,7 +32,6 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": _JVM_OPTIONS,
     "spark.executor.extraJavaOptions": _JVM_OPTIONS,
     "spark.sql.parquet.compression.codec": "zstd",
     # The default is an older form that other readers cannot hold the years 1 to 9999 in.
