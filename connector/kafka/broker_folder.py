@@ -110,7 +110,7 @@ def choose_port(asked: int, last: int) -> int:
 
 def free_port(*taken: int) -> int:
     for _ in range(200):
-        port = random.choice(PORTS)  # noqa: S311
+        port = random.choice(PORTS)
         if port not in taken and _is_free(port):
             return port
     raise BrokerError("No free port was found", f"200 attempts from {PORTS.start} to {PORTS.stop - 1}", "Name one that is free")

@@ -48,6 +48,16 @@ class Layout:
         return list(dict.fromkeys(column.family for column in self.columns))
 
     @property
+    def registers(self) -> range:
+        """A register for each of `columns`."""
+        return range(len(self.columns))
+
+    @property
+    def deletions(self) -> range:
+        """The last deletion of each of `families`."""
+        return range(len(self.families))
+
+    @property
     def column_types(self) -> list[tuple[str, str]]:
         """All columns of the table on disk, with their Spark types, in order (TBL-22)."""
         keys = [(part.name, SPARK_TYPE[part.type]) for part in self.definition.key.parts]

@@ -29,17 +29,16 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
     covers all that is older in families with columns), `_unreadable` (the key or a value that the table cannot hold),
     `_may_remove` (the change may leave no cell behind).
     """
-    columns, families = range(len(layout.columns)), range(len(layout.families))
     rest = nothing(REST_TYPE) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
     return _placed(changes, layout, all_plain=all_plain).selectExpr(
         f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
         f"{_CHANGE_ORDER} AS _change",
-        *(f"_{register}{n}" for n in columns for register in "itv"),
-        *(f"_d{n}" for n in families),
+        *(f"_{register}{n}" for n in layout.registers for register in "itv"),
+        *(f"_d{n}" for n in layout.deletions),
         f"{rest} AS _rest",
         "_plain",
-        f"{' AND '.join(['_plain', *(f'_d{n} IS NOT NULL' for n in families)])} AS _whole",
+        f"{' AND '.join(['_plain', *(f'_d{n} IS NOT NULL' for n in layout.deletions)])} AS _whole",
         f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
     )
@@ -148,7 +147,7 @@ def _rest(layout: Layout) -> str:
 def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     """Whether the key, or any cell that the change sets in a column, cannot be read; a masked cell counts too (TBL-9)."""
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
-    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL" for n in range(len(layout.columns))]
+    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL" for n in layout.registers]
     masked = " OR ".join(
         f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
         for column in layout.columns

@@ -43,8 +43,7 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
     `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `with_rest` false promises that no
     `_rest` is filled.
     """
-    columns, families = range(len(layout.columns)), range(len(layout.families))
-    fields = ["_change", *(f"_{register}{n}" for n in columns for register in "itv"), *(f"_d{n}" for n in families)]
+    fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else [])).repartition(partitions, BUCKET)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
@@ -58,7 +57,7 @@ def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
     """What the table's rows say."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.columns)]
     by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored").repartition(partitions, BUCKET)
-    return Known(by_bucket, *_stored([f"_value{n}" for n in range(len(layout.columns))], layout), "_stored.rest")
+    return Known(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.rest")
 
 
 def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int) -> Known:
@@ -84,7 +83,7 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool) -> DataFrame:
 
     `with_rest` false promises that no `rest` is filled.
     """
-    deletions = [f"_f{n}" for n in range(len(layout.families))]
+    deletions = [f"_f{n}" for n in layout.deletions]
     said = known.frame.selectExpr(
         BUCKET,
         *layout.keys,
@@ -114,9 +113,8 @@ def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[
 
 def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:
     """Registers and deletions of one pivoted change, whose columns are called `by` and their names."""
-    columns, families = range(len(layout.columns)), range(len(layout.families))
-    registers = [_register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}") for n in columns]
-    return registers, [_order_or_null(f"{by}_d{n}", f"{by}_change") for n in families]
+    registers = [_register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}") for n in layout.registers]
+    return registers, [_order_or_null(f"{by}_d{n}", f"{by}_change") for n in layout.deletions]
 
 
 def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
@@ -129,8 +127,7 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
         _register(f"get(_stored.entry_indexes, {n})", change("writers", n), f"get(_stored.cell_timestamps, {n})", value)
         for n, value in enumerate(values)
     ]
-    families = range(len(layout.families))
-    return registers, [_order_or_null(f"get(_stored.deletion_indexes, {n})", change("deleters", n)) for n in families]
+    return registers, [_order_or_null(f"get(_stored.deletion_indexes, {n})", change("deleters", n)) for n in layout.deletions]
 
 
 def _register(index: str, change: str, timestamp: str, value: str) -> str:
@@ -205,13 +202,12 @@ _UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
 
 def _rows(settled: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
     """The table's columns from settled registers. A column shows its register's value; a row exists if anything shows (MRG-7)."""
-    columns, families = range(len(layout.columns)), range(len(layout.families))
-    changes = [*(f"_r{n}.order.change" for n in columns), *(f"_f{n}.change" for n in families)]
+    changes = [*(f"_r{n}.order.change" for n in layout.registers), *(f"_f{n}.change" for n in layout.deletions)]
     together = f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
     shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
     pairs = f"transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
     unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END" if with_rest else "cast(null AS map<string, binary>)"
-    exists = [*(f"_r{n}.v IS NOT NULL" for n in columns), *([f"coalesce(size({shown}) > 0, false)"] if with_rest else [])]
+    exists = [*(f"_r{n}.v IS NOT NULL" for n in layout.registers), *([f"coalesce(size({shown}) > 0, false)"] if with_rest else [])]
     return settled.selectExpr("*", f"{together} AS _together").selectExpr(
         *layout.keys,
         *(f"_r{n}.v AS `{column.name}`" for n, column in enumerate(layout.columns)),
@@ -229,13 +225,12 @@ def _state(changes: list[str], layout: Layout) -> str:
     def place(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
 
-    columns, families = range(len(layout.columns)), range(len(layout.families))
     arrays = {
-        "writers": [place(f"_r{n}", n) for n in columns],
-        "entry_indexes": [f"_r{n}.order.entry_index" for n in columns],
-        "cell_timestamps": [f"_r{n}.t" for n in columns],
-        "deleters": [place(f"_f{n}", len(columns) + n) for n in families],
-        "deletion_indexes": [f"_f{n}.entry_index" for n in families],
+        "writers": [place(f"_r{n}", n) for n in layout.registers],
+        "entry_indexes": [f"_r{n}.order.entry_index" for n in layout.registers],
+        "cell_timestamps": [f"_r{n}.t" for n in layout.registers],
+        "deleters": [place(f"_f{n}", len(layout.registers) + n) for n in layout.deletions],
+        "deletion_indexes": [f"_f{n}.entry_index" for n in layout.deletions],
     }
     orders = (
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE array({', '.join(changes)}) END" if changes else "array()"

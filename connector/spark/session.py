@@ -23,7 +23,7 @@ _AVRO_LIMITS: Final = " ".join(
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
 )
 
-_JVM_OPTIONS: Final = f"{_AVRO_LIMITS} -XX:-DontCompileHugeMethods"
+JVM_OPTIONS: Final = f"{_AVRO_LIMITS} -XX:-DontCompileHugeMethods"
 """Spark makes one method of a whole stage, and the wider the table, the longer: the JVM would only interpret it."""
 
 SETTINGS: Final = {
@@ -32,7 +32,7 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.executor.extraJavaOptions": _JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
     "spark.sql.parquet.compression.codec": "zstd",
     # The default is an older form that other readers cannot hold the years 1 to 9999 in.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -79,7 +79,7 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     merged = {
         **SETTINGS,
-        "spark.driver.extraJavaOptions": f"{_JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -16,6 +16,7 @@ from connector import cli
 from connector.config import parse
 from connector.json_view import from_json
 from connector.sections import Section
+from connector.spark.session import JVM_OPTIONS
 from tests.documents import DEAD_LETTERS, PAGES, ROOT, code_blocks, with_reasons
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
@@ -198,3 +199,11 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
     numbers = (*counts, model.MAX_RESUME_TOKEN_BYTES, model.MAX_STREAM_PARTITION_BYTES)
     assert [number for number in numbers if f"{number:,}" not in page] == []
     assert str(model.MAX_TIMESTAMP) in page
+
+
+def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
+    page = (ROOT / "docs/howto/run-against-your-cluster.md").read_text("utf-8")
+    (limits,) = re.findall(r'^limits="(.*)"$', page, re.MULTILINE)
+    for jvm in ("driver", "executor"):
+        (options,) = re.findall(rf'--conf "spark.{jvm}.extraJavaOptions=(.*)"', page)
+        assert options.replace("$limits", limits) == JVM_OPTIONS

@@ -37,7 +37,7 @@ def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorde
 
     Holds about two windows in memory, and at least one whole transaction.
     """
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     waiting: list[DataChange] = []
     fresh: list[DataChange] = []
     newest = 0

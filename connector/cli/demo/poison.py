@@ -79,7 +79,7 @@ def poison(targets: Sequence[DataChange], *, kafka_partitions: int, now: int, se
     `now` is the clock in µs. `unreadable` has, for a table, a cell that its column cannot hold: for each table there is in
     `targets`, a record with it is added, which becomes a letter of that table.
     """
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     made = []
     for number, (kind, (reason, rule, maker)) in enumerate(_KINDS.items()):
         target = _target(targets[number % len(targets)], kafka_partitions, now, rng)
