@@ -1,0 +1,451 @@
+"""Up to which commit timestamp a stream is complete: the frontier, the lineage of stream partitions, the low watermark (WMK).
+
+Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* has been delivered. Within one Kafka
+partition the records of a stream partition arrive as they were sent, so what it claims in a record is true of everything of it
+before that record in the same Kafka partition, and of nothing in another one (WMK-1). A frontier holds facts that only ever
+grow: the greatest claim by stream and Kafka partition, who continues whom, whose end was read where. So neither the order in
+which Kafka partitions are read nor the division into batches matters, and a record seen again changes nothing.
+Two things depend on the way: the committed low watermark, which never goes back (`watermark_is_honest`), and the moments at
+which partitions moved.
+
+All times are microseconds; `now` is the reader's clock, everything else the source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+from connector.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+
+_UNBOUNDED: Final = MAX_TIMESTAMP + 1
+_Name = TypeVar("_Name", str, tuple[str, int])
+_Said = TypeVar("_Said", "int", "Announcement", "Moved")
+
+
+class KeyRange(NamedTuple):
+    """Row keys from `start` on, up to `end`, without it; None: to the last."""
+
+    start: bytes
+    end: bytes | None
+
+    def __str__(self) -> str:
+        return f"[{self.start!r}, {'end' if self.end is None else repr(self.end)})"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPartition:
+    """What is known of a stream partition that is not over.
+
+    `claims` has its greatest claim by Kafka partition, 0 where it spoke without one. None of its changes is older than `start`.
+    `roots` are those whose descendant it is; none while nobody has declared it (WMK-8). `began` is the announcement that first named
+    it, as (start timestamp, record sequence), or the end of its parents; later announcements may leave it out. It waits for those
+    `parents` that are not over (WMK-7). Its end, at `ends_at`, was read in the Kafka partitions `ended_in`, and is to be read in the
+    first `end_spans`.
+    """
+
+    claims: Mapping[int, int] = field(default_factory=dict)
+    start: int = 0
+    roots: frozenset[str] = frozenset()
+    began: tuple[int, int] = (_UNBOUNDED, 0)
+    key_range: KeyRange | None = None
+    parents: frozenset[str] = frozenset()
+    ended_in: frozenset[int] = frozenset()
+    end_spans: int = 0
+    ends_at: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end was read in every Kafka partition that it wrote to."""
+        return self.end_spans > 0 and self.ended_in.issuperset(range(self.end_spans))
+
+    def watermark(self, kafka_partition: int) -> int:
+        """W[p, k]: 0 while nothing is known."""
+        end = self.ends_at if kafka_partition in self.ended_in else 0
+        return max(self.start, end, self.claims.get(kafka_partition, 0))
+
+    def held_by(self, kafka_partitions: int) -> int:
+        """The Kafka partition in which it claims least."""
+        return min(range(kafka_partitions), key=self.watermark)
+
+    def low_watermark(self, kafka_partitions: int) -> int:
+        """The least that it claims in any Kafka partition; where its end is, once it has ended."""
+        return max(self.start, self.ends_at) if self.has_ended else self.watermark(self.held_by(kafka_partitions))
+
+    def join(self, other: StreamPartition) -> StreamPartition:
+        """The knowledge of both."""
+        claims = {k: max(self.claims.get(k, 0), other.claims.get(k, 0)) for k in sorted({*self.claims, *other.claims})}
+        ranges = sorted(filter(None, (self.key_range, other.key_range)), key=repr)
+        return StreamPartition(
+            claims=claims,
+            start=max(self.start, other.start),
+            roots=self.roots | other.roots,
+            began=min(self.began, other.began),
+            key_range=ranges[-1] if ranges else None,
+            parents=self.parents | other.parents,
+            ended_in=self.ended_in | other.ended_in,
+            end_spans=max(self.end_spans, other.end_spans),
+            ends_at=max(self.ends_at, other.ends_at),
+        )
+
+
+class Announcement(NamedTuple):
+    """The newest announcement of a root in a Kafka partition: when, over how many Kafka partitions, and who lives, sorted."""
+
+    start_timestamp: int
+    record_sequence: int
+    kafka_partitions: int
+    live: tuple[str, ...]
+
+
+class Moved(NamedTuple):
+    """The low watermark that a stream partition has reached, and the moment at which it did."""
+
+    watermark: int
+    at: int
+
+
+class Stall(NamedTuple):
+    """A stream partition whose low watermark does not move, the Kafka partition that holds it, and since when (WMK-12)."""
+
+    stream_partition: str
+    kafka_partition: int
+    watermark: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A child-partitions record, and where it was read."""
+
+    kafka_partition: int
+    kafka_partitions: int
+    record: ChildPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a batch says of watermarks: by stream and Kafka partition the greatest claim (0: none was made), and the lineage.
+
+    `kafka_partitions` is the greatest number that the topic has or a record named (WMK-4).
+    """
+
+    kafka_partitions: int
+    claims: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    lineage: tuple[Lineage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """What a stream is known to have delivered. A value: `advance` and its like return another one.
+
+    `partitions` are those that are not over: live, waiting for their parents, or named as parents and not heard of yet. `ended`
+    says when the others ended, until that is older than the horizon. `moved` has an entry for each of `partitions`, once `advance`
+    has seen it. `low_watermark` is None while it is not known (WMK-6).
+    """
+
+    kafka_partitions: int = 0
+    partitions: Mapping[str, StreamPartition] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
+    announcements: Mapping[tuple[str, int], Announcement] = field(default_factory=dict)
+    moved: Mapping[str, Moved] = field(default_factory=dict)
+    low_watermark: int | None = None
+
+    def waits(self, name: str) -> bool:
+        """Whether a stream partition waits for a parent; until then the parents hold the low watermark."""
+        return any(parent in self.partitions and not self.partitions[parent].has_ended for parent in self.partitions[name].parents)
+
+    @property
+    def live(self) -> Mapping[str, StreamPartition]:
+        """Those that hold the low watermark: all but the waiting ones and those that ended and nobody waits for."""
+        awaited = {parent for name, partition in self.partitions.items() if self.waits(name) for parent in partition.parents}
+        return {
+            name: partition
+            for name, partition in self.partitions.items()
+            if not self.waits(name) and (not partition.has_ended or name in awaited)
+        }
+
+    @property
+    def undeclared(self) -> list[str]:
+        """Those that speak, and that nobody announced (WMK-8)."""
+        return [name for name, partition in self.live.items() if not partition.roots]
+
+    def uncovered(self) -> tuple[str, KeyRange] | None:
+        """A root whose live stream partitions leave a hole in the key space or overlap, and where (WMK-9).
+
+        Roots that announced the same stream partition share the key space. They are not judged while one of theirs waits: its
+        parents are then over in part only.
+        """
+        waiting = frozenset[str]().union(*(partition.roots for name, partition in self.partitions.items() if self.waits(name)))
+        ranged = [partition for partition in self.live.values() if partition.key_range is not None]
+        for family in _families(partition.roots for partition in ranged if partition.roots):
+            wrong = _hole_or_overlap([one.key_range for one in ranged if one.key_range and one.roots & family])
+            if wrong is not None and waiting.isdisjoint(family):
+                return min(family), wrong
+        return None
+
+    def stalls(self, now: int, stall_after: int) -> list[Stall]:
+        """The live stream partitions whose own low watermark has not moved for `stall_after`, the longest first (WMK-12)."""
+        stalled = [
+            Stall(name, one.held_by(self.kafka_partitions), *self.moved[name])
+            for name, one in self.live.items()
+            if now - self.moved[name].at >= stall_after
+        ]
+        return sorted(stalled, key=lambda stall: (stall.since, stall.stream_partition))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; `from_json` reads it."""
+        return {
+            "kafka_partitions": self.kafka_partitions,
+            "partitions": {name: _partition_to_json(partition) for name, partition in self.partitions.items()},
+            "ended": dict(self.ended),
+            "announcements": [[root, k, *announcement] for (root, k), announcement in self.announcements.items()],
+            "moved": {name: list(moved) for name, moved in self.moved.items()},
+            "low_watermark": self.low_watermark,
+        }
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> Frontier:
+        return Frontier(
+            kafka_partitions=stored["kafka_partitions"],
+            partitions={name: _partition_from_json(partition) for name, partition in stored["partitions"].items()},
+            ended=dict(stored["ended"]),
+            announcements={
+                (root, k): Announcement(start, n, spans, tuple(live)) for root, k, start, n, spans, live in stored["announcements"]
+            },
+            moved={name: Moved(*moved) for name, moved in stored["moved"].items()},
+            low_watermark=stored["low_watermark"],
+        )
+
+
+UNKNOWN: Final = Frontier()
+"""Nothing has been read yet."""
+
+
+def advance(
+    frontier: Frontier,
+    heard: Heard,
+    *,
+    now: int,
+    horizon: int | None = None,
+    roots: frozenset[str] = frozenset(),
+    ends: Iterable[str] = (),
+) -> Frontier:
+    """The frontier after a batch. `horizon` is the one committed before: what ended earlier is forgotten, and not begun again.
+
+    `roots` are the stream partitions that the configuration names (WMK-6); `ends` those that the operator ends (WMK-8).
+    """
+    said = Frontier(kafka_partitions=heard.kafka_partitions)
+    for lineage in heard.lineage:
+        said = join(said, _said_by(lineage, frontier, horizon))
+    spoke = {name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()}
+    facts = join(frontier, join(said, Frontier(partitions=spoke)))
+    for name in ends:
+        facts = _ended(facts, name)
+    return _settled(_without_omitted(_with_roots(facts), roots), now, horizon, roots)
+
+
+def join(one: Frontier, other: Frontier) -> Frontier:
+    """The knowledge of both: commutative, associative, idempotent. Nothing is concluded from it: `advance` does that."""
+    ended = _greatest(one.ended, other.ended)
+    return Frontier(
+        kafka_partitions=max(one.kafka_partitions, other.kafka_partitions),
+        partitions={
+            name: one.partitions.get(name, _NOTHING).join(other.partitions.get(name, _NOTHING))
+            for name in sorted({*one.partitions, *other.partitions} - ended.keys())
+        },
+        ended=ended,
+        announcements=_greatest(one.announcements, other.announcements),
+        moved=_greatest(one.moved, other.moved),
+        low_watermark=max((low for low in (one.low_watermark, other.low_watermark) if low is not None), default=None),
+    )
+
+
+def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
+    """Whether a data change's estimated low watermark claims anything: no sentinel (WMK-5), not ahead of its arrival (REC-15)."""
+    return 0 < watermark <= min(MAX_TIMESTAMP, arrival + max_clock_skew)
+
+
+_NOTHING: Final = StreamPartition()
+
+
+def _said_by(lineage: Lineage, before: Frontier, horizon: int | None) -> Frontier:
+    """What one child-partitions record says; nothing if it was read before."""
+    parents = {parent for child in lineage.record.children for parent in child.parent_partition_tokens}
+    return _said_by_end(lineage, parents, before, horizon) if parents else _said_by_announcement(lineage, before)
+
+
+def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
+    record, place = lineage.record, (lineage.record.stream_partition, lineage.kafka_partition)
+    live = tuple(sorted({child.token for child in record.children}))
+    announcement = Announcement(record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live)
+    if place in before.announcements and announcement[:2] <= before.announcements[place][:2]:
+        return UNKNOWN
+    children = {
+        child.token: StreamPartition(roots=frozenset([record.stream_partition]), began=announcement[:2], key_range=_key_range(child))
+        for child in record.children
+    }
+    return Frontier(partitions=children, announcements={place: announcement})
+
+
+def _said_by_end(lineage: Lineage, parents: set[str], before: Frontier, horizon: int | None) -> Frontier:
+    """A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names."""
+    record, start = lineage.record, lineage.record.start_timestamp
+    if horizon is not None and start < horizon and parents.isdisjoint(before.partitions):
+        return UNKNOWN  # What ended so long ago has been forgotten.
+    began = (start, _UNBOUNDED)
+    children = {
+        child.token: StreamPartition(
+            start=start, began=began, key_range=_key_range(child), parents=frozenset(child.parent_partition_tokens)
+        )
+        for child in record.children
+    }
+    end = StreamPartition(began=began, ended_in=frozenset([lineage.kafka_partition]), end_spans=lineage.kafka_partitions, ends_at=start)
+    ends = {record.stream_partition} & parents or parents
+    named = {parent: end if parent in ends else StreamPartition(began=began) for parent in parents}
+    return Frontier(partitions={**children, **named})
+
+
+def _with_roots(frontier: Frontier) -> Frontier:
+    """A child descends from the roots of its parents, and from itself where it is announced as one."""
+    partitions = dict(frontier.partitions)
+    changed = True
+    while changed:
+        changed = False
+        for name, one in partitions.items():
+            roots = one.roots.union(*(partitions[parent].roots for parent in one.parents if parent in partitions))
+            if roots != one.roots:
+                partitions[name] = replace(one, roots=roots)
+                changed = True
+    return replace(frontier, partitions=partitions)
+
+
+def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
+    """A descendant that later announcements leave out has ended, where they were read (WMK-6): those of all its roots, if several know it.
+
+    Where reading began in the middle, its roots may not be known. Then all roots speak for it, if the configuration names them.
+    """
+    partitions = dict(frontier.partitions)
+    for k in range(frontier.kafka_partitions):
+        by_root = {root: (said, frozenset(said.live)) for (root, read_in), said in frontier.announcements.items() if read_in == k}
+        for name, one in frontier.partitions.items():
+            speakers = one.roots or roots
+            said_of = [by_root[root] for root in speakers & by_root.keys()]
+            if speakers and len(said_of) == len(speakers) and all(name not in live and one.began < said[:2] for said, live in said_of):
+                said = max(said for said, _ in said_of)
+                end = StreamPartition(ended_in=frozenset([k]), end_spans=said.kafka_partitions, ends_at=said.start_timestamp)
+                partitions[name] = partitions[name].join(end)
+    return replace(frontier, partitions=partitions)
+
+
+def _ended(frontier: Frontier, name: str) -> Frontier:
+    """Ended everywhere, at what it has reached."""
+    low = frontier.low_watermark or 0
+    reached = frontier.partitions.get(name, _NOTHING).low_watermark(frontier.kafka_partitions)
+    partitions = {other: one for other, one in frontier.partitions.items() if other != name}
+    return replace(frontier, partitions=partitions, ended={**frontier.ended, name: max(low, reached)})
+
+
+def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[str]) -> Frontier:
+    """What follows from the facts: who is over, how far the stream is complete, what may be forgotten."""
+    waiting = {name for name in facts.partitions if facts.waits(name)}
+    live = facts.live
+    low = _low_watermark(facts, live, roots)
+    over = {name: one.ends_at for name, one in facts.partitions.items() if name not in live and name not in waiting}
+    partitions = {name: one for name, one in facts.partitions.items() if name not in over}
+    return replace(
+        facts,
+        partitions=partitions,
+        ended={name: at for name, at in {**facts.ended, **over}.items() if horizon is None or at >= horizon},
+        moved={name: _moved(facts.moved.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()},
+        low_watermark=low,
+    )
+
+
+def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> int | None:
+    """The greater of the one before and the least of the live ones; the one before while nobody can tell (WMK-3, WMK-6, WMK-9)."""
+    is_known = facts.low_watermark is not None or _is_declared(facts, live, roots)
+    if not is_known or not live or facts.uncovered() is not None:
+        return facts.low_watermark
+    least = min(partition.low_watermark(facts.kafka_partitions) for partition in live.values())
+    return max(facts.low_watermark or 0, least) or None
+
+
+def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> bool:
+    """Whether for each root that the configuration names, and for a root of each live stream partition, it was read in every Kafka
+    partition who descends from it: from an announcement, or because a named one spoke itself.
+
+    An announcement in one does not suffice where reading begins in the middle: in another one may lie changes of a stream
+    partition that it no longer names.
+    """
+    spoke = {(name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims}
+    read_in = {*facts.announcements, *spoke}
+    declared = {root for root, _ in read_in if read_in.issuperset((root, k) for k in range(facts.kafka_partitions))}
+    named = roots - facts.ended.keys()
+    return bool(declared) and named <= declared and all(one.roots & declared for one in live.values() if one.roots)
+
+
+def _moved(before: Moved | None, watermark: int, now: int) -> Moved:
+    return before if before is not None and watermark <= before.watermark else Moved(watermark, now)
+
+
+def _families(related: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The roots in groups: those that some set names together."""
+    families: list[frozenset[str]] = []
+    for roots in related:
+        touched = [family for family in families if family & roots]
+        families = [*(family for family in families if not family & roots), roots.union(*touched)]
+    return families
+
+
+def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
+    """The first stretch of the key space that none of the ranges covers, or two."""
+    covered: bytes | None = b""
+    for start, end in sorted(ranges, key=lambda keys: keys.start):
+        if covered is None or start < covered:
+            return KeyRange(start, min((key for key in (covered, end) if key is not None), default=None))
+        if start > covered:
+            return KeyRange(covered, start)
+        covered = end
+    return None if covered is None else KeyRange(covered, None)
+
+
+def _key_range(child: ChildPartition) -> KeyRange | None:
+    return None if child.start_key is None and child.end_key is None else KeyRange(child.start_key or b"", child.end_key or None)
+
+
+def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[_Name, _Said]:
+    """The greater of what two maps say, by name."""
+    both = {name: max(one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def _partition_to_json(partition: StreamPartition) -> dict[str, Any]:
+    keys = partition.key_range
+    return {
+        "claims": {str(k): claim for k, claim in partition.claims.items()},
+        "start": partition.start,
+        "roots": sorted(partition.roots),
+        "began": list(partition.began),
+        "key_range": None if keys is None else [keys.start.hex(), None if keys.end is None else keys.end.hex()],
+        "parents": sorted(partition.parents),
+        "ended_in": sorted(partition.ended_in),
+        "end_spans": partition.end_spans,
+        "ends_at": partition.ends_at,
+    }
+
+
+def _partition_from_json(stored: Mapping[str, Any]) -> StreamPartition:
+    start, end = stored["key_range"] or ("", None)
+    return StreamPartition(
+        claims={int(k): claim for k, claim in stored["claims"].items()},
+        start=stored["start"],
+        roots=frozenset(stored["roots"]),
+        began=(stored["began"][0], stored["began"][1]),
+        key_range=KeyRange(bytes.fromhex(start), None if end is None else bytes.fromhex(end)) if stored["key_range"] else None,
+        parents=frozenset(stored["parents"]),
+        ended_in=frozenset(stored["ended_in"]),
+        end_spans=stored["end_spans"],
+        ends_at=stored["ends_at"],
+    )

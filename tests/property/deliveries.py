@@ -1,0 +1,230 @@
+"""A source whose change stream splits, merges and beats, Kafka partitions that fill at their own pace, and a reader between them.
+
+The source keeps REC-18, and the world knows what is still on its way. Everything is drawn from a `random.Random`. Times come
+from a clock that ticks now and then, so that many are equal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from random import Random
+
+from connector.model import ChildPartition, ChildPartitions
+from connector.watermark import Heard, KeyRange, Lineage
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record on its way or in Kafka: a change at `commit_timestamp`, a heartbeat (0), or lineage."""
+
+    stream_partition: str
+    kafka_partitions: int
+    commit_timestamp: int = 0
+    claim: int = 0
+    lineage: ChildPartitions | None = None
+
+
+@dataclass
+class Producer:
+    """One stream partition at the source. No new change of it is older than `floor`."""
+
+    name: str
+    roots: frozenset[str]
+    keys: KeyRange
+    floor: int
+    kafka_partitions: int
+    unacknowledged: dict[int, deque[Sent]] = field(default_factory=dict)
+    has_ended: bool = False
+
+    def send(self, record: Sent, kafka_partition: int) -> None:
+        self.unacknowledged.setdefault(kafka_partition, deque()).append(record)
+
+    def send_everywhere(self, record: Sent) -> None:
+        for k in range(self.kafka_partitions):
+            self.send(record, k)
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_ended and not any(self.unacknowledged.values())
+
+    def oldest_change_in_flight(self) -> int:
+        flying = [record.commit_timestamp for queue in self.unacknowledged.values() for record in queue if record.commit_timestamp]
+        return min(flying, default=2**63)
+
+
+def _control(root: str, kafka_partitions: int) -> Producer:
+    return Producer(root, frozenset([root]), KeyRange(b"", None), 0, kafka_partitions)
+
+
+class World:
+    """`logs` are the Kafka partitions. `step` lets one thing happen; `finish` brings all to Kafka, with a last heartbeat of each."""
+
+    def __init__(self, rng: Random, *, roots: int = 1) -> None:
+        self.rng = rng
+        self.clock = rng.randint(1, 5)
+        self.logs: list[list[Sent]] = [[] for _ in range(rng.randint(1, 3))]
+        self._sequence = count()
+        self._names = (f"p{n}" for n in count())
+        self.producers: list[Producer] = []
+        self.controls = [_control(f"root{n}", len(self.logs)) for n in range(roots)]
+        for control in self.controls:
+            edges = [b"", *sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 2))}), None]
+            for start, end in pairwise(edges):
+                assert start is not None
+                self.producers.append(Producer(next(self._names), control.roots, KeyRange(start, end), 1, len(self.logs)))
+            self._announce_first(control)
+
+    def step(self) -> None:
+        what = self.rng.choices(
+            [self._change, self._deliver, self._beat, self._split, self._merge, self._tick, self._grow, self._learn, self._announce_again],
+            [8, 12, 4, 1, 1, 4, 0.3, 1, 1],
+        )[0]
+        what()
+
+    def finish(self) -> None:
+        self.clock += 1
+        for producer in [*self.producers, *self.controls]:
+            self._flush(producer)
+            producer.kafka_partitions = len(self.logs)
+        for control in self.controls:
+            self._announce_first(control)
+        for producer in self._live():
+            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1))
+            self._flush(producer)
+
+    def _live(self) -> list[Producer]:
+        return [producer for producer in self.producers if not producer.has_ended]
+
+    def _change(self) -> None:
+        producer = self.rng.choice(self._live())
+        if producer.floor > self.clock:
+            return
+        timestamp = self.rng.randint(producer.floor, self.clock)
+        claim = 0
+        if self.rng.random() < 0.5:
+            estimate = self.rng.randint(producer.floor, self.clock)
+            producer.floor = estimate
+            claim = min(estimate, timestamp, producer.oldest_change_in_flight())
+        k = self.rng.randrange(producer.kafka_partitions)
+        producer.send(Sent(producer.name, producer.kafka_partitions, timestamp, claim), k)
+
+    def _beat(self) -> None:
+        producer = self.rng.choice(self._live())
+        before = min(self.clock + 1, producer.oldest_change_in_flight())
+        if producer.floor < before:
+            producer.floor = self.rng.randint(producer.floor + 1, before)
+            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=producer.floor))
+
+    def _deliver(self) -> None:
+        waiting = [(producer, k) for producer in [*self.producers, *self.controls] for k, queue in producer.unacknowledged.items() if queue]
+        if waiting:
+            producer, k = self.rng.choice(waiting)
+            self.logs[k].append(producer.unacknowledged[k].popleft())
+
+    def _flush(self, producer: Producer) -> None:
+        for k, queue in producer.unacknowledged.items():
+            self.logs[k].extend(queue)
+            queue.clear()
+
+    def _tick(self) -> None:
+        self.clock += self.rng.randint(1, 3)
+
+    def _grow(self) -> None:
+        if len(self.logs) < 5:
+            self.logs.append([])
+
+    def _learn(self) -> None:
+        self.rng.choice([*self.producers, *self.controls]).kafka_partitions = len(self.logs)
+
+    def _split(self) -> None:
+        parent = self.rng.choice(self._live())
+        start = parent.keys.start + b"\x80"
+        if parent.keys.end is None or start < parent.keys.end:
+            self._continue([parent], [KeyRange(parent.keys.start, start), KeyRange(start, parent.keys.end)])
+
+    def _merge(self) -> None:
+        pairs = [
+            (one, other) for one in self._live() for other in self._live() if one.roots == other.roots and one.keys.end == other.keys.start
+        ]
+        if pairs:
+            one, other = self.rng.choice(pairs)
+            self._continue([one, other], [KeyRange(one.keys.start, other.keys.end)])
+
+    def _continue(self, parents: list[Producer], ranges: list[KeyRange]) -> None:
+        self.clock += 1
+        tokens = tuple(parent.name for parent in parents)
+        children = [Producer(next(self._names), parents[0].roots, keys, self.clock, len(self.logs)) for keys in ranges]
+        said = tuple(ChildPartition(child.name, tokens, child.keys.start, child.keys.end) for child in children)
+        for parent in parents:
+            lineage = ChildPartitions(parent.name, self.clock, next(self._sequence), said)
+            parent.send_everywhere(Sent(parent.name, parent.kafka_partitions, lineage=lineage))
+            parent.has_ended = True
+        self.producers += children
+        if self.rng.random() < 0.3:
+            # A process of its own goes on with a child, and announces what it knows of.
+            control = _control(children[0].name, len(self.logs))
+            children[0].roots |= control.roots
+            self.controls.append(control)
+            self._announce_first(control)
+
+    def _announce_first(self, control: Producer) -> None:
+        """Acknowledged before anything else is sent."""
+        self._announce(control)
+        self._flush(control)
+
+    def _announce_again(self) -> None:
+        self._announce(self.rng.choice(self.controls))
+
+    def _announce(self, control: Producer) -> None:
+        self.clock += 1
+        live = [producer for producer in self.producers if control.name in producer.roots and not producer.is_over]
+        said = tuple(ChildPartition(one.name, (), one.keys.start, one.keys.end) for one in live)
+        lineage = ChildPartitions(control.name, self.clock, next(self._sequence), said)
+        control.send_everywhere(Sent(control.name, control.kafka_partitions, lineage=lineage))
+
+
+@dataclass
+class Reader:
+    """Reads a few records of some Kafka partitions at a time, from `positions` on."""
+
+    world: World
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def batch(self, *, everything: bool = False) -> tuple[list[Sent], Heard]:
+        """The changes of a batch, and what it says of watermarks."""
+        read: list[tuple[int, Sent]] = []
+        for k, log in enumerate(self.world.logs):
+            start = self.positions.get(k, 0)
+            most = self.world.rng.choice((0, 1, 5, 20))
+            end = len(log) if everything else self.world.rng.randint(start, min(len(log), start + most))
+            read += [(k, record) for record in log[start:end]]
+            self.positions[k] = end
+        return [record for _, record in read if record.commit_timestamp], heard(read, len(self.world.logs))
+
+
+def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> Heard:
+    claims: dict[str, dict[int, int]] = {}
+    for k, record in read:
+        if record.lineage is None:
+            of_one = claims.setdefault(record.stream_partition, {})
+            of_one[k] = max(of_one.get(k, 0), record.claim)
+    lineage = tuple(Lineage(k, record.kafka_partitions, record.lineage) for k, record in read if record.lineage is not None)
+    return Heard(max([kafka_partitions, *(record.kafka_partitions for _, record in read)]), claims, lineage)
+
+
+def batches(rng: Random, world: World, *, steps: int = 300, late: bool = False) -> Iterator[tuple[list[Sent], Heard]]:
+    """The life of a world, batch by batch; the last one has read everything. `late`: reading begins somewhere in the middle."""
+    reader = Reader(world)
+    if late:
+        for _ in range(steps):
+            world.step()
+        reader.positions = {k: rng.randint(0, len(log)) for k, log in enumerate(world.logs)}
+    for _ in range(steps):
+        world.step()
+        if rng.random() < 0.3:
+            yield reader.batch()
+    world.finish()
+    yield reader.batch(everything=True)

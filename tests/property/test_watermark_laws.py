@@ -1,0 +1,121 @@
+"""The frontier beside a world that knows what is still on its way (WMK-13, `watermark_is_honest`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connector.model import ChildPartitions
+from connector.watermark import UNKNOWN, Frontier, Heard, Lineage, advance, join
+from tests.property.deliveries import World, batches
+
+RETENTION = 20
+rngs = st.randoms(use_true_random=False)
+from_where = pytest.mark.parametrize("late", [False, True], ids=["from the beginning", "from the middle"])
+
+
+def is_honest(rng: Random, *, roots: int = 1, late: bool = False, misheard: Callable[[Heard], Heard] = lambda heard: heard) -> None:
+    """No change arrives below the low watermark of the batch before, which never goes back and reaches the end."""
+    frontier, world = UNKNOWN, World(rng, roots=roots)
+    # One root that is read from the beginning need not be named.
+    named = frozenset(control.name for control in world.controls) if late or roots > 1 else frozenset[str]()
+    horizon = None
+    for changes, heard in batches(rng, world, late=late):
+        low = frontier.low_watermark or 0
+        frontier = advance(frontier, misheard(heard), now=0, horizon=horizon, roots=named)
+        below = [change for change in changes if change.commit_timestamp < low]
+        assert not below, f"{below} came below {low}"
+        assert (frontier.low_watermark or 0) >= low, "the low watermark went back"
+        horizon = None if frontier.low_watermark is None else frontier.low_watermark - RETENTION
+    assert frontier.low_watermark == world.clock + 1, f"{frontier} ends before {world.clock + 1}"
+    assert not frontier.undeclared
+    assert frontier.uncovered() is None
+    assert Frontier.from_json(frontier.to_json()) == frontier
+
+
+@from_where
+@pytest.mark.parametrize("roots", [1, 2])
+def test_watermark_is_honest(roots: int, late: bool, seed: int) -> None:
+    """WMK-1 to WMK-9, WMK-13: whatever the interleaving of Kafka partitions, with splits, merges and added Kafka partitions."""
+    for number in range(25):
+        is_honest(Random(f"{seed}/{number}"), roots=roots, late=late)
+
+
+def claims_everywhere(heard: Heard) -> Heard:
+    """What is claimed in one Kafka partition is taken for true of all."""
+    return replace(heard, claims={name: dict.fromkeys(range(9), max(claims.values())) for name, claims in heard.claims.items()})
+
+
+def ends_everywhere(heard: Heard) -> Heard:
+    """An end that was read in one Kafka partition counts in all."""
+    return replace(heard, lineage=tuple(replace(said, kafka_partition=k) for said in heard.lineage for k in range(9)))
+
+
+def overlooks_kafka_partitions(heard: Heard) -> Heard:
+    """The low watermark is the least of those in the first Kafka partition."""
+    return replace(heard, kafka_partitions=1)
+
+
+def merges_at_one_report(heard: Heard) -> Heard:
+    """The first parent that reports a merge ends them all."""
+    return replace(heard, lineage=tuple(replace(said, record=_by_nobody(said)) for said in heard.lineage))
+
+
+def _by_nobody(said: Lineage) -> ChildPartitions:
+    is_end = any(child.parent_partition_tokens for child in said.record.children)
+    return replace(said.record, stream_partition="nobody") if is_end else said.record
+
+
+@pytest.mark.parametrize("misheard", [claims_everywhere, ends_everywhere, overlooks_kafka_partitions, merges_at_one_report])
+def test_the_world_notices_a_watermark_that_lies(misheard: Callable[[Heard], Heard], seed: int) -> None:
+    """The check is tried itself: each way to get it wrong must be found."""
+    with pytest.raises(AssertionError):
+        for number in range(1000):
+            is_honest(Random(f"{seed}/{number}"), misheard=misheard)
+
+
+@settings(max_examples=25)
+@given(rng=rngs)
+def test_neither_batches_nor_repetition_matter(rng: Random) -> None:
+    """WMK-6, WMK-7: read in one go, or in many with some read again, the same is known."""
+    piecemeal, heard_so_far = UNKNOWN, [Heard(1)]
+    for _, heard in batches(rng, World(rng), steps=100):
+        piecemeal = at_leisure(piecemeal, heard)
+        assert at_leisure(piecemeal, rng.choice(heard_so_far)) == piecemeal
+        heard_so_far.append(heard)
+    at_once = at_leisure(UNKNOWN, together(heard_so_far))
+    # When a stream partition ended, an announcement may say as well as its own end.
+    assert at_once.ended.keys() == piecemeal.ended.keys()
+    assert replace(at_once, ended=piecemeal.ended) == piecemeal
+
+
+@settings(max_examples=25)
+@given(rng=rngs)
+def test_frontiers_join_in_any_order(rng: Random) -> None:
+    """WMK-13: join is commutative, associative and idempotent."""
+    frontier, seen = UNKNOWN, []
+    for _, heard in batches(rng, World(rng), steps=60):
+        frontier = at_leisure(frontier, heard)
+        seen += [frontier, at_leisure(UNKNOWN, heard)]
+    one, two, three = (rng.choice(seen) for _ in range(3))
+    assert join(one, two) == join(two, one)
+    assert join(one, join(two, three)) == join(join(one, two), three)
+    assert join(one, one) == one
+
+
+def at_leisure(frontier: Frontier, heard: Heard) -> Frontier:
+    return advance(frontier, heard, now=0)
+
+
+def together(heard: list[Heard]) -> Heard:
+    claims: dict[str, dict[int, int]] = {}
+    for one in heard:
+        for name, of_one in one.claims.items():
+            known = claims.setdefault(name, {})
+            known.update({k: max(known.get(k, 0), claim) for k, claim in of_one.items()})
+    return Heard(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))

@@ -1,0 +1,204 @@
+"""Watermarks and lineage by example (WMK)."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.watermark import UNKNOWN, Frontier, Heard, KeyRange, Lineage, Stall, advance, is_claim
+
+KAFKA_PARTITIONS = 2
+
+
+def beats(name: str, *claims: int) -> Heard:
+    """The stream partition claims this much in the first Kafka partitions."""
+    return Heard(KAFKA_PARTITIONS, {name: dict(enumerate(claims))})
+
+
+def said(*records: ChildPartitions, read_in: tuple[int, ...] = (0, 1), kafka_partitions: int = KAFKA_PARTITIONS) -> Heard:
+    lineage = tuple(Lineage(k, kafka_partitions, record) for record in records for k in read_in)
+    return Heard(kafka_partitions, lineage=lineage)
+
+
+def announcement(*names: str, start: int = 1, root: str = "root") -> ChildPartitions:
+    return ChildPartitions(root, start, start, tuple(ChildPartition(name) for name in names))
+
+
+def ends(reporter: str, start: int, *children: str, parents: tuple[str, ...] = ()) -> ChildPartitions:
+    return ChildPartitions(reporter, start, start, tuple(ChildPartition(name, parents or (reporter,)) for name in children))
+
+
+def after(*heard: Heard, frontier: Frontier = UNKNOWN, now: int = 0) -> Frontier:
+    for one in heard:
+        frontier = advance(frontier, one, now=now)
+    return frontier
+
+
+def ended(frontier: Frontier, name: str) -> Frontier:
+    return advance(frontier, Heard(KAFKA_PARTITIONS), now=0, ends=[name])
+
+
+def test_low_watermark_is_the_least_over_stream_and_kafka_partitions() -> None:
+    """WMK-3."""
+    frontier = after(said(announcement("a", "b")), beats("a", 50, 70), beats("b", 60, 40))
+    assert frontier.low_watermark == 40
+
+
+def test_low_watermark_is_unknown_until_announced_in_every_kafka_partition() -> None:
+    """WMK-6: an announcement in one Kafka partition does not say who was alive in another when reading began there."""
+    spoken = after(beats("a", 50, 50))
+    assert spoken.low_watermark is None
+    assert spoken.undeclared == ["a"]
+    half = after(said(announcement("a"), read_in=(0,)), frontier=spoken)
+    assert half.low_watermark is None
+    assert after(said(announcement("a"), read_in=(1,)), frontier=half).low_watermark == 50
+
+
+def test_named_stream_partitions_need_no_announcement() -> None:
+    """WMK-6: those that the configuration names count once each has spoken in every Kafka partition."""
+    roots = frozenset({"a", "b"})
+    frontier = advance(UNKNOWN, beats("a", 50, 50), now=0, roots=roots)
+    assert frontier.low_watermark is None
+    frontier = advance(frontier, beats("b", 40, 60), now=0, roots=roots)
+    assert frontier.low_watermark == 40
+    assert frontier.undeclared == []
+
+
+def test_a_kafka_partition_that_a_record_names_holds_the_low_watermark() -> None:
+    """WMK-4: producers may write to a new Kafka partition before a reader has listed it."""
+    frontier = after(said(announcement("a")), beats("a", 50, 50))
+    frontier = after(Heard(3, {"a": {0: 60, 1: 60}}), frontier=frontier)
+    assert frontier.low_watermark == 50
+    assert after(Heard(3, {"a": {2: 60}}), frontier=frontier).low_watermark == 60
+
+
+def test_watermarks_only_move_forwards() -> None:
+    """WMK-2."""
+    frontier = after(said(announcement("a")), beats("a", 50, 50), beats("a", 30, 90))
+    assert frontier.low_watermark == 50
+    assert frontier.partitions["a"].claims == {0: 50, 1: 90}
+
+
+@pytest.mark.parametrize(
+    ("watermark", "counts"), [(0, False), (1, True), (1_010, True), (1_011, False), (2**63 - 1, False), (MAX_TIMESTAMP, False)]
+)
+def test_sentinels_and_the_future_are_no_claims(watermark: int, counts: bool) -> None:
+    """WMK-5, REC-15."""
+    assert is_claim(watermark, arrival=1_000, max_clock_skew=10) is counts
+
+
+def test_the_example_of_a_split_and_a_merge() -> None:
+    """WMK-10, WMK-7: a merge is reported by each of its parents; the child starts once, when all have ended."""
+    frontier = after(said(announcement("1", "2", "3")), beats("1", 500, 500), beats("2", 920, 920), beats("3", 925, 925))
+    merge = ("2", "3")
+    frontier = after(said(ends("2", 930, "4", parents=merge)), frontier=frontier)
+    assert frontier.waits("4")
+    assert sorted(frontier.live) == ["1", "2", "3"]
+    frontier = after(beats("1", 990, 990), frontier=frontier)
+    assert frontier.low_watermark == 925, "3 holds it, not 2, which has ended"
+    once = after(said(ends("3", 930, "4", parents=merge)), frontier=frontier)
+    assert sorted(once.live) == ["1", "4"]
+    assert once.low_watermark == 930
+    assert once.ended == {"2": 930, "3": 930}
+    again = after(said(ends("3", 930, "4", parents=merge), ends("2", 930, "4", parents=merge)), frontier=once)
+    assert again == once
+
+
+def test_a_parent_has_ended_when_its_end_was_read_everywhere() -> None:
+    """WMK-7: in every Kafka partition below the number that its end names, and no further."""
+    frontier = after(said(announcement("p")), beats("p", 50, 50))
+    frontier = after(said(ends("p", 100, "x", "y"), read_in=(0,)), frontier=frontier)
+    assert frontier.low_watermark == 50
+    assert sorted(frontier.live) == ["p"]
+    wider = after(Heard(3), frontier=frontier)
+    done = after(said(ends("p", 100, "x", "y"), read_in=(1,)), frontier=wider)
+    assert sorted(done.live) == ["x", "y"]
+    assert done.low_watermark == 100, "a child is no older than its start in any Kafka partition, new ones too"
+
+
+def test_an_end_that_is_read_before_its_announcement_holds_the_low_watermark() -> None:
+    """WMK-7: a parent of whom only a child has spoken is waited for."""
+    frontier = after(said(ends("p", 100, "x"), read_in=(0,)), said(announcement("x", "q"), read_in=(0,)), beats("x", 200, 200))
+    assert sorted(frontier.live) == ["p", "q"]
+    assert frontier.low_watermark is None
+
+
+def test_whom_a_later_announcement_leaves_out_has_ended() -> None:
+    """WMK-6."""
+    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), beats("b", 20, 20))
+    assert frontier.low_watermark == 20
+    assert after(said(announcement("a", start=1)), frontier=frontier) == frontier, "the same announcement, or an older one, says nothing"
+    frontier = after(said(announcement("a", start=60), read_in=(0,)), frontier=frontier)
+    assert frontier.low_watermark == 20
+    frontier = after(said(announcement("a", start=60), read_in=(1,)), frontier=frontier)
+    assert frontier.low_watermark == 50
+    assert frontier.ended == {"b": 60}
+
+
+def test_an_announcement_speaks_for_its_own_root() -> None:
+    """WMK-6."""
+    frontier = after(said(announcement("a")), said(announcement("b", root="other")), said(announcement("c", root="other", start=9)))
+    assert sorted(frontier.live) == ["a", "c"]
+
+
+def test_an_undeclared_stream_partition_counts_and_cannot_lower() -> None:
+    """WMK-8."""
+    frontier = after(said(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10))
+    assert frontier.undeclared == ["typo"]
+    assert frontier.low_watermark == 50
+    frontier = after(beats("a", 90, 90), frontier=frontier)
+    assert frontier.low_watermark == 50, "it holds what it cannot lower"
+
+
+def test_the_operator_ends_a_stream_partition() -> None:
+    """WMK-8: no mistyped name stops a stream for ever; what it still says counts for nothing."""
+    frontier = after(said(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10), beats("a", 90, 90))
+    frontier = ended(frontier, "typo")
+    assert frontier.low_watermark == 90
+    assert after(beats("typo", 1, 1), frontier=frontier).undeclared == []
+
+
+def test_children_of_an_ended_parent_do_not_wait() -> None:
+    """WMK-8."""
+    frontier = after(said(announcement("p", "q")), said(ends("p", 100, "x", parents=("p", "q"))), beats("q", 10, 10))
+    assert frontier.waits("x")
+    assert sorted(ended(frontier, "q").live) == ["x"]
+
+
+def test_ended_names_are_forgotten_below_the_horizon() -> None:
+    """WMK-9."""
+    split = said(ends("p", 100, "x"))
+    frontier = after(said(announcement("p")), split, beats("x", 900, 900))
+    assert advance(frontier, Heard(2), now=0, horizon=100).ended == {"p": 100}
+    frontier = advance(frontier, Heard(2), now=0, horizon=101)
+    assert frontier.ended == {}
+    assert advance(frontier, split, now=0, horizon=101) == frontier, "what is read again after that begins nothing"
+
+
+RANGES = {
+    "none": ([(None, b"m"), (b"m", None)], None),
+    "hole": ([(None, b"g"), (b"m", None)], KeyRange(b"g", b"m")),
+    "hole at the end": ([(None, b"m")], KeyRange(b"m", None)),
+    "hole at the beginning": ([(b"a", None)], KeyRange(b"", b"a")),
+    "overlap": ([(None, b"m"), (b"g", None)], KeyRange(b"g", b"m")),
+    "twice": ([(b"", None), (b"g", b"m")], KeyRange(b"g", b"m")),
+    "after the end": ([(b"", None), (b"g", None)], KeyRange(b"g", None)),
+}
+
+
+@pytest.mark.parametrize(("ranges", "wrong"), RANGES.values(), ids=RANGES)
+def test_key_ranges_cover_the_key_space(ranges: list[tuple[bytes | None, bytes | None]], wrong: KeyRange | None) -> None:
+    """WMK-9: while there is a hole or an overlap the low watermark stands, and the range is named."""
+    children = tuple(ChildPartition(f"p{n}", (), *keys) for n, keys in enumerate(ranges))
+    frontier = after(said(ChildPartitions("root", 1, 1, children)), *(beats(child.token, 50, 50) for child in children))
+    assert frontier.uncovered() == (wrong and ("root", wrong))
+    assert frontier.low_watermark == (None if wrong else 50)
+
+
+def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
+    """WMK-12: by a clock that is handed in."""
+    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), now=100)
+    frontier = after(beats("a", 60, 60), beats("b", 70), frontier=frontier, now=200)
+    assert frontier.stalls(now=399, stall_after=300) == []
+    assert frontier.stalls(now=400, stall_after=300) == [Stall("b", 1, 0, 100)]
+    assert frontier.stalls(now=500, stall_after=300) == [Stall("b", 1, 0, 100), Stall("a", 0, 60, 200)]
