@@ -15,6 +15,7 @@
     10  COMMIT_TIMESTAMP_IN_FUTURE,   a time lies more than `max_clock_skew_s` ahead of the record's arrival (REC-15)
         WATERMARK_IN_FUTURE
     11  UNKNOWN_TABLE                 the stream is set to reject changes of tables that nobody declared
+    12  TOO_LATE                      the change is older than the horizon: what was deleted since may be forgotten (MRG-11)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from connector.codec import ChangeRecord, Schemas, decode
 from connector.deadletter import Headers, Position, Reason, Rejection
 from connector.errors import ConfigError
+from connector.merge import is_too_late
 from connector.model import DataChange, Heartbeat, Record, kafka_key
 
 
@@ -57,12 +59,18 @@ class KafkaRecord:
 
 
 def judge(
-    record: KafkaRecord, *, schemas: Schemas, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None
+    record: KafkaRecord,
+    *,
+    schemas: Schemas,
+    limits: Limits,
+    kafka_partitions: int,
+    tables: frozenset[str] | None,
+    horizon: int | None = None,
 ) -> ChangeRecord | Rejection:
     """What the record says, or the first reason why it cannot be applied, in the order of the list above. Never raises.
 
     `kafka_partitions` is how many the topic has now; `tables` are the source tables that are declared, None if changes of
-    undeclared ones are kept.
+    undeclared ones are kept; `horizon` is the one that the batch before committed, None while there is none.
     """
     size = len(record.key or b"") + len(record.value or b"")
     if size > limits.max_record_bytes:
@@ -74,6 +82,7 @@ def judge(
         _judge_key(record, decoded.record)
         or _judge_clock(record, decoded.record, limits)
         or _judge_table(decoded.record, tables)
+        or _judge_age(decoded.record, horizon)
         or decoded
     )
 
@@ -107,3 +116,9 @@ def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | 
     if tables is None or not isinstance(decoded, DataChange) or decoded.table in tables:
         return None
     return Rejection(Reason.UNKNOWN_TABLE, f"no table of the stream has the source table {decoded.table}")
+
+
+def _judge_age(decoded: Record, horizon: int | None) -> Rejection | None:
+    if not isinstance(decoded, DataChange) or not is_too_late(decoded, horizon):
+        return None
+    return Rejection(Reason.TOO_LATE, f"commit_timestamp is {decoded.commit_timestamp}, the horizon was {horizon}")

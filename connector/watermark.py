@@ -142,7 +142,7 @@ class Frontier:
 
     `partitions` are those that are not over: live, waiting for their parents, or named as parents and not heard of yet. `ended`
     says when the others ended, until that is older than the horizon. `moved` has an entry for each of `partitions`, once `advance`
-    has seen it. `low_watermark` is None while it is not known (WMK-6).
+    has seen it. `low_watermark` is None while it is not known (WMK-6); it became what it is at `low_moved_at`.
     """
 
     kafka_partitions: int = 0
@@ -151,6 +151,7 @@ class Frontier:
     announcements: Mapping[tuple[str, int], Announcement] = field(default_factory=dict)
     moved: Mapping[str, Moved] = field(default_factory=dict)
     low_watermark: int | None = None
+    low_moved_at: int = 0
 
     def waits(self, name: str) -> bool:
         """Whether a stream partition waits for a parent; until then the parents hold the low watermark."""
@@ -185,6 +186,10 @@ class Frontier:
                 return min(family), wrong
         return None
 
+    def is_stalled(self, now: int, stall_after: int) -> bool:
+        """Whether the low watermark is known, and has not moved for `stall_after` (TBL-11)."""
+        return self.low_watermark is not None and now - self.low_moved_at >= stall_after
+
     def stalls(self, now: int, stall_after: int) -> list[Stall]:
         """The live stream partitions whose own low watermark has not moved for `stall_after`, the longest first (WMK-12)."""
         stalled = [
@@ -203,6 +208,7 @@ class Frontier:
             "announcements": [[root, k, *announcement] for (root, k), announcement in self.announcements.items()],
             "moved": {name: list(moved) for name, moved in self.moved.items()},
             "low_watermark": self.low_watermark,
+            "low_moved_at": self.low_moved_at,
         }
 
     @staticmethod
@@ -216,6 +222,7 @@ class Frontier:
             },
             moved={name: Moved(*moved) for name, moved in stored["moved"].items()},
             low_watermark=stored["low_watermark"],
+            low_moved_at=stored["low_moved_at"],
         )
 
 
@@ -259,6 +266,7 @@ def join(one: Frontier, other: Frontier) -> Frontier:
         announcements=_greatest(one.announcements, other.announcements),
         moved=_greatest(one.moved, other.moved),
         low_watermark=max((low for low in (one.low_watermark, other.low_watermark) if low is not None), default=None),
+        low_moved_at=max(one.low_moved_at, other.low_moved_at),
     )
 
 
@@ -360,6 +368,7 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         ended={name: at for name, at in {**facts.ended, **over}.items() if horizon is None or at >= horizon},
         moved={name: _moved(facts.moved.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()},
         low_watermark=low,
+        low_moved_at=facts.low_moved_at if low == facts.low_watermark else now,
     )
 
 

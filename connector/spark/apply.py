@@ -16,11 +16,13 @@ from pyspark.sql import functions as F
 
 from connector.deadletter import DeadLetter
 from connector.errors import TableError
-from connector.spark.changelog import Changelog, LoggedBatch, constant
+from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.layout import Layout
 from connector.spark.letters import table_letters
 from connector.spark.pivot import pivot, unreadable
+from connector.spark.progress import Cut
 from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
+from connector.spark.sql import constant
 from connector.spark.table import Bookkeeping, Table, new_attempt
 from connector.tables import BUCKET
 
@@ -55,21 +57,24 @@ def apply(
     table: Table,
     changelog: Changelog,
     source: str,
+    cut: Cut,
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Applied | None:
-    """Merge everything ingested so far; None if the table covers it already. The table is then not a consistent cut (TBL-11).
+    """Bring the table to `cut`, which was chosen from the changelog's progress; None if the table is there already.
 
     `publish` delivers letters, or raises. Raises `TableError`, `WriterConflictError`,
     `DeliveryError`; the table is then as it was.
     """
     before, newest = table.bookkeeping(), changelog.newest()
     _check_changelog(table, before, newest)
-    if newest is None or newest.ingest_batch == before.to_batch:
+    if newest is None or _is_at(before, cut):
         return None
     before = table.sweep(before)
-    changes = changelog.changes(source, after=before.to_batch, to=newest.ingest_batch)
+    since = changelog.changes(source, after=before.complete_to_batch, to=cut.batch)
+    complete_to_batch = cut.batch if cut.goes_past else _complete_to_batch(since, cut)
+    changes = _due(since, before, cut)
     seen = survey(changes, table.layout, before)
     if seen.unreadable:
         publish(table_letters(unreadable(changes, table.layout), table.layout.definition))
@@ -81,7 +86,7 @@ def apply(
         rows = rows.localCheckpoint()
         table.bury(rows.where("_changed AND NOT _exists"), apply=before.apply + 1, attempt=attempt)
     on_step("graveyard written")
-    after = _after(before, seen, newest, attempt)
+    after = _after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt)
     table.commit(rows.where("_exists"), seen.buckets, after)
     on_step("table committed")
     return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
@@ -124,14 +129,37 @@ def _check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | No
         )
 
 
-def _after(before: Bookkeeping, seen: Survey, newest: LoggedBatch, attempt: str) -> Bookkeeping:
+def _is_at(before: Bookkeeping, cut: Cut) -> bool:
+    is_all_merged = before.complete_to_batch == cut.batch
+    return before.to_batch == cut.batch and (is_all_merged or (not cut.goes_past and before.complete_below == cut.low_watermark))
+
+
+def _due(since: DataFrame, before: Bookkeeping, cut: Cut) -> DataFrame:
+    """Of the changes since the last batch of which nothing is held back, those that belong to the cut and are not merged yet."""
+    at = "unix_micros(commit_timestamp)"
+    if before.complete_below is not None and before.complete_to_batch < before.to_batch:
+        is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
+        since = since.where(f"{is_new} OR {at} >= {constant(before.complete_below, 'kafka_partition')}")
+    return since if cut.goes_past else since.where(f"{at} < {constant(cut.low_watermark or 0, 'kafka_partition')}")
+
+
+def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
+    """The last batch of the cut before the oldest one of which something is held back."""
+    held = since.where(f"unix_micros(commit_timestamp) >= {constant(cut.low_watermark or 0, 'kafka_partition')}")
+    oldest = held.agg(F.min("ingest_batch")).first()
+    return cut.batch if oldest is None or oldest[0] is None else int(oldest[0]) - 1
+
+
+def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, complete_to_batch: int, attempt: str) -> Bookkeeping:
     number = before.apply + 1
     return replace(
         before,
         apply=number,
-        to_batch=newest.ingest_batch,
-        changelog_id=newest.changelog_id,
+        to_batch=cut.batch,
+        changelog_id=changelog_id,
         highest_applied=max(before.highest_applied, seen.highest),
+        complete_below=cut.low_watermark,
+        complete_to_batch=complete_to_batch,
         with_rest=before.with_rest or seen.with_rest,
         attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,
         buried=before.buried or seen.may_remove > 0,

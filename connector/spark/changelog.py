@@ -1,14 +1,16 @@
 """The changelog: one row for every Kafka record read, appended batch by batch, never changed (TBL-4, TBL-5).
 
 One Delta commit per batch carries the batch's rows and, in its metadata, its offset range: data and position are one atomic
-fact. A second, empty commit adds the progress that was derived from it. The newest commit always says where the stream
-stands; the Spark checkpoint is a convenience that may be lost.
+fact. A second commit adds the progress that was derived from it, the frontier as a row. The newest commit always says where the
+stream stands; the Spark checkpoint is a convenience that may be lost.
 
-    slot    -2 rejected, -1 control, 0 to 15 by a hash of the source table's name: recent changes of one table are a few files
+    slot    -3 frontiers, -2 rejected, -1 control, 0 to 15 by a hash of the source table's name: recent changes of one table
+            are a few files
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,10 +23,13 @@ from connector.spark.delta_log import Commit, DeltaLog, user_metadata
 from connector.spark.failures import explained
 from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, same
+from connector.spark.sql import constant
+from connector.watermark import UNKNOWN, Frontier
 
 TABLE_SLOTS: Final = 16
 CONTROL_SLOT: Final = -1
 REJECTED_SLOT: Final = -2
+FRONTIER_SLOT: Final = -3
 _STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = """
@@ -59,6 +64,7 @@ _COLUMNS: Final = """
     CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-', offset) END AS letter_id,
     CASE WHEN reason IS NOT NULL THEN key END AS key,
     CASE WHEN reason IS NOT NULL THEN value END AS value,
+    cast(null AS string) AS frontier,
     CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
          ELSE {table_slot} END AS slot
 """
@@ -123,6 +129,7 @@ class Changelog:
         self._path = path
         self._stream = stream
         self._log = DeltaLog(spark, path)
+        self._frontier = (0, UNKNOWN)
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch, or None for a changelog without any. Raises `TableError` if the table is not ours."""
@@ -132,7 +139,10 @@ class Changelog:
     def progress(self) -> Progress:
         """The newest progress on record; it may lack the newest batch, if that one's progress commit is missing."""
         bookkeeping = self._bookkeeping()
-        return Progress() if bookkeeping is None else Progress.from_json(bookkeeping["progress"])
+        if bookkeeping is None:
+            return Progress()
+        stored = bookkeeping["progress"]
+        return Progress.from_json(stored, self._frontier_of(stored["ingest_batch"]))
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch if its range is `offsets`, None if `offsets` go on where it ends.
@@ -192,16 +202,23 @@ class Changelog:
             )
 
     def append_progress(self, progress: Progress) -> None:
-        """Commit the progress up to the newest batch, beside an empty set of rows."""
+        """Commit the progress up to the newest batch: the frontier as a row of kind `frontier`, the rest as metadata."""
         bookkeeping = self._bookkeeping()
         assert bookkeeping is not None
         assert bookkeeping["ingest_batch"] == progress.ingest_batch
-        rows = self.rows().limit(0)
-        self._commit(rows, "progress", progress.ingest_batch, {**bookkeeping, "commit": "progress", "progress": progress.to_json()})
+        stored = json.dumps(progress.frontier.to_json(), separators=(",", ":"))
+        row = self._spark.range(1).select(
+            F.lit("frontier").alias("kind"),
+            F.expr(f"{constant(progress.ingest_batch, 'int(id)')}").alias("ingest_batch"),
+            F.lit(stored).alias("frontier"),
+            F.lit(FRONTIER_SLOT).alias("slot"),
+        )
+        self._commit(row, "progress", progress.ingest_batch, {**bookkeeping, "commit": "progress", "progress": progress.to_json()})
+        self._frontier = (progress.ingest_batch, progress.frontier)
 
     def rows(self) -> DataFrame:
-        """All rows, as they lie on disk."""
-        return self._spark.read.format("delta").load(self._path)
+        """One row for each Kafka record read."""
+        return self._rows_and_frontiers().where(F.col("slot") > FRONTIER_SLOT)
 
     def batch_rows(self, ingest_batch: int) -> DataFrame:
         """The rows of one batch."""
@@ -220,6 +237,22 @@ class Changelog:
         """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""
         exploded = self.rows().where("kind = 'change'").selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
         return exploded.selectExpr(*_split(_ENTRIES_VIEW))
+
+    def _rows_and_frontiers(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._path)
+
+    def _frontier_of(self, ingest_batch: int) -> Frontier:
+        if self._frontier[0] != ingest_batch:
+            of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
+            row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
+            if row is None:
+                raise TableError(
+                    f"The changelog {self._path} has no frontier of batch {ingest_batch}",
+                    "Somebody else removed rows, or files of it",
+                    "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF)",
+                )
+            self._frontier = (ingest_batch, Frontier.from_json(json.loads(row["frontier"])))
+        return self._frontier[1]
 
     def _bookkeeping(self) -> Mapping[str, Any] | None:
         commit = self._log.newest()
@@ -282,15 +315,6 @@ def _batches(after: int, to: int) -> str:
     if to - after > _LONG_LIST:
         return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
     return f"ingest_batch IN ({', '.join(f'{batch}L' for batch in range(after + 1, to + 1))}, {_NO_BATCH}L)"
-
-
-def constant(number: int, place: str) -> str:
-    """A number that differs from batch to batch, such that the code that Spark makes does not: the JVM then keeps what it compiled.
-
-    A literal would stand in that code; an array is handed to it, and stays one where the index is not a literal. `place` is any
-    integer column, never null.
-    """
-    return f"get(array({number}L), {place} * 0)"
 
 
 def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:

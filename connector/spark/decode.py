@@ -38,6 +38,7 @@ from connector.model import (
     TABLE_PATTERN,
     Rule,
 )
+from connector.spark.sql import constant
 from connector.validation import Limits
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
@@ -58,18 +59,20 @@ def judged(
     tables: frozenset[str] | None,
     known_tables: frozenset[str] = frozenset(),
     known_families: frozenset[str] = frozenset(),
+    horizon: int | None = None,
 ) -> DataFrame:
     """Kafka's columns, `reason` and `rule` (null for a good record), and the fields of the record (`RECORD`, null for a bad one).
 
     `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now; `tables` are the source
     tables that may occur, None for any; names in `known_tables` and `known_families`, which match the patterns of the model, are
-    taken for good ones without a look at their letters. With `ask_registry`, a schema id that `schemas` does not know fails the query.
+    taken for good ones without a look at their letters. `horizon` is the one that the batch before committed (MRG-11). With
+    `ask_registry`, a schema id that `schemas` does not know fails the query.
     """
     decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
     flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"))
     # Two rules ask for it, and it is the dearest thing to ask.
     matched = flat.select("*", F.expr(_families_match(known_families)).alias("families_match"))
-    verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables))
+    verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables, horizon))
     marked = matched.select("*", verdict.alias("verdict"))
     return marked.select(
         *rows.columns,
@@ -207,7 +210,12 @@ _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 
 
 def _verdict(
-    schemas: codec.Schemas, limits: Limits, kafka_partitions: int, tables: frozenset[str] | None, known_tables: frozenset[str]
+    schemas: codec.Schemas,
+    limits: Limits,
+    kafka_partitions: int,
+    tables: frozenset[str] | None,
+    known_tables: frozenset[str],
+    horizon: int | None,
 ) -> str:
     """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.judge`."""
     arrival = "unix_micros(timestamp)"
@@ -238,6 +246,8 @@ def _verdict(
     ]
     if tables is not None:
         faults.append((Reason.UNKNOWN_TABLE, f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"))
+    if horizon is not None:
+        faults.append((Reason.TOO_LATE, f"data_change.commit_timestamp < {constant(horizon, 'partition')}"))
     return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
 
 

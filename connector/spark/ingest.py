@@ -19,6 +19,7 @@ from connector import codec
 from connector.config import StreamConfig
 from connector.deadletter import DeadLetter
 from connector.errors import StreamHaltedError
+from connector.merge import Retention
 from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
 from connector.spark.letters import rejected_letters
@@ -96,14 +97,21 @@ class Ingest:
         before = self._changelog.progress()
         if before.ingest_batch == batch.ingest_batch:
             return before
-        counts = count_rows(self._changelog.batch_rows(batch.ingest_batch), self._known_tables)
+        counts = count_rows(
+            self._changelog.batch_rows(batch.ingest_batch),
+            self._known_tables,
+            before,
+            kafka_partitions=batch.kafka_partitions,
+            max_clock_skew_s=self._stream.limits.max_clock_skew_s,
+        )
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch)
             # A process that did not log the batch has not seen its schemas yet, and letters must not depend on who writes them.
             self._learn_schemas(rejected)
-            self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch)))
+            self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
         self._on_step("letters published")
-        progress = before.after(batch.ingest_batch, counts)
+        retention = Retention(self._stream.delete_retention_s)
+        progress = before.after(batch.ingest_batch, counts, retention, frozenset(self._stream.partitions))
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
@@ -143,16 +151,19 @@ class Ingest:
             tables=self._only_tables,
             known_tables=self._known_tables,
             known_families=self._known_families,
+            # The batch before has committed it, so a batch that runs again decides the same (MRG-11).
+            horizon=self._changelog.progress().horizon,
         )
         self._changelog.append(verdicts, batch, ingest_time=self._world.now())
 
-    def _explain(self, record: KafkaRecord, batch: LoggedBatch) -> object:
+    def _explain(self, record: KafkaRecord, batch: LoggedBatch, horizon: int | None) -> object:
         return judge(
             record,
             schemas=self._schemas,
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
+            horizon=horizon,
         )
 
     def _halt_on_disaster(self, batch: LoggedBatch, counts: BatchCounts) -> None:

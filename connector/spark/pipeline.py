@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
 from connector.errors import ConnectorError
+from connector.json_view import view_of_time
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
 from connector.spark.failures import situation
@@ -23,7 +24,6 @@ from connector.spark.ingest import Ingest, World
 from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
-from connector.tables import TableDefinition
 
 APPLY_EVERY_S: Final = 10.0
 """How often tables are brought up to date that declare no bound."""
@@ -130,7 +130,7 @@ class Pipeline:
             name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()
         }
         self._tables = {name: Table(spark, f"{config.warehouse}/tables/{name}", definition) for name, definition in config.tables.items()}
-        self._definitions: Mapping[str, TableDefinition] = config.tables
+        self._config = config
 
     def run_once(self) -> None:
         """Ingest every stream to its present end, then apply every table."""
@@ -141,7 +141,7 @@ class Pipeline:
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set; then the batches in flight end, and everything ingested is applied."""
-        every = [bound / 2 for table in self._definitions.values() if (bound := table.max_staleness_s)]
+        every = [bound / 2 for table in self._config.tables.values() if (bound := table.max_staleness_s)]
         pause_s = max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *every]))
         try:
             for ingest in self._streams.values():
@@ -158,14 +158,17 @@ class Pipeline:
         self._apply_all()
 
     def _apply_all(self) -> None:
-        for name, table in self._tables.items():
-            definition = self._definitions[name]
-            world = self._worlds[definition.stream]
-            changelog = self._streams[definition.stream].changelog
-            applied = apply(table, changelog, definition.source, publish=world.publish)
-            if applied is not None:
-                letters = f", {applied.letters} set aside as table letters" if applied.letters else ""
-                self._say(f"table {name}: {applied.changes} changes of batches to {applied.bookkeeping.to_batch} applied{letters}")
+        """Bring all tables of a stream to one cut (TBL-10)."""
+        for stream, ingest in self._streams.items():
+            world, changelog = self._worlds[stream], ingest.changelog
+            cut = changelog.progress().cut(world.now(), self._config.streams[stream].stall_after_s)
+            for name, definition in self._config.tables.items():
+                if definition.stream != stream:
+                    continue
+                applied = apply(self._tables[name], changelog, definition.source, cut, publish=world.publish)
+                if applied is not None:
+                    letters = f", {applied.letters} set aside as table letters" if applied.letters else ""
+                    self._say(f"table {name}: {applied.changes} changes of batches to {applied.bookkeeping.to_batch} applied{letters}")
 
 
 def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:
@@ -179,7 +182,9 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     count = sum(end - offsets.start.get(k, 0) for k, end in offsets.end.items())
     rejected = sum(progress.rejected.values())
     batch = f"batch {progress.ingest_batch} with {count} offsets logged"
-    return f"stream {stream}: {batch}; {progress.changes} changes so far, {rejected} rejected"
+    low = progress.low_watermark
+    complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
+    return f"stream {stream}: {batch}; {progress.changes} changes so far, {rejected} rejected; {complete}"
 
 
 __all__ = ["Pipeline", "StreamIngest"]

@@ -38,9 +38,10 @@ class Bookkeeping:
 
     `apply` counts applies, `to_batch` is the last ingest batch they cover, of the changelog with the id `changelog_id` (empty
     before the first apply), `highest_applied` the greatest commit timestamp ever merged. `complete_below` is the low watermark up
-    to which the table is complete (None: not known, so the table is not a consistent cut, TBL-11). `with_rest` says that some
-    row's state has a `rest`. `attempts` names, for the applies after `swept_to` that wrote to the graveyard, the attempt that
-    counts. `buried` says that there is a graveyard. `letters` counts table letters ever published (TBL-9).
+    to which the table is complete (None: not known). Nothing of the batches up to `complete_to_batch` is held back; of those after
+    it, up to `to_batch`, the changes below `complete_below` are merged. `with_rest` says that some row's state has a `rest`.
+    `attempts` names, for the applies after `swept_to` that wrote to the graveyard, the attempt that counts. `buried` says that
+    there is a graveyard. `letters` counts table letters ever published (TBL-9).
     """
 
     apply: int = 0
@@ -48,7 +49,7 @@ class Bookkeeping:
     changelog_id: str = ""
     highest_applied: int = 0
     complete_below: int | None = None
-    complete_to_batch: int | None = None
+    complete_to_batch: int = 0
     with_rest: bool = False
     swept_to: int = 0
     attempts: Mapping[int, str] = field(default_factory=dict)
@@ -56,13 +57,17 @@ class Bookkeeping:
     letters: int = 0
     attempt: str = ""
 
+    @property
+    def is_consistent_cut(self) -> bool:
+        """Whether the table is the source's state at `complete_below`: nothing above it was ever merged (TBL-11)."""
+        return self.complete_below is not None and self.highest_applied < self.complete_below
+
     def to_json(self, table: str) -> dict[str, Any]:
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        is_cut = self.complete_below is not None and self.highest_applied < self.complete_below
         return {
             **stored,
             "table": table,
-            "consistent_cut": is_cut,
+            "consistent_cut": self.is_consistent_cut,
             "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()},
         }
 

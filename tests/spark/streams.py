@@ -84,6 +84,12 @@ class Topic:
             value = codec.frame(codec.encode(record, len(self.records)), schema_id)
             self.raw((kafka_key(record), value), at=sum(kafka_key(record)) % len(self.records))
 
+    def send_everywhere(self, *records: Record) -> None:
+        """Control records go to every Kafka partition (REC-3)."""
+        for record in records:
+            for kafka_partition in range(len(self.records)):
+                self.raw((kafka_key(record), codec.frame(codec.encode(record, len(self.records)), None)), at=kafka_partition)
+
     def raw(self, *records: tuple[bytes | None, bytes | None] | None, at: int = 0) -> None:
         self.records[at].extend(records)
 
@@ -158,9 +164,11 @@ class Stream:
         wanted = wanted or definition()
         return Table(self.spark, f"{self.folder}/tables/{wanted.name}", wanted)
 
-    def apply(self, table: Table, on_step: Callable[[str], None] = lambda step: None) -> Applied | None:
-        source = table.layout.definition.source
-        return apply(table, self.changelog(), source, publish=self.publish, on_step=on_step)
+    def apply(self, table: Table, on_step: Callable[[str], None] = lambda step: None, *, now: int | None = None) -> Applied | None:
+        """To the cut of the newest batch; `now` later than the last batch by the stall of the configuration goes past it."""
+        changelog = self.changelog()
+        cut = changelog.progress().cut(self.clock if now is None else now, self.config.stall_after_s)
+        return apply(table, changelog, table.layout.definition.source, cut, publish=self.publish, on_step=on_step)
 
     def logged_offsets(self) -> list[tuple[int, int]]:
         return sorted(

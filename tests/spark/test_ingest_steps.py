@@ -49,7 +49,9 @@ def test_nothing_lost_or_invented_when_nothing_happens(calm: Stream) -> None:
     assert len(calm.letters) == len(POISON) == len({letter.id for letter in calm.letters})
     assert all(letter.headers == tuple(HEADERS) and letter.position.topic_id == "id-1" for letter in calm.letters)
     counted = {"UNKNOWN_FRAMING": 2, "KEY_MISMATCH": 1, "UNDECODABLE": 1}
-    assert calm.changelog().progress() == Progress(ingest_batch=1, changes=2, control=1, rejected=counted)
+    progress = calm.changelog().progress()
+    assert progress == Progress(ingest_batch=1, changes=2, control=1, rejected=counted, frontier=progress.frontier)
+    assert progress.frontier.undeclared == ["p"]
 
 
 @pytest.mark.parametrize("step", STEPS)

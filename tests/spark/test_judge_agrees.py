@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from random import Random
 from typing import Any, TypeVar
@@ -96,6 +96,7 @@ def assert_agreement(
     limits: Limits = Limits(max_clock_skew_s=SKEW_S),  # noqa: B008
     tables: frozenset[str] | None = None,
     ask_registry: bool = False,
+    horizon: int | None = None,
 ) -> set[str]:
     """Both forms say the same of each case. Returns what they said: reasons, names of rules, and GOOD."""
     frame_ = judged(
@@ -107,13 +108,14 @@ def assert_agreement(
         tables=tables,
         known_tables=frozenset({"t"}),
         known_families=frozenset({"cf"}),
+        horizon=horizon,
     )
     got = {row["offset"]: row.asDict(recursive=True) for row in frame_.select("offset", "reason", "rule", *RECORD).collect()}
     assert len(got) == len(cases)
     said = set()
     differing = []
     for place, case in enumerate(cases):
-        verdict = judge(case.record, schemas=schemas, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables)
+        verdict = judge(case.record, schemas=schemas, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables, horizon=horizon)
         row = got[place]
         record = {name: row[name] for name in RECORD}
         in_spark = (row["reason"], row["rule"] or "", record if any(value is not None for value in record.values()) else None)
@@ -156,6 +158,14 @@ def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession,
     cases += [Case("edge", key_of(datum), frame(raw(datum), None), _arrival(rng, claimed_us(datum))) for datum in edges]
     said = assert_agreement(spark, cases, schemas=Schemas())
     assert {"GOOD", Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE} <= said
+
+
+def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
+    """MRG-11: at the horizon, a microsecond before it and after it; control records have no age."""
+    at = CHANGE.commit_timestamp
+    records = [*(replace(CHANGE, commit_timestamp=at + away) for away in (-1, 0, 1)), replace(HEARTBEAT, timestamp=at - 1)]
+    cases = [Case("age", kafka_key(record), frame(encode(record, 4), None), at // 1000) for record in records]
+    assert assert_agreement(spark, cases, schemas=Schemas(), horizon=at) == {"GOOD", Reason.TOO_LATE}
 
 
 def _arrival(rng: Random, claimed: int) -> int:

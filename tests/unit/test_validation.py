@@ -29,7 +29,13 @@ def change(**fields: Any) -> DataChange:
 def verdict(record: Record | None = None, **fields: Any) -> ChangeRecord | Rejection:
     record = record or change()
     legal: dict[str, Any] = {"key": kafka_key(record), "value": frame(encode(record, 4), None), "record_timestamp": NOW}
-    asked: dict[str, Any] = {"schemas": Schemas(), "limits": Limits(max_record_bytes=ROOM), "kafka_partitions": 4, "tables": None}
+    asked: dict[str, Any] = {
+        "schemas": Schemas(),
+        "limits": Limits(max_record_bytes=ROOM),
+        "kafka_partitions": 4,
+        "tables": None,
+        "horizon": None,
+    }
     asked |= {name: fields.pop(name) for name in tuple(fields) if name in asked}
     return judge(KafkaRecord(Position("orders", "T", 0, 0), **legal | fields), **asked)
 
@@ -145,3 +151,12 @@ def test_limits_that_make_no_sense_are_refused(fields: dict[str, int]) -> None:
 def test_the_limits_are_five_minutes_and_ten_megabytes() -> None:
     """REC-14, REC-15."""
     assert Limits() == Limits(max_clock_skew_s=300, max_record_bytes=10_000_000)
+
+
+def test_a_change_below_the_horizon_is_too_late() -> None:
+    """MRG-11: the horizon itself is allowed, and only changes have an age."""
+    assert isinstance(verdict(horizon=NOW), ChangeRecord)
+    rejection = verdict(horizon=NOW + 1)
+    assert rejection == Rejection(Reason.TOO_LATE, f"commit_timestamp is {NOW}, the horizon was {NOW + 1}")
+    assert isinstance(verdict(Heartbeat("p", NOW), horizon=NOW + 1), ChangeRecord)
+    assert reason(tables=frozenset({"other"}), horizon=NOW + 1) is Reason.UNKNOWN_TABLE

@@ -1,0 +1,105 @@
+"""The frontier in the stream: what a batch says of watermarks is committed with it, and found again (WMK, TBL-5, MRG-11)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.model import ChildPartition, ChildPartitions, Heartbeat
+from connector.spark.progress import Progress
+from tests.spark.streams import ARRIVAL, STREAM, Stream, Topic, account, shown
+
+S = 1_000_000
+RETENTION_S = 100
+NOW = int(ARRIVAL.timestamp()) * S
+
+
+def announcement(*names: str, at: int = 1) -> ChildPartitions:
+    return ChildPartitions("root", at, 0, tuple(ChildPartition(name) for name in names))
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(spark, tmp_path, replace(STREAM, delete_retention_s=RETENTION_S))
+
+
+def test_watermark_is_honest_from_batch_to_batch(stream: Stream) -> None:
+    """WMK-2, WMK-3, WMK-6, TBL-5: it waits for each stream partition in each Kafka partition, in whichever process."""
+    stream.topic.send(account("a", 10 * S, name="Ada"))
+    assert stream.ingest().low_watermark is None
+    stream.topic.send_everywhere(announcement("p"))
+    assert stream.ingest().low_watermark is None
+    stream.topic.send_everywhere(Heartbeat("p", 10 * S))
+    progress = stream.ingest()
+    assert progress.low_watermark == 10 * S + 1
+    assert stream.changelog().progress() == progress
+    # A new Kafka partition counts before anybody spoke there.
+    stream.topic.records.append([])
+    stream.topic.send_everywhere(Heartbeat("p", 20 * S))
+    stream.topic.records[2].clear()
+    assert stream.ingest().low_watermark == 10 * S + 1
+    stream.topic.send_everywhere(Heartbeat("p", 15 * S))
+    progress = stream.ingest()
+    assert progress.low_watermark == 15 * S + 1
+    assert progress.ignored_claims == 2
+
+
+def test_watermark_is_honest_across_a_split(stream: Stream) -> None:
+    """WMK-7: the parent holds the low watermark until its end was read everywhere."""
+    halves = (ChildPartition("x", ("p",), b"", b"m"), ChildPartition("y", ("p",), b"m", None))
+    stream.topic.send_everywhere(announcement("p"), Heartbeat("p", 10 * S))
+    stream.topic.send_everywhere(ChildPartitions("p", 30 * S, 0, halves))
+    unread = stream.topic.records[1].pop()
+    assert stream.ingest().low_watermark == 10 * S + 1
+    stream.topic.records[1].append(unread)
+    progress = stream.ingest()
+    assert progress.low_watermark == 30 * S
+    assert sorted(progress.frontier.live) == ["x", "y"]
+    assert sorted(progress.frontier.ended) == ["p"]
+
+
+def test_claims_that_cannot_be_are_ignored_and_counted(stream: Stream) -> None:
+    """WMK-2, WMK-5, REC-15: the change is kept."""
+    stream.topic.send_everywhere(announcement("p"))
+    sentinels = [account("a", 10 * S, name="Ada"), replace(account("b", 10 * S, name="Bo"), estimated_low_watermark=2**63 - 1)]
+    ahead = replace(account("c", 10 * S, name="Cy"), estimated_low_watermark=NOW + 3600 * S)
+    stream.topic.send(*sentinels, ahead)
+    progress = stream.ingest()
+    assert (progress.changes, progress.low_watermark, progress.ignored_claims) == (3, None, 2)
+
+
+def test_late_changes_are_applied_and_counted_and_too_late_ones_rejected(stream: Stream) -> None:
+    """WMK-11, MRG-11, `deletes_stay_deleted`: against the horizon that the batch before committed."""
+    table = stream.table()
+    low = 1_000 * S
+    horizon = low + 1 - RETENTION_S * S
+    stream.topic.send_everywhere(announcement("p"), Heartbeat("p", low))
+    # In the batch that moves the horizon it does not count yet.
+    stream.topic.send(account("old", horizon - 1, name="Old"))
+    progress = stream.ingest()
+    assert (progress.low_watermark, progress.horizon, progress.late) == (low + 1, horizon, 0)
+    stream.topic.send(account("late", horizon, name="Late"), account("gone", horizon - 1, name="Gone"), account("new", low + 1, name="New"))
+    progress = stream.ingest()
+    assert (progress.late, progress.rejected) == (1, {"TOO_LATE": 1})
+    (letter,) = stream.letters
+    assert (letter.reason, letter.detail) == ("TOO_LATE", f"commit_timestamp is {horizon - 1}, the horizon was {horizon}")
+    stream.apply(table)
+    assert sorted(map(str, shown(table))) == ["late", "new", "old"]
+
+
+def test_progress_is_derived_again_from_the_changelog(stream: Stream) -> None:
+    """TBL-5, `resumable`: rows read in one go say what they said batch by batch; frontiers are rows of their own."""
+    stream.topic.send_everywhere(announcement("p"), Heartbeat("p", 10 * S))
+    first = stream.ingest()
+    stream.topic.send_everywhere(Heartbeat("p", 20 * S))
+    second = stream.ingest()
+    frontiers = stream.spark.read.format("delta").load(stream.path).where("kind = 'frontier'").orderBy("ingest_batch").collect()
+    assert [(row["ingest_batch"], row["slot"], row["offset"]) for row in frontiers] == [(1, -3, None), (2, -3, None)]
+    assert stream.logged_offsets() == stream.topic.offsets()
+    again = Stream(stream.spark, stream.folder / "again", stream.config, topic=Topic(stream.topic.records))
+    at_once = again.ingest()
+    assert (at_once.low_watermark, at_once.horizon) == (second.low_watermark, second.horizon)
+    assert Progress.from_json(first.to_json(), first.frontier) == first
