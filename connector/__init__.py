@@ -7,11 +7,12 @@ into tables; neither is imported from here, so that each of them can be left out
 from connector.config import ConnectorConfig
 from connector.deadletter import DeadLetter, Reason, Rejection
 from connector.errors import ConnectorError
-from connector.model import ChildPartitions, DataChange, DeleteCells, DeleteFamily, Heartbeat, SetCell
+from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteCells, DeleteFamily, Heartbeat, SetCell
 from connector.ordering import ChangeOrder
 
 __all__ = [
     "ChangeOrder",
+    "ChildPartition",
     "ChildPartitions",
     "ConnectorConfig",
     "ConnectorError",

@@ -98,7 +98,9 @@ class Schemas:
             number = confluent_id(value)
             if number is None:
                 return Rejection(Reason.UNDECODABLE, f"the value of {len(value)} bytes ends within the id of its schema")
-            return self.by_id.get(number) or Rejection(Reason.UNKNOWN_SCHEMA, f"the registry has no schema with the id {number}")
+            return self.by_id.get(number) or Rejection(
+                Reason.UNKNOWN_SCHEMA, f"no schema with the id {number} is known: the registry has none, or no registry is configured"
+            )
         return Rejection(Reason.UNKNOWN_FRAMING, f"the value begins with {value[:2].hex(' ')}, neither with 00 nor with c3 01")
 
 

@@ -88,7 +88,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """The lines that say something, with their numbers from 1; a byte order mark at the start says nothing."""
     for number, line in enumerate(file, 1):
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if text.strip():
+        if text := text.strip():
             yield number, text
     if file is not sys.stdin.buffer:
         file.close()

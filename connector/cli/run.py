@@ -37,13 +37,23 @@ def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
     config = settings.load(ctx)
     if not config.streams:
         raise ConfigError("No stream is configured", "", 'Add a section such as [streams.orders] with topic = "orders"')
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     with ExitStack() as stack:
         worlds = {name: _world(config, stream, stack) for name, stream in config.streams.items()}
-        _run(config, worlds, stack, once=once, spark_settings={"spark.driver.memory": memory}, cores=cores)
+        _run(config, worlds, stack, stop, once=once, spark_settings={"spark.driver.memory": memory}, cores=cores)
 
 
 def _run(
-    config: ConnectorConfig, worlds: Mapping[str, World], stack: ExitStack, *, once: bool, spark_settings: Mapping[str, str], cores: str
+    config: ConnectorConfig,
+    worlds: Mapping[str, World],
+    stack: ExitStack,
+    stop: threading.Event,
+    *,
+    once: bool,
+    spark_settings: Mapping[str, str],
+    cores: str,
 ) -> None:
     from connector import jars
     from connector.spark import Pipeline, start_session
@@ -55,14 +65,12 @@ def _run(
     stack.callback(spark.stop)
     pipeline = Pipeline(spark, config, worlds, {name: _earliest(config, stream) for name, stream in config.streams.items()}, terminal.say)
     if once:
-        pipeline.run_once()
-        return
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    terminal.say("running; stop with Ctrl-C or SIGTERM")
-    pipeline.run(stop)
-    terminal.say("stopped: every batch that began has ended")
+        pipeline.run_once(stop)
+    else:
+        terminal.say("running; stop with Ctrl-C or SIGTERM")
+        pipeline.run(stop)
+    if stop.is_set():
+        terminal.say("stopped: every batch that began has ended")
 
 
 def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> World:

@@ -14,6 +14,7 @@ from connector.cli.terminal import counted, escaped, out, say, show_error
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.deadletter import dead_letter_topic
 from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
+from connector.tables import TableDefinition, check_compatible, from_properties
 
 Findings = Iterator[str | ConnectorError]
 """What a check says, one after the other: a line that all is well, or begins with `warning:`; or what is wrong."""
@@ -45,6 +46,8 @@ def _findings(config: ConnectorConfig) -> Findings:
     yield from _without_effect(config)
     yield from _guarded(_ingest_client(config.kafka))
     yield from _guarded(_warehouse(config.warehouse))
+    for table in config.tables.values():
+        yield from _guarded(_table(config.warehouse, table))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:
@@ -61,7 +64,7 @@ def _findings(config: ConnectorConfig) -> Findings:
 
 def _without_effect(config: ConnectorConfig) -> Findings:
     """Settings that are read, and that this release does nothing with."""
-    later = ("partitions", "delete_retention_s", "changelog_retention_s", "stall_after_s")
+    later = ("changelog_retention_s",)
     for stream in config.streams.values():
         plain = StreamConfig(name=stream.name, topic=stream.topic)
         for name in later:
@@ -93,6 +96,17 @@ def _warehouse(warehouse: str) -> Findings:
             f"warehouse is {warehouse}", f"this user may not write in {nearest_folder}", "give the right, or name another folder"
         )
     yield f"warehouse: {warehouse}" + ("" if nearest_folder == Path(warehouse) else " (will be made)")
+
+
+def _table(warehouse: str, definition: TableDefinition) -> Findings:
+    """What lies in a local warehouse under the table's name must have its definition (TBL-8)."""
+    path = Path(warehouse) / "tables" / definition.name / "data"
+    if "://" in warehouse or not path.exists():
+        return
+    from connector.lake.plain_table import open_table
+
+    check_compatible(from_properties(open_table(str(path)).properties)[0], definition)
+    yield f"tables.{definition.name}: as in the warehouse"
 
 
 def _registry(config: ConnectorConfig) -> Findings:

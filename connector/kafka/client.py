@@ -139,8 +139,14 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     return BrokerError(
         f"No Kafka broker answers at {kafka.bootstrap_servers}",
         cause,
-        "Check that it runs and that bootstrap_servers and the security settings of [kafka] are right; a local one: connector broker start",
+        "Check that it runs and that bootstrap_servers and the security settings of [kafka] are right" + _local(kafka.bootstrap_servers),
     )
+
+
+def _local(bootstrap_servers: str) -> str:
+    """How to start a broker there, if that is on this machine."""
+    host, _, port = bootstrap_servers.rpartition(":")
+    return f"; a local one, in the folder of its data: connector broker start --port {port}" if host in ("127.0.0.1", "localhost") else ""
 
 
 def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0) -> _Answer:

@@ -37,15 +37,19 @@ class PlainTable:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows, in no particular order, each as a tuple of the columns in `types`; a map is a list of pairs."""
         from deltalake import QueryBuilder
-        from deltalake.exceptions import DeltaError
 
         columns = ", ".join(_selected(name, type_) for name, type_ in self.types.items())
         try:
             batches = QueryBuilder().register("t", self._delta).execute(f"SELECT {columns} FROM t")  # noqa: S608, names are quoted
             for batch in batches:
                 yield from zip(*(batch.column(position).to_pylist() for position in range(batch.num_columns)), strict=True)
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # of a damaged file nothing narrower is raised
             raise _unreadable(self._delta.table_uri, error) from error
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return {name: value for name, value in self._delta.metadata().configuration.items() if value is not None}
 
 
 def open_table(path: str) -> PlainTable:
@@ -85,4 +89,5 @@ def _bookkeeping(user_metadata: object) -> Mapping[str, Any]:
 
 
 def _unreadable(path: str, error: Exception) -> TableError:
-    return TableError(f"The table at {path} cannot be read", str(error), "check the path and the rights on it, and try again")
+    cause = str(error).partition("\n")[0]
+    return TableError(f"The table at {path} cannot be read", cause, "check the path, the rights on it and the files in it, and try again")

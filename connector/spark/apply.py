@@ -19,7 +19,7 @@ from connector.errors import TableError
 from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.layout import Layout
 from connector.spark.letters import table_letters
-from connector.spark.pivot import pivot, unreadable
+from connector.spark.pivot import PLACE, pivot, unreadable
 from connector.spark.progress import Cut
 from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
 from connector.spark.sql import constant
@@ -77,7 +77,9 @@ def apply(
     changes = _due(since, before, cut)
     seen = survey(changes, table.layout, before)
     if seen.unreadable:
-        publish(table_letters(unreadable(changes, table.layout), table.layout.definition))
+        bad = unreadable(changes, table.layout)
+        publish(table_letters(changes.join(bad, [*PLACE], "left_semi"), table.layout.definition))
+        changes = changes.join(bad, [*PLACE], "left_anti")
     on_step("letters published")
     attempt = new_attempt()
     rows = _merged(table, changes, seen, before)
@@ -171,8 +173,7 @@ def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, compl
 def _merged(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping) -> DataFrame:
     layout, touched, partitions = table.layout, F.col(BUCKET).isin(*seen.buckets), max(1, len(seen.buckets))
     pivoted = pivot(changes, layout, all_plain=seen.all_plain)
-    good = pivoted.where("NOT _unreadable") if seen.unreadable else pivoted
-    known = known_by_changes(good, layout, partitions, all_whole=seen.all_whole, with_rest=seen.with_rest)
+    known = known_by_changes(pivoted, layout, partitions, all_whole=seen.all_whole, with_rest=seen.with_rest)
     if table.has_graveyard(before):
         known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
     known = joined(known, known_by_rows(table.rows().where(touched), layout, partitions), layout, "full")

@@ -9,7 +9,7 @@ from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from connector.errors import ConnectorError, StorageError, TopicError, WriterConflictError
+from connector.errors import ConnectorError, StorageError, TableError, TopicError, WriterConflictError
 
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
@@ -49,3 +49,18 @@ def explained(what: str) -> Iterator[None]:
         if (known := situation(error, what)) is not None:
             raise known from error
         raise
+
+
+@contextmanager
+def applying(table: str) -> Iterator[None]:
+    """Raise a `TableError` in place of whatever Spark or Delta raises that shows no situation."""
+    try:
+        with explained(f"table {table}"):
+            yield
+    except (PySparkException, Py4JError) as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TableError(
+            f"Table {table} could not be brought up to date",
+            first,
+            "It is at its last apply, and nothing is lost. If its definition does not explain the cause, report it",
+        ) from error

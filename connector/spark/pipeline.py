@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, TableError
 from connector.json_view import view_of_time
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
-from connector.spark.failures import situation
+from connector.spark.failures import applying, situation
 from connector.spark.ingest import Ingest, World
 from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
@@ -74,11 +74,13 @@ class StreamIngest:
             writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
         )
 
-    def wait(self) -> None:
-        """Wait for the query's end. Raises what stopped it, if it did not stop by itself."""
+    def wait(self, stop: threading.Event | None = None) -> None:
+        """Wait for the query's end, or for `stop`. Raises what stopped it, if it did not stop by itself."""
         assert self._query is not None
         try:
-            self._query.awaitTermination()
+            while not self._query.awaitTermination(1):
+                if stop is not None and stop.is_set():
+                    self.stop()
         except StreamingQueryException as error:
             # The query only knows the text of what was raised in `_batch`; the exception itself says more.
             if self._stopping and self._failure is None and _StoppedError.__name__ in str(error):
@@ -129,15 +131,20 @@ class Pipeline:
         self._streams = {
             name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()
         }
-        self._tables = {name: Table(spark, f"{config.warehouse}/tables/{name}", definition) for name, definition in config.tables.items()}
+        self._tables: dict[str, Table] = {}
+        for name, definition in config.tables.items():
+            with applying(name):
+                self._tables[name] = Table(spark, f"{config.warehouse}/tables/{name}", definition)
         self._config = config
 
-    def run_once(self) -> None:
-        """Ingest every stream to its present end, then apply every table."""
+    def run_once(self, stop: threading.Event | None = None) -> None:
+        """Ingest every stream to its present end, then apply every table. `stop` ends it after the batch or the apply in flight."""
+        stop = stop or threading.Event()
         for ingest in self._streams.values():
-            ingest.start(once=True)
-            ingest.wait()
-        self._apply_all()
+            if not stop.is_set():
+                ingest.start(once=True)
+                ingest.wait(stop)
+        self._apply_all(stop)
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set; then the batches in flight end, and everything ingested is applied."""
@@ -157,18 +164,26 @@ class Pipeline:
             ingest.check()
         self._apply_all()
 
-    def _apply_all(self) -> None:
-        """Bring all tables of a stream to one cut (TBL-10)."""
+    def _apply_all(self, stop: threading.Event | None = None) -> None:
+        """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them."""
+        failed: ConnectorError | None = None
         for stream, ingest in self._streams.items():
             world, changelog = self._worlds[stream], ingest.changelog
             cut = changelog.progress().cut(world.now(), self._config.streams[stream].stall_after_s)
             for name, definition in self._config.tables.items():
-                if definition.stream != stream:
+                if definition.stream != stream or (stop is not None and stop.is_set()):
                     continue
-                applied = apply(self._tables[name], changelog, definition.source, cut, publish=world.publish)
+                try:
+                    with applying(name):
+                        applied = apply(self._tables[name], changelog, definition.source, cut, publish=world.publish)
+                except TableError as error:
+                    failed = failed or error
+                    continue
                 if applied is not None:
-                    letters = f", {applied.letters} set aside as table letters" if applied.letters else ""
-                    self._say(f"table {name}: {applied.changes} changes of batches to {applied.bookkeeping.to_batch} applied{letters}")
+                    letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
+                    self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
+        if failed is not None:
+            raise failed
 
 
 def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:
@@ -184,7 +199,8 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     batch = f"batch {progress.ingest_batch} with {count} offsets logged"
     low = progress.low_watermark
     complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
-    return f"stream {stream}: {batch}; {progress.changes} changes so far, {rejected} rejected; {complete}"
+    unknown = f", {progress.unknown_tables} of source tables that no definition names" if progress.unknown_tables else ""
+    return f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected} rejected; {complete}"
 
 
 __all__ = ["Pipeline", "StreamIngest"]

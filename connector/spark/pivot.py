@@ -18,6 +18,9 @@ _CHANGE_ORDER: Final = """named_struct('commit_timestamp', unix_micros(commit_ti
     'record_sequence', coalesce(transaction.record_sequence, 0L), 'ingest_batch', order_position.ingest_batch,
     'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt)"""
 
+PLACE: Final = ("kafka_partition", "offset")
+"""What tells a change from all others of its stream."""
+
 
 def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> DataFrame:
     """One row per change: its key, its order, and for each register the index of the entry that wrote it, if any did.
@@ -45,8 +48,14 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
 
 
 def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
-    """The rows of the changelog whose change the table cannot hold, as they are."""
-    return _placed(changes, layout, all_plain=False).where(_unreadable(layout, all_plain=False)).select(changes.columns)
+    """The places of the changes that the table cannot hold: `kafka_partition` and `offset`.
+
+    Each verdict is written down before it is asked for: Spark would work a filter out below the projections that it rests on,
+    with all of them in it, many times for a table of many columns.
+    """
+    verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
+    judged = _placed(changes, layout, all_plain=False).selectExpr(*PLACE, verdict).localCheckpoint()
+    return judged.where("_unreadable").select(*PLACE)
 
 
 def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame:

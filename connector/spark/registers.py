@@ -151,7 +151,7 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
     """Normalise `rest`, and take the values of cells and registers that a deleted range covers (MRG-9)."""
     name = "(x.family, x.qualifier, x.range_start, x.range_end)"
     # Sorted by name and order, the newest of each name is the last.
-    newest = f"filter(known, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(known, i + 1).')}, false))"
+    newest = f"filter(_sorted, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
     families = (
         "map_from_entries(filter(array("
         + ", ".join(
@@ -160,23 +160,23 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
         )
         + "), x -> x.value IS NOT NULL))"
     )
-    deleted = "exists(kept, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
+    deleted = "exists(_kept, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
     if layout.families:
         deleted += f" OR coalesce(element_at({families}, x.family) > x.order, false)"
     wider = (
-        "x.range_start IS NOT NULL AND exists(kept, y -> y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order AND "
+        "x.range_start IS NOT NULL AND exists(_kept, y -> y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order AND "
         "(y.range_start <= x.range_start AND (y.range_end = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end)) "
         "OR (y.range_start IS NULL AND y.cell_timestamp IS NULL AND y.value IS NULL)))"
     )
     in_range = (
-        "exists(kept, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order} "
+        "exists(_kept, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order} "
         "AND y.range_start <= {t} AND (y.range_end = 0 OR {t} < y.range_end))"
     )
     hidden = in_range.format(family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp")
     value = f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE x.value END"
     fields = [f"'{field}', x.{field}" for field in ("family", "qualifier", "range_start", "range_end", "order", "cell_timestamp")]
     with_values = (
-        f"transform(filter(kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
+        f"transform(filter(_kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
     )
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []
@@ -186,8 +186,8 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
         registers.append(f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}")
     rest = [column for column in others if not (column.startswith("`_r") and column[3:-1].isdigit())]
     return (
-        grouped.selectExpr(*others, "sort_array(_rest) AS known")
-        .selectExpr(*others, f"{newest} AS kept")
+        grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
+        .selectExpr(*others, f"{newest} AS _kept")
         .selectExpr(*rest, *registers, f"cast({with_values} AS {REST_TYPE}) AS _rest")
         .selectExpr(*others, f"nullif(_rest, {NO_REST}) AS _rest")
     )

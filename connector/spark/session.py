@@ -41,6 +41,8 @@ SETTINGS: Final = {
     # Code that is the same from batch to batch stays compiled: sets of numbers are not written into it, and it is not forgotten.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # What follows from a projection of many columns is not worth knowing: working it out takes minutes, or all memory.
+    "spark.sql.constraintPropagation.enabled": "false",
     # Changes and rows meet by key within buckets, where both already are.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
@@ -59,6 +61,9 @@ rootLogger.appenderRef.console.ref = console
 # What stops a query is raised, and said once.
 logger.query.name = org.apache.spark.sql.execution.streaming
 logger.query.level = off
+# A stage too long to be compiled runs all the same, a little slower.
+logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator
+logger.codegen.level = off
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR

@@ -110,7 +110,7 @@ class Table:
     def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
         """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`."""
         entries = self._spark.read.format("delta").load(self._graveyard_path)
-        return entries.where(f"apply <= {bookkeeping.swept_to} OR {_named(bookkeeping)}")
+        return entries.where(f"_apply <= {bookkeeping.swept_to} OR {_named(bookkeeping)}")
 
     def has_graveyard(self, bookkeeping: Bookkeeping) -> bool:
         """Whether anything is remembered of rows that are gone. Raises `TableError` if somebody else took or changed it."""
@@ -126,7 +126,7 @@ class Table:
 
     def bury(self, gone: DataFrame, *, apply: int, attempt: str) -> None:
         """Add graveyard entries. They do not count before a commit of the table names the attempt."""
-        entries = gone.selectExpr(*self.layout.keys, STATE, BUCKET, f"{apply}L AS apply", f"'{attempt}' AS attempt")
+        entries = gone.selectExpr(*self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt")
         writer = entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", _GRAVEYARD_METADATA)
         with explained(f"table {self._definition.name}"):
             writer.save(self._graveyard_path)
@@ -166,7 +166,7 @@ class Table:
         if not due or bookkeeping.swept_to == bookkeeping.apply:
             return bookkeeping
         if self.has_graveyard(bookkeeping):
-            dead = f"apply > {bookkeeping.swept_to} AND apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
+            dead = f"_apply > {bookkeeping.swept_to} AND _apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
             with explained(f"table {self._definition.name}"), self._saying(_GRAVEYARD_METADATA):
                 DeltaTable.forPath(self._spark, self._graveyard_path).delete(dead)
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
@@ -221,12 +221,12 @@ class Table:
 
 def _named(bookkeeping: Bookkeeping) -> str:
     """The condition that holds for entries of the attempts that the commit names."""
-    return " OR ".join(f"(apply = {apply} AND attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+    return " OR ".join(f"(_apply = {apply} AND _attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:
-    """Delta keeps statistics of the key columns alone, and has none for bytes."""
-    keys = [f"`{part.name}`" for part in definition.key.parts if part.type is not ColumnType.BYTES]
+    """Delta keeps statistics of the key columns alone, and has none for bytes and truth values."""
+    keys = [f"`{part.name}`" for part in definition.key.parts if part.type not in (ColumnType.BYTES, ColumnType.BOOL)]
     return {"delta.dataSkippingStatsColumns": ",".join(keys)} if keys else {"delta.dataSkippingNumIndexedCols": "0"}
 
 

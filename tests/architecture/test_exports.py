@@ -11,6 +11,7 @@ import connector
 PUBLIC = {
     "connector": {
         "ChangeOrder",
+        "ChildPartition",
         "ChildPartitions",
         "ConnectorConfig",
         "ConnectorError",

@@ -132,9 +132,9 @@ def test_validate_names_every_fault(shell: Shell) -> None:
 def test_validate_warns_of_settings_without_effect(shell: Shell) -> None:
     """OPS-1: what is allowed, and does nothing yet."""
     with shell.config.open("a") as file:
-        file.write('delete_retention = "3d"\nstall_after = "5m"\n')
+        file.write('changelog_retention = "3d"\nstall_after = "6m"\n')
     assert shell.run("validate") == 0
-    assert "streams.s.delete_retention has no effect" in shell.err
+    assert "streams.s.changelog_retention has no effect" in shell.err
     assert "stall_after" not in shell.err
 
 

@@ -12,7 +12,7 @@ from connector.deadletter import Reason
 from connector.model import DataChange, DeleteFamily
 from connector.spark import table as table_module
 from connector.spark.table import Table
-from connector.tables import Column, Key, KeyPart, TableDefinition
+from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
 from connector.values import ColumnType
 from tests.changes import change
 from tests.property.histories import history
@@ -27,8 +27,8 @@ def delete(row: str, at: int) -> DataChange:
 
 def graveyard(spark: SparkSession, stream: Stream, name: str = "accounts") -> set[tuple[str, int]]:
     """Row and apply number of every entry, whether it counts or not."""
-    rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/graveyard").select("id", "apply").collect()
-    return {(row["id"], row["apply"]) for row in rows}
+    rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/graveyard").select("id", "_apply").collect()
+    return {(row["id"], row["_apply"]) for row in rows}
 
 
 def nasty(name: str, *, keep_unmapped: bool) -> TableDefinition:
@@ -133,3 +133,21 @@ def test_a_commit_names_a_bounded_number_of_attempts(
     stream.apply(table)
     assert table.bookkeeping().swept_to > 0
     assert set(shown(table)) == set(stream.truth()) == {"c"}
+
+
+def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-7, TBL-8: any name but one that begins with _; and a key may be of any type."""
+    names = {"apply": ColumnType.INT64, "attempt": ColumnType.STRING, "known": ColumnType.BOOL, "kept": ColumnType.STRING}
+    key = Key(tuple(KeyPart(name, type_) for name, type_ in names.items()), KeyForm.DELIMITED)
+    columns = tuple(Column(name, "f", name.encode(), ColumnType.STRING) for name in ("order", "entries", "x", "newest"))
+    wanted = definition(key=key, columns=columns)
+    stream = Stream(spark, tmp_path)
+    for at in (10, 20):
+        for number in range(4):
+            row = f"{number}#a#true#b"
+            stream.topic.send(account(row, at, order="1", x="2", elsewhere="3"))
+            if number % 2:
+                stream.topic.send(delete(row, at + 5))
+        stream.ingest()
+        stream.apply(stream.table(wanted))
+        assert shown(stream.table(wanted)) == stream.truth(wanted)

@@ -70,8 +70,8 @@ def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
     ("value", "detail"),
     [
         (b"\xc3\x01ABCDEFGH" + BODY, "no released schema has the fingerprint 4142434445464748"),
-        (frame(BODY, 7), "the registry has no schema with the id 7"),
-        (frame(BODY, 8), "the registry has no schema with the id 8"),
+        (frame(BODY, 7), "no schema with the id 7 is known: the registry has none, or no registry is configured"),
+        (frame(BODY, 8), "no schema with the id 8 is known: the registry has none, or no registry is configured"),
         (frame(BODY, 9), "the schema 9 is no Avro schema"),
         (frame(BODY, 10), "the schema 10 has Other where lowmark.ChangeRecord is needed"),
         (frame(BODY, 11), "the schema 11 lacks the field stream_partition"),
