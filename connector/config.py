@@ -268,12 +268,24 @@ def _key(section: Section) -> Key | None:
     return _built(lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before)
 
 
+_TYPES_ELSEWHERE: Final = {
+    **dict.fromkeys(("DECIMAL", "NUMBER", "BIGNUMERIC"), ColumnType.NUMERIC),
+    **dict.fromkeys(("INT", "INTEGER", "BIGINT", "SMALLINT", "LONG", "INT32"), ColumnType.INT64),
+    **dict.fromkeys(("DOUBLE", "FLOAT", "REAL"), ColumnType.FLOAT64),
+    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), ColumnType.TIMESTAMP),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BLOB", "BYTEA"), ColumnType.BYTES),
+    **dict.fromkeys(("BOOLEAN",), ColumnType.BOOL),
+    **dict.fromkeys(("JSONB",), ColumnType.JSON),
+}
+"""What other databases call our types."""
+
+
 def _column(section: Section) -> Column | None:
     faults_before = len(section.faults)
     name = section.text("name", allowed="the column's name", remedy='write name = "balance"')
     family = section.text("family", allowed="the family of the column's cell", remedy='write family = "f"')
     qualifier = _qualifier(section, name)
-    column_type = section.choice("type", ColumnType, ColumnType.STRING)
+    column_type = section.choice("type", ColumnType, ColumnType.STRING, _TYPES_ELSEWHERE)
     encoding = section.choice("encoding", Encoding, Encoding.TEXT)
     if not section.has("type"):
         section.faults.append(ConfigError(f"{section.path}.type is not set", f"allowed: {one_of(ColumnType)}", 'write type = "STRING"'))

@@ -190,8 +190,11 @@ class Section:
         self.fault(key, value, f"a duration such as 500ms, 30s, 10m, 1h30m, 2d{why}", f"write {key} = {as_seconds}")
         return None
 
-    def choice(self, key: str, choices: type[_Choice], default: _Choice) -> _Choice:
-        """One of the values of an enumeration, without regard to case; `-` and a blank stand for `_`."""
+    def choice(self, key: str, choices: type[_Choice], default: _Choice, synonyms: Mapping[str, _Choice] | None = None) -> _Choice:
+        """One of the values of an enumeration, without regard to case; `-` and a blank stand for `_`.
+
+        `synonyms` are words that others use, in upper case and without what stands in brackets: a fault names the value that is meant.
+        """
         if not self.has(key):
             return default
         value = self._content[key]
@@ -199,7 +202,9 @@ class Section:
         if isinstance(value, str) and (found := spelt.get(re.sub(r"[- ]", "_", value.lower()))) is not None:
             return found
         known = [choice.value for choice in choices]
-        self.fault(key, value, one_of(known), nearest(str(value), known) or f'write {key} = "{default.value}"')
+        meant = (synonyms or {}).get(str(value).partition("(")[0].strip().upper())
+        remedy = f"did you mean {meant.value}?" if meant else nearest(str(value), known) or f'write {key} = "{default.value}"'
+        self.fault(key, value, one_of(known), remedy)
         return default
 
     def section(self, key: str, *, remedy: str = "") -> Section:

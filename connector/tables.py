@@ -455,6 +455,6 @@ def _check_distinct(what: str, names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(name.lower())) is not None:
-            cause = "upper and lower case are one name to Spark"
+            cause = "each needs a name of its own" if name == other else "upper and lower case are one name to Spark"
             raise ConfigError(f"Two {what} are named {other} and {name}", cause, "Rename one of them")
         seen[name.lower()] = name

@@ -60,6 +60,7 @@ def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = Fal
         "detail": letter.detail,
         "cause": letter.reason.cause,
         "remedy": letter.reason.remedy,
+        "today": "this release cannot replay letters: send the mended change again from the source, it finds its place by its order",
         "topic": f"{position.topic} (id {position.topic_id}), Kafka partition {position.kafka_partition}, offset {position.offset}",
         "table": letter.table,
         "arrived": view_of_time(letter.record_timestamp),

@@ -266,3 +266,10 @@ def test_any_document_is_a_configuration_or_a_config_error(document: dict[str, o
         parse(document, {})
     except ConfigError as error:
         assert error.problem
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("DECIMAL(10,2)", "NUMERIC"), ("bigint", "INT64"), ("double", "FLOAT64"), ("jsonb", "JSON")])
+def test_a_type_of_other_databases_is_answered_with_ours(theirs: str, ours: str) -> None:
+    """OPS-1: every error says what to do."""
+    column = f"[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = '{theirs}'\n"
+    assert f"did you mean {ours}?" in str(error_of(TABLE + column))

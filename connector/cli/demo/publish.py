@@ -47,7 +47,8 @@ class Published:
 def publish(kafka: KafkaConfig, topic: TopicFacts, sources: Sequence[Source], *, seed: int, watch: Callable[[int], None]) -> Published:
     """Publish all of `sources`, side by side. `watch` gets the number of changes sent so far, every hundred.
 
-    A round of poison goes out after the first window of changes, then whenever the windows have doubled, and at the end.
+    A round of poison goes out after the first window of changes, then whenever the windows have doubled, and at the end, before a
+    last heartbeat of every stream partition.
     """
     done = Published()
     began = time.monotonic()
@@ -68,7 +69,12 @@ def publish(kafka: KafkaConfig, topic: TopicFacts, sources: Sequence[Source], *,
             windows += 1
             if windows in {2**exponent for exponent in range(POISON_ROUNDS - 1)}:
                 done.poison += _send_poison(kafka, topic, sources, targets, seed + windows)
-    done.poison += _send_poison(kafka, topic, sources, targets, seed)
+        done.poison += _send_poison(kafka, topic, sources, targets, seed)
+        # All is sent: the stream is complete up to now, for the source whose history ended years ago, too.
+        now = time.time_ns() // 1000
+        for stream_partition in (name for source in sources for name in source.stream_partitions):
+            producer.send(Heartbeat(stream_partition, now, str(now).encode()))
+            done.control_records += producer.kafka_partitions
     done.seconds = time.monotonic() - began
     return done
 
