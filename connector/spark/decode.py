@@ -28,7 +28,6 @@ from connector.model import (
     CONTROL_KEY,
     FAMILY_PATTERN,
     MAX_ENTRIES,
-    MAX_LONG,
     MAX_QUALIFIER_BYTES,
     MAX_RESUME_TOKEN_BYTES,
     MAX_ROW_KEY_BYTES,
@@ -38,7 +37,7 @@ from connector.model import (
     TABLE_PATTERN,
     Rule,
 )
-from connector.spark.sql import constant
+from connector.spark.sql import constant, skew_us
 from connector.validation import Limits
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
@@ -219,8 +218,7 @@ def _verdict(
 ) -> str:
     """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.judge`."""
     arrival = "unix_micros(timestamp)"
-    # Taken from what is in range by now: added to the arrival, which may be anything, it could overflow.
-    skew_us = min(limits.max_clock_skew_s * 1_000_000, MAX_LONG - MAX_TIMESTAMP)
+    skew = skew_us(limits.max_clock_skew_s)
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
     faults: list[tuple[str, str]] = [
         (Reason.TOO_LARGE, _too_large(limits)),
@@ -241,8 +239,8 @@ def _verdict(
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _CONTROL_RULES),
         (Reason.INVALID_SEQUENCE_NUMBER, f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}"),
         (Reason.KEY_MISMATCH, f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))"),
-        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew_us} > {arrival}"),
-        (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew_us} > {arrival}"),
+        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew} > {arrival}"),
+        (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew} > {arrival}"),
     ]
     if tables is not None:
         faults.append((Reason.UNKNOWN_TABLE, f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"))

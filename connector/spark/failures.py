@@ -51,6 +51,11 @@ def explained(what: str) -> Iterator[None]:
         raise
 
 
+def first_line(error: BaseException, otherwise: str) -> str:
+    """The first line that says something; behind it Spark and Delta print plans and stacks."""
+    return next((line for line in str(error).splitlines() if line.strip()), otherwise)
+
+
 @contextmanager
 def applying(table: str) -> Iterator[None]:
     """Raise a `TableError` in place of whatever Spark or Delta raises that shows no situation."""
@@ -58,9 +63,8 @@ def applying(table: str) -> Iterator[None]:
         with explained(f"table {table}"):
             yield
     except (PySparkException, Py4JError) as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TableError(
             f"Table {table} could not be brought up to date",
-            first,
+            first_line(error, type(error).__name__),
             "It is at its last apply, and nothing is lost. If its definition does not explain the cause, report it",
         ) from error

@@ -19,7 +19,7 @@ from connector.errors import ConnectorError, TableError
 from connector.json_view import view_of_time
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
-from connector.spark.failures import applying, situation
+from connector.spark.failures import applying, first_line, situation
 from connector.spark.ingest import Ingest, World
 from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
@@ -187,7 +187,7 @@ class Pipeline:
 
 
 def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:
-    first = next((line for line in str(error).splitlines() if line.strip()), "no more is known")
+    first = first_line(error, "no more is known")
     return situation(error, f"stream {stream}") or ConnectorError(
         f"The query of stream {stream} stopped", first, "Mend what it names and start again: ingest goes on where it was, nothing is lost"
     )

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from connector.merge import Retention
-from connector.model import MAX_LONG, MAX_TIMESTAMP, ChildPartition, ChildPartitions
-from connector.spark.sql import constant
+from connector.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.spark.sql import constant, skew_us
 from connector.watermark import UNKNOWN, Frontier, Heard, Lineage, advance
 
 
@@ -118,9 +118,10 @@ def count_rows(
     """The counts of a batch's rows, from the changelog: one aggregation over a few columns, and one over the lineage if there is any."""
     names = ", ".join(f"'{table}'" for table in sorted(known_tables)) or "NULL"
     low = constant(before.low_watermark or 0, "kafka_partition")
-    skew_us = min(max_clock_skew_s * 1_000_000, MAX_LONG - MAX_TIMESTAMP)
-    # As `watermark.is_claim` has it; subtracted from what is in range, since an arrival may be anything.
-    is_claim = f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark - {skew_us} <= {_ARRIVAL}"
+    # As `watermark.is_claim` has it.
+    is_claim = (
+        f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark - {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
+    )
     claim = f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0 END ELSE heartbeat.timestamp + 1 END"
     counted = (
         rows.groupBy(

@@ -56,7 +56,6 @@ Operation = Open | Transfer | Close
 
 def operations(*, accounts: int, transfers: int, seed: int) -> list[Operation]:
     """`accounts` openings, then `transfers` transfers, among which some accounts close and open again; at least two stay open."""
-    # A story to be told again, not a secret:
     rng = random.Random(seed)
     open_accounts = [f"account/{number:05}".encode() for number in range(accounts)]
     closed: list[bytes] = []
