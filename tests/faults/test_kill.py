@@ -28,13 +28,16 @@ from connector.model import DataChange, kafka_key
 from connector.tables import TableDefinition, read_change
 from tests.broker import NewTopic
 from tests.property.histories import history
+from tests.spark.conftest import INTERPRETED, JVM_OPTIONS
 from tests.spark.live import offsets, records, truth
 
 KILLS = int(os.environ.get("KILLS", "1"))
-ROWS = 80 + 40 * KILLS
+ROWS = 30 + 40 * KILLS
 PER_SECOND = 100
 POISON = (b"rubbish", b"\x00\x00\x00\x00\x07rubbish", b"\xc3\x01" + 8 * b"\x00", b"")
-SETTINGS = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+SETTINGS = {
+    "JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, "-XX:TieredStopAtLevel=1", *(f"-D{name}={value}" for name, value in INTERPRETED.items())])
+}
 
 CONFIG = """
 warehouse = "warehouse"
@@ -43,7 +46,7 @@ bootstrap_servers = "{servers}"
 [streams.s]
 topic = "{topic}"
 trigger = "200ms"
-max_offsets_per_trigger = 60
+max_offsets_per_trigger = 90
 [tables.all]
 stream = "s"
 source = "t"

@@ -15,11 +15,28 @@ from tests.broker import admin, broker, kafka, new_topic
 
 __all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
 
+# A test's plans run once, over a few rows: compiling them takes longer than interpreting them.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# Two cores have no room for a collector's threads.
+JVM_OPTIONS = "-XX:+UseSerialGC"
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ))
-    settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
-    session = start_session(paths, scratch=Path(tmp_path_factory.mktemp("spark")), cores="2", settings=settings)
+    settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", **INTERPRETED}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", JVM_OPTIONS)
+        session = start_session(paths, scratch=Path(tmp_path_factory.mktemp("spark")), cores="2", settings=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Plans are compiled, as users' plans are: for the suites that hold Spark's form of a rule to its definition."""
+    for name in INTERPRETED:
+        spark.conf.unset(name)
+    yield
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import fastavro
 import hypothesis
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +44,8 @@ from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
 ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp_ms bigint, timestampType int,
     headers array<struct<key: string, value: binary>>"""
+pytestmark = pytest.mark.usefixtures("compiled")
+
 TOPIC_PARTITIONS = 4
 SKEW_S = 300
 ARRIVAL_MS = 1_714_475_984_123

@@ -21,6 +21,8 @@ from connector.tables import Column, Key, KeyPart, TableDefinition, Versions, un
 from connector.values import ColumnType
 from tests.property.histories import Delivery, history
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 HISTORIES = 2500
 ROUNDS = 3
 

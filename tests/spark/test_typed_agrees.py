@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from random import Random
 
+import pytest
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,6 +29,8 @@ from connector.values import (
 from tests.property.test_keys_roundtrip import keys
 from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED
 from tests.spark.test_judge_agrees import drawn
+
+pytestmark = pytest.mark.usefixtures("compiled")
 
 _NUMBERS = """
 0 -0 00 -00 01 -01 +1 -1 1. .5 -.5 1.5 1.50 0.0 -0.0 1e5 1E5 1e+5 1e-5 1e 1e+ e5 1e5.0 1e400 -1e400 1e-400 4.9e-324 2e-324 3e-324
