@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from connector.errors import ConfigError
 from connector.sections import FromEnvironment, Section, all_in_one, flat, is_secret, nearest, one_of, overlay
-from connector.tables import NAME_PATTERN, Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
+from connector.tables import DEFAULT_DELIMITER, NAME_PATTERN, Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -263,7 +263,7 @@ def _key(section: Section) -> Key | None:
         )
     whole = len(parts) == 1 and parts[0].type in {ColumnType.STRING, ColumnType.BYTES} and not section.has("delimiter")
     form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
-    delimiter = section.text("delimiter", "#")
+    delimiter = section.text("delimiter", DEFAULT_DELIMITER)
     section.finish()
     return _built(lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import ConfigError, InvalidChangeError, TableError
 from connector.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, MAX_ROW_KEY_BYTES, TABLE_PATTERN, DataChange, Rule, SetCell
+from connector.ordered_key import join_parts, read_part, split_parts, write_part
 from connector.ordering import OrderBy as OrderBy
 from connector.values import CANONICAL_PATTERN, TEXT_ONLY, ColumnType, Encoding, Unreadable, read_value, write_value
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MAX_KEY_COLUMNS: Final = 16
 MAX_COLUMNS: Final = 2_000
 MAX_DELIMITER_LENGTH: Final = 8
+DEFAULT_DELIMITER: Final = "#"
 
 NAME_PATTERN: Final = r"[A-Za-z0-9](?:[-_A-Za-z0-9]{0,126}[A-Za-z0-9])?"
 """Names of tables and streams. They are folders in the warehouse, so neither dots nor slashes."""
@@ -85,12 +87,12 @@ class Key:
     """The key columns of a table, and how a row key spells them. Raises `ConfigError` (TBL-8).
 
     ROW_KEY: one part, BYTES or STRING, that is the row key. DELIMITED: each part in its canonical text, with the delimiter
-    between them and never inside one. ORDERED: order-preserving bytes; not in this release.
+    between them and never inside one. ORDERED: bytes that lie in the order of the key columns (`connector.ordered_key`).
     """
 
     parts: tuple[KeyPart, ...]
     form: KeyForm = KeyForm.ROW_KEY
-    delimiter: str = "#"
+    delimiter: str = DEFAULT_DELIMITER
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
@@ -104,13 +106,13 @@ class Key:
                     "Declare it as STRING, BYTES, BOOL, INT64, NUMERIC, DATE or TIMESTAMP",
                 )
         _check_distinct("key columns", (part.name for part in self.parts))
-        if self.form is KeyForm.ORDERED:
-            remedy = "Use typed columns joined by a delimiter"
-            raise ConfigError("Keys in order-preserving form are not available in this release", "", remedy)
         if self.form is KeyForm.ROW_KEY:
             self._check_row_key()
-        else:
+        elif self.form is KeyForm.DELIMITED:
             self._check_delimiter()
+        elif self.delimiter != DEFAULT_DELIMITER:
+            cause = "the order-preserving form has none: it marks itself where a part ends"
+            raise ConfigError(f"The delimiter of the key is {self.delimiter!r}", cause, 'Leave it out, or set form = "delimited"')
 
     def _check_row_key(self) -> None:
         if len(self.parts) != 1 or self.parts[0].type not in (ColumnType.BYTES, ColumnType.STRING):
@@ -118,7 +120,7 @@ class Key:
             raise ConfigError(
                 f"The row key itself is declared as {declared}",
                 "as it stands it is one column, BYTES or STRING",
-                "Declare typed columns with a delimiter",
+                'Set form = "delimited" or "ordered"',
             )
 
     def _check_delimiter(self) -> None:
@@ -134,20 +136,18 @@ class Key:
     def read_key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
         """The key columns' values of a row key, or `Unreadable`. Never raises. `write_key` gives back the same bytes."""
         if self.form is KeyForm.ROW_KEY:
-            pieces = [row_key]
+            pieces, how = [row_key], ""
+        elif self.form is KeyForm.ORDERED:
+            pieces, how = split_parts(row_key, len(self.parts)), "in order-preserving form"
         else:
-            pieces = row_key.split(self.delimiter.encode())
-            if len(pieces) != len(self.parts):
-                return Unreadable(f"a key of {len(self.parts)} parts joined by {self.delimiter!r}", row_key)
+            pieces, how = row_key.split(self.delimiter.encode()), f"joined by {self.delimiter!r}"
+        if len(pieces) != len(self.parts):
+            return Unreadable(f"a key of {len(self.parts)} parts {how}", row_key)
         values = []
         for part, piece in zip(self.parts, pieces, strict=True):
-            value = read_value(part.type, Encoding.TEXT, piece)
+            value = (read_part if self.form is KeyForm.ORDERED else _read_canonical)(part.type, piece)
             if isinstance(value, Unreadable):
                 return Unreadable(f"{value.expected} as key column {part.name}", row_key)
-            # One way to write a value, or two row keys would be one row: 01 is not the key 1.
-            if part.type in _canonical and not _canonical[part.type](piece.decode()):
-                canonical = write_value(part.type, Encoding.TEXT, value)
-                return Unreadable(f"{part.type} in its one form, {canonical!r}, as key column {part.name}", row_key)
             values.append(value)
         return tuple(values)
 
@@ -155,14 +155,24 @@ class Key:
         """The row key of these key columns. Raises `InvalidChangeError` if there is none: wrong types, a delimiter in a part, too long."""
         if len(values) != len(self.parts):
             raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of {len(self.parts)} key columns", values)
-        row_key = self.delimiter.encode().join(
-            write_value(part.type, Encoding.TEXT, value) for part, value in zip(self.parts, values, strict=True)
-        )
+        typed = list(zip((part.type for part in self.parts), values, strict=True))
+        if self.form is KeyForm.ORDERED:
+            row_key = join_parts([write_part(*part) for part in typed])
+        else:
+            row_key = self.delimiter.encode().join(write_value(type_, Encoding.TEXT, value) for type_, value in typed)
         if not 1 <= len(row_key) <= MAX_ROW_KEY_BYTES:
             raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes", row_key)
         if self.read_key(row_key) != values:
             raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of parts that {self.delimiter!r} does not occur in", values)
         return row_key
+
+
+def _read_canonical(type_: ColumnType, piece: bytes) -> object | Unreadable:
+    """One way to write a value, or two row keys would be one row: 01 is not the key 1."""
+    value = read_value(type_, Encoding.TEXT, piece)
+    if not isinstance(value, Unreadable) and type_ in _canonical and not _canonical[type_](piece.decode()):
+        return Unreadable(f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +443,7 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
 
 def _shown(part: object) -> str:
     if isinstance(part, Key):
-        delimiter = "" if part.form is KeyForm.ROW_KEY else f" by {part.delimiter!r}"
+        delimiter = f" by {part.delimiter!r}" if part.form is KeyForm.DELIMITED else ""
         return f"({', '.join(f'{p.name} {p.type}' for p in part.parts)}) {part.form}{delimiter}"
     if isinstance(part, Column):
         return f"{part.name} {unmapped_name(*part.cell)} {part.type} {part.encoding}"

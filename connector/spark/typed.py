@@ -10,6 +10,7 @@ import json
 import secrets
 from typing import Final
 
+from connector.ordered_key import NUMBER_RANGE, number_pattern, write_number
 from connector.tables import Key, KeyForm
 from connector.values import (
     CANONICAL_PATTERN,
@@ -105,11 +106,10 @@ def key_columns(key: Key, row_key: str) -> list[str]:
     """The key columns of the SQL expression `row_key`, in order; null for each part that does not fit."""
     if key.form is KeyForm.ROW_KEY:
         return [typed(key.parts[0].type, Encoding.TEXT, row_key)]
-    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
-    delimiter = key.delimiter.encode().hex().upper()
-    spaced = f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
-    between = " ".join(delimiter[place : place + 2] for place in range(0, len(delimiter), 2)) + " "
-    pieces = f"split({spaced}, r'{between}', -1)"
+    if key.form is KeyForm.ORDERED:
+        return _ordered_columns(key, row_key)
+    delimiter = key.delimiter.encode().hex(" ").upper() + " "
+    pieces = f"split({_spaced(row_key)}, r'{delimiter}', -1)"
     right_count = f"size({pieces}) = {len(key.parts)}"
     columns = []
     for place, part in enumerate(key.parts):
@@ -119,3 +119,62 @@ def key_columns(key: Key, row_key: str) -> list[str]:
             value = rf"CASE WHEN cast({piece} AS string) RLIKE r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
         columns.append(f"CASE WHEN {right_count} THEN {value} END")
     return columns
+
+
+def _spaced(row_key: str) -> str:
+    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
+    return f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
+
+
+def _ordered_columns(key: Key, row_key: str) -> list[str]:
+    """`connector.ordered_key` on hexadecimal digits, which lie in the order of the bytes."""
+    pieces = f"split({_spaced(row_key)}, '00 01 ', -1)"
+    # No piece is without bytes, and the last of several is not the sign for an empty part.
+    lacking = r"\A(?:00 01 |\z)|00 01 (?:00 01 |(?:00 00 )?\z)"
+    right_count = f"size({pieces}) <= {len(key.parts)} AND NOT {_spaced(row_key)} RLIKE r'{lacking}'"
+    columns = []
+    for place, part in enumerate(key.parts):
+        piece = f"get({pieces}, {place})"
+        if part.type in NUMBER_RANGE:
+            value = _ordered_number(part.type, _unescaped(piece))
+        else:
+            whole = rf"coalesce(regexp_replace({piece}, r'\A00 00 \z', ''), '')"
+            value = typed(part.type, Encoding.TEXT, f"unhex({_unescaped(whole)})")
+        columns.append(f"CASE WHEN {right_count} THEN {value} END")
+    return columns
+
+
+def _unescaped(piece: str) -> str:
+    """The digits without spaces; with ! in place of each 00 that is not escaped, so that they are no number and cannot be bytes."""
+    return f"translate(replace(replace({piece}, '00 FF ', '~~'), '00 ', '!'), '~ ', '0')"
+
+
+def _ordered_number(type_: ColumnType, digits: str) -> str:
+    if type_ is ColumnType.BOOL:
+        return f"CASE {digits} WHEN '80' THEN false WHEN '81' THEN true END"
+    least, greatest = (write_number(limit).hex().upper() for limit in NUMBER_RANGE[type_])
+    fits = rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits} <= '{greatest}'"
+    if type_ is ColumnType.NUMERIC:
+        return f"CASE WHEN {fits} THEN {_ordered_numeric(digits)} END"
+    # The last 7n bits are the number, the first of them its sign; what stands before them is shifted out.
+    before = f"greatest(64 - shiftright(7 * length({digits}), 1), 0)"
+    number = f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
+    if type_ is ColumnType.DATE:
+        number = f"date_from_unix_date(int({number}))"
+    if type_ is ColumnType.TIMESTAMP:
+        number = f"timestamp_micros({number})"
+    return f"CASE WHEN {fits} THEN {number} END"
+
+
+def _ordered_numeric(digits: str) -> str:
+    # Spark has no number of 128 bits, but Avro spells a decimal as its two's complement: 28 says that 20 bytes follow.
+    from_0, below_0 = _behind("F", digits, "89ABCDE", "0123010"), _behind("0", digits, "1234567", "FEFCDEF")
+    number = f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
+    schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9})
+    return f"from_avro(unhex(concat('28', {number})), '{schema}', map('mode', 'FAILFAST'))"
+
+
+def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
+    """The digits without those that the ones or zeros before a number fill, and the first that is left without its share of them."""
+    rest = f"ltrim('{filled}', {digits})"
+    return f"concat(translate(left({rest}, 1), '{first}', '{becomes}'), substring({rest}, 2))"

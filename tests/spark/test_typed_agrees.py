@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import product
 from random import Random
 
 import pytest
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from connector.ordered_key import NUMBER_RANGE, join_parts, write_number
 from connector.spark.registers import _UNMAPPED_NAME
 from connector.spark.typed import key_columns, typed
 from connector.tables import Key, KeyForm, KeyPart, unmapped_name
@@ -26,8 +28,9 @@ from connector.values import (
     read_value,
     write_value,
 )
-from tests.property.test_keys_roundtrip import keys
-from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED
+from tests.property.test_keys_roundtrip import KEY_TYPES, keys
+from tests.property.test_ordered_key_laws import NEAR
+from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED, VALUES
 from tests.spark.test_judge_agrees import drawn
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -203,7 +206,7 @@ def test_cells_are_read_the_same(spark: SparkSession, seed: int) -> None:
 def test_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:
     """TBL-7: the parts of a key, and that they are all there and in their one form; a change is read only if each part is."""
     rng = Random(seed)
-    fitting: list[Key] = [*fixed_keys(), *drawn(keys(), 6, seed)]
+    fitting: list[Key] = [*fixed_keys(), *drawn(keys().filter(lambda key: key.form is not KeyForm.ORDERED), 6, seed)]
     pieces = [*(text.encode() for text in (*NUMBERS, *DATES, "2024-01-01T00:00:00.000000Z", "", "a", "ä", "a b", "#", "\x00")), *NOT_UTF8]
     pieces += [write_value(*it) for it in drawn(TYPED, 300, seed) if len(it) > 0]
     row_keys = [b"", b"#", b"##", b"a#b#c", *pieces[:150]]
@@ -221,16 +224,46 @@ def test_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:
             some = some[: rng.choice([len(some), len(some), len(some), len(some) - 1])] + rng.choice([[], [], [], [b""]])
             row_keys.append(key.delimiter.encode().join(some))
     row_keys = list(dict.fromkeys(row_keys))
+    differing, read = compared(spark, fitting, row_keys)
+    assert not differing, (len(differing), differing[:10])
+    assert read > 30
+
+
+def test_ordered_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:
+    """TBL-7: numbers around every change of length, in bytes of every length; parts joined, left out, and damaged."""
+    rng = Random(seed)
+    around = [sign * (1 << bits) + more for bits in range(135) for sign in (-1, 1) for more in (-1, 0, 1)]
+    around += [limit + more for limits in NUMBER_RANGE.values() for limit in limits for more in (-1, 0, 1)]
+    row_keys = [join_parts([piece]) for number in around for piece in spelt(number)]
+    row_keys += [
+        b"".join(some)
+        for length in range(5)
+        for some in product((b"\x00\x01", b"\x00\x00", b"\x00\xff", b"\x00", b"\x01", b"A"), repeat=length)
+    ]
+    for key in ordered_keys():
+        for values in drawn(st.tuples(*(NEAR[part.type] | VALUES[part.type] for part in key.parts)), 40, seed):
+            row_key = key.write_key(values)
+            place = rng.randrange(len(row_key) + 1)
+            inserted = bytes(rng.choices((0x00, 0x01, 0x41, 0x7F, 0x80, 0xFF), k=rng.randrange(4)))
+            row_keys += [row_key, row_key[:place] + inserted + row_key[place + rng.randrange(3) :]]
+    differing, read = compared(spark, ordered_keys(), list(dict.fromkeys(row_keys)))
+    assert not differing, (len(differing), differing[:10])
+    assert read > 300
+
+
+def compared(spark: SparkSession, keys_: Sequence[Key], row_keys: Sequence[bytes]) -> tuple[list[object], int]:
+    """Every row key that a key reads otherwise in the JVM, and how often a key of several columns could be read."""
     columns = []
-    for n, key in enumerate(fitting):
+    for n, key in enumerate(keys_):
         columns += [
             f"{shown(part.type, column)} AS k{n}_{m}"
             for m, (part, column) in enumerate(zip(key.parts, key_columns(key, "cell"), strict=True))
         ]
-    differing, read = [], 0
+    differing: list[object] = []
+    read = 0
     for row in placed(spark, row_keys).selectExpr("place", *columns).collect():
         row_key = row_keys[row["place"]]
-        for n, key in enumerate(fitting):
+        for n, key in enumerate(keys_):
             expected = key.read_key(row_key)
             got = tuple(plain(row[f"k{n}_{m}"]) for m in range(len(key.parts)))
             if isinstance(expected, Unreadable):
@@ -240,8 +273,27 @@ def test_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:
                 read += len(key.parts) > 1
             if not agree:
                 differing.append((key, row_key[:80], got, expected))
-    assert not differing, (len(differing), differing[:10])
-    assert read > 30
+    return differing, read
+
+
+def spelt(number: int) -> Iterable[bytes]:
+    """Its bytes, and what would be its bytes if they were one more or one less."""
+    for length in range(max(len(write_number(number)) - 1, 1), len(write_number(number)) + 2):
+        sign = 1 << 7 * length
+        raw = number + (sign if number < 0 else (sign << length) - sign)
+        yield (raw % (1 << 8 * length)).to_bytes(length)
+
+
+def ordered_keys() -> list[Key]:
+    named = tuple(KeyPart(f"k{n}", type_) for n, type_ in enumerate(KEY_TYPES))
+    return [
+        *(Key((part,), KeyForm.ORDERED) for part in named),
+        Key(named, KeyForm.ORDERED),
+        Key(named[::-1], KeyForm.ORDERED),
+        Key(named[:2], KeyForm.ORDERED),
+        Key(tuple(KeyPart(f"k{n}", KEY_TYPES[n % 2]) for n in range(16)), KeyForm.ORDERED),
+        Key(tuple(KeyPart(f"k{n}", ColumnType.INT64) for n in range(16)), KeyForm.ORDERED),
+    ]
 
 
 def fixed_keys() -> list[Key]:

@@ -138,10 +138,11 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("columns = [{ name = 'id', type = 'INT64' }]", KeyForm.DELIMITED),
         ("form = 'delimited'\ncolumns = [{ name = 'id', type = 'STRING' }]", KeyForm.DELIMITED),
         ("columns = [{ name = 'a' }, { name = 'b' }]", KeyForm.DELIMITED),
+        ("form = 'ordered'\ncolumns = [{ name = 'id', type = 'INT64' }]", KeyForm.ORDERED),
     ],
 )
 def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> None:
-    """TBL-7: the row key itself, or typed columns joined by a delimiter."""
+    """TBL-7: the row key itself, or typed columns joined by a delimiter; in order-preserving form if that is said."""
     assert config(f"{SMALLEST}[streams.s]\n[tables.t]\nstream = 's'\n[tables.t.key]\n{key}\n").tables["t"].key.form is form
 
 
@@ -189,7 +190,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),
-        ("[tables.t.key]\nform = 'ordered'\ncolumns = [{ name = 'a' }]\n", ["tables.t.key", "not available"]),
+        ("[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n", ["tables.t.key", "delimiter", "Leave it out"]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n", ["tables.t.key.columns[0].kind"]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', type = 'FLOAT64' }]\n", ["tables.t.key", "FLOAT64"]),
         ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\n", ["tables.t.columns[0].type is not set", "INT64"]),

@@ -45,6 +45,10 @@ def delimited(*types: ColumnType, delimiter: str = "#") -> Key:
     return Key(tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)), KeyForm.DELIMITED, delimiter)
 
 
+def ordered(*types: ColumnType) -> Key:
+    return replace(delimited(*types), form=KeyForm.ORDERED)
+
+
 def table(*columns: Column, **others: Any) -> TableDefinition:
     return TableDefinition(**{"name": "t", "stream": "s", "source": "t", "key": Key((KeyPart("id", BYTES),)), "columns": columns, **others})
 
@@ -72,10 +76,13 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
         (delimited(ColumnType.DATE, ColumnType.TIMESTAMP), b"2024-02-29#1970-01-01T00:00:00.000001Z", (date(2024, 2, 29), 1)),
         (delimited(STRING, INT64, delimiter="::"), b"a:b::1", ("a:b", 1)),
         (delimited(*[INT64] * 16), b"#".join([b"1"] * 16), (1,) * 16),
+        (ordered(STRING, INT64, BYTES), b"a#\x00\x01\x7f\x00\x01\x00\xff", ("a#", -1, b"\x00")),
+        (ordered(STRING), b"\x00\x00", ("",)),
+        (ordered(*[INT64] * 16), b"\x00\x01".join([b"\x81"] * 16), (1,) * 16),
     ],
 )
 def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...]) -> None:
-    """TBL-7: the row key as it stands, or typed columns joined by a delimiter."""
+    """TBL-7: the row key as it stands, or typed columns joined by a delimiter or in order-preserving form."""
     assert key.read_key(row_key) == values
     assert key.write_key(values) == row_key
 
@@ -96,6 +103,12 @@ def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...
         (delimited(ColumnType.TIMESTAMP), b"1970-01-01T00:00:00Z"),
         (delimited(ColumnType.TIMESTAMP), b"1970-01-01T01:00:00.000000+01:00"),
         (delimited(ColumnType.BOOL), b"TRUE"),
+        (ordered(INT64), b""),
+        (ordered(INT64), b"\xc0\x01"),
+        (ordered(INT64, INT64), b"\x81"),
+        (ordered(STRING, STRING), b"a\x00\x01"),
+        (ordered(STRING), b"\xff"),
+        (ordered(ColumnType.BOOL), b"\x82"),
     ],
 )
 def test_a_key_that_would_not_be_written_the_same_is_unreadable(key: Key, row_key: bytes) -> None:
@@ -112,6 +125,7 @@ def test_a_key_that_would_not_be_written_the_same_is_unreadable(key: Key, row_ke
         (delimited(STRING, STRING, delimiter="aa"), ("a", "a")),
         (delimited(INT64), ("1",)),
         (delimited(INT64, INT64), (1,)),
+        (ordered(STRING, STRING), ("x" * 4094, "x")),
         (Key((KeyPart("id", STRING),)), ("",)),
         (Key((KeyPart("id", BYTES),)), (b"x" * 4097,)),
     ],
@@ -160,7 +174,11 @@ REFUSED = {
     "a source that cannot be": (lambda: table(source="a b"), "tables.t.source is 'a b'"),
     "a negative bound": (lambda: table(max_staleness_s=-1), "tables.t.max_staleness is -1 s"),
     "a table of nothing": (lambda: table(keep_unmapped=False), "tables.t has no columns and keep_unmapped = false"),
-    "ordered keys": (lambda: Key((KeyPart("a", INT64),), KeyForm.ORDERED), "not available in this release"),
+    "FLOAT64 in an ordered key": (lambda: ordered(ColumnType.FLOAT64), "Key column k0 is FLOAT64"),
+    "an ordered key with a delimiter": (
+        lambda: replace(ordered(INT64), delimiter="|"),
+        "The delimiter of the key is '|'. the order-preserving",
+    ),
     "all versions": (lambda: table(versions=Versions.ALL), 'tables.t: versions = "all" is not available in this release'),
     "order by number": (lambda: table(order=OrderBy.SEQUENCE_NUMBER), 'order = "change_sequence_number" is not available in this release'),
     "held rows": (lambda: table(hold_rows=True), "hold_rows = true is not available in this release"),
@@ -288,9 +306,10 @@ def test_ids_are_kept_and_never_used_again() -> None:
     assert assign_ids(first, BEFORE) == first
 
 
-def test_a_definition_survives_in_properties() -> None:
+@pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])
+def test_a_definition_survives_in_properties(key: Key) -> None:
     """TBL-8: as text in ASCII, beside other properties, the same for the same definition."""
-    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=delimited(STRING, INT64, delimiter="|"), keep_unmapped=False)
+    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=key, keep_unmapped=False)
     properties = to_properties(definition, assign_ids(NO_IDS, definition))
     assert all(value.isascii() for value in properties.values())
     assert from_properties({**properties, "delta.enableDeletionVectors": "true"}) == (definition, assign_ids(NO_IDS, definition))
@@ -333,6 +352,7 @@ def test_what_may_change(declared: TableDefinition) -> None:
     ("declared", "says"),
     [
         (replace(BEFORE, key=delimited(INT64)), "key was (id BYTES) row_key, is (k0 INT64) delimited by '#'"),
+        (replace(BEFORE, key=ordered(BYTES)), "key was (id BYTES) row_key, is (k0 BYTES) ordered"),
         (replace(BEFORE, source="u"), "source was t, is u"),
         (replace(BEFORE, stream="u"), "stream was s, is u"),
         (with_(BEFORE, order=OrderBy.SEQUENCE_NUMBER), "order was commit, is change_sequence_number"),
