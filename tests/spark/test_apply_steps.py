@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -136,18 +137,18 @@ def test_a_commit_names_a_bounded_number_of_attempts(
 
 
 def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-7, TBL-8: any name but one that begins with _; and a key may be of any type."""
+    """TBL-7, TBL-8: any name but one that begins with _; and a key may be of several types, in order-preserving form."""
     names = {"apply": ColumnType.INT64, "attempt": ColumnType.STRING, "known": ColumnType.BOOL, "kept": ColumnType.STRING}
-    key = Key(tuple(KeyPart(name, type_) for name, type_ in names.items()), KeyForm.DELIMITED)
+    key = Key(tuple(KeyPart(name, type_) for name, type_ in names.items()), KeyForm.ORDERED)
     columns = tuple(Column(name, "f", name.encode(), ColumnType.STRING) for name in ("order", "entries", "x", "newest"))
     wanted = definition(key=key, columns=columns)
     stream = Stream(spark, tmp_path)
     for at in (10, 20):
         for number in range(4):
-            row = f"{number}#a#true#b"
-            stream.topic.send(account(row, at, order="1", x="2", elsewhere="3"))
+            row_key = key.write_key((number - 2, "a", True, ""))
+            stream.topic.send(replace(account("-", at, order="1", x="2", elsewhere="3"), row_key=row_key))
             if number % 2:
-                stream.topic.send(delete(row, at + 5))
+                stream.topic.send(replace(delete("-", at + 5), row_key=row_key))
         stream.ingest()
         stream.apply(stream.table(wanted))
         assert shown(stream.table(wanted)) == stream.truth(wanted)
