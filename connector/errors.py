@@ -16,6 +16,7 @@ attributes where a program might want them.
     ├── TableError           a Delta table at our path is not ours, or not of the declared shape (TBL-8)
     ├── StorageError         a disk refused a write: it is full
     ├── WriterConflictError  somebody else writes where only one may write, or an old state was restored (TBL-5, TBL-14)
+    ├── StaleTableError      even with everything that was ingested a table is older than its reader allows (TBL-16)
     └── StreamHaltedError    too much of a batch was rejected; the operator decides (DLQ-5)
 """
 
@@ -100,6 +101,14 @@ class StorageError(ConnectorError):
 
 class WriterConflictError(ConnectorError):
     """Another writer was at work, or an older state was restored below us. Nothing was written."""
+
+
+class StaleTableError(ConnectorError):
+    """Ingest is behind the bound of a read. `as_of` is the moment in microseconds that can be had, None if none is known."""
+
+    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None) -> None:
+        super().__init__(problem, cause, remedy)
+        self.as_of = as_of
 
 
 class StreamHaltedError(ConnectorError):

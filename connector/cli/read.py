@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from connector.cli import settings
+from connector.bookkeeping import Bookkeeping
+from connector.cli import local_spark, settings
+from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
-from connector.errors import ConfigError
-from connector.json_view import to_line, view_of_bytes
+from connector.errors import ConfigError, TableError
+from connector.history import Job, JobKind
+from connector.json_view import to_line, view_of_bytes, view_of_time
 from connector.sections import nearest, one_of
 from connector.values import TIMESTAMP_MAX, TIMESTAMP_MIN
 
 if TYPE_CHECKING:
-    from connector.lake.plain_table import PlainTable
+    from connector.config import ConnectorConfig
 
 ROWS_FOR_PEOPLE: Final = 40
 _MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001, of UTC; the zone is written by hand
@@ -31,45 +37,116 @@ View = Callable[[Any], Any]
 @click.argument("name", metavar="TABLE")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, every row.")
 @click.option("--limit", type=click.IntRange(1), help=f"Stop after so many rows; {ROWS_FOR_PEOPLE} without --json, unless given.")
+@click.option(
+    "--max-staleness", "bound_s", type=DURATION_S, help="How old the rows may be, as 10m; 0: everything. The table's bound, unless given."
+)
+@click.option("--allow-older", is_flag=True, help="Show what there is, however old.")
+@click.option("--snapshot", is_flag=True, help="The newest state at which all tables of the stream stood, whole transactions.")
+@click.option("--memory", default="2g", show_default=True, help="Heap of the local Spark that merges, where that is needed.")
 @click.pass_context
-def command(ctx: click.Context, name: str, as_json: bool, limit: int | None) -> None:
-    """Print the rows of TABLE as its last apply left them; changes that are not applied yet are not looked for.
+def command(
+    ctx: click.Context, name: str, *, as_json: bool, limit: int | None, bound_s: int | None, allow_older: bool, snapshot: bool, memory: str
+) -> None:
+    """Print the rows of TABLE: as its last apply left them where that is fresh enough, else merged with what was not applied yet.
 
-    With --json bytes are text where they are printable UTF-8, else {"base64": "…"}; NUMERIC is text, NULL is null, times are
-    ISO 8601 in UTC, and numbers that JSON lacks are "NaN", "Infinity" and "-Infinity".
+    Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else {"base64": "…"}; NUMERIC is text, NULL
+    is null, times are ISO 8601 in UTC, and numbers that JSON lacks are "NaN", "Infinity" and "-Infinity".
     """
-    from connector.lake.plain_table import open_table
-
     config = settings.load(ctx)
     if name not in config.tables:
         remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
         raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
+    bound = config.tables[name].max_staleness_s if bound_s is None else bound_s
+    with ExitStack() as stack:
+        found = _snapshot(config, name) if snapshot else _as_it_stands(config, name, bound, allow_older=allow_older)
+        found = found or _merged(config, name, bound, stack, allow_older=allow_older, memory=memory)
+        say(found.said)
+        if as_json:
+            _print_json(found, itertools.islice(found.rows, limit))
+        else:
+            _print_table(found, limit or ROWS_FOR_PEOPLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows as tuples of the columns in `types` (Delta's names of types), as `PlainTable.rows` has them, and what they are worth."""
+
+    types: Mapping[str, str]
+    rows: Iterator[tuple[Any, ...]]
+    said: str
+
+
+def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allow_older: bool) -> Found | None:
+    """The table without a JVM, if that will do (TBL-16)."""
+    from connector.lake.plain_table import open_table
+    from connector.lake.standing import progress_of
+
+    now = time.time_ns() // 1000
     found = open_table(f"{config.warehouse}/tables/{name}/data")
-    say(_as_of(name, found))
-    if as_json:
-        _print_json(found, itertools.islice(found.rows(), limit))
-    else:
-        _print_table(found, limit or ROWS_FOR_PEOPLE)
+    before, progress = Bookkeeping.from_json(found.bookkeeping), progress_of(config.warehouse, config.tables[name].stream)
+    if not progress.suffices(before, bound, now):
+        return None
+    as_of = progress.as_of(before)
+    if not allow_older:
+        progress.check_age(name, as_of, bound, now)
+    worth = _worth(as_of, before.complete_below, is_consistent_cut=before.is_consistent_cut)
+    return Found(
+        found.types, found.rows(), f"{name} as of ingest batch {before.to_batch} (version {found.version} of the Delta table){worth}"
+    )
 
 
-def _as_of(name: str, found: PlainTable) -> str:
-    batch = found.bookkeeping.get("to_batch")
-    what = f"{name} as of ingest batch {batch}" if batch is not None else f"{name} as of its last commit"
-    return f"{what} (version {found.version} of the Delta table)"
+def _snapshot(config: ConnectorConfig, name: str) -> Found:
+    """The table at the newest cut of its stream, without a JVM (TBL-17)."""
+    from connector.lake.history import History
+    from connector.lake.plain_table import open_table
+
+    cut = next((cut for cut in History(config.warehouse).cuts(config.tables[name].stream) if name in cut.versions), None)
+    if cut is None:
+        raise TableError(
+            f"No cut was recorded at which {name} stood",
+            "The low watermark of its stream is not known yet, or a table of the stream is not a consistent cut",
+            "See `connector status`, and read the table without --snapshot meanwhile",
+        )
+    found = open_table(f"{config.warehouse}/tables/{name}/data", version=cut.versions[name])
+    revised = f", revision {cut.revision}" if cut.revision else ""
+    return Found(found.types, found.rows(), f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}")
 
 
-def _print_json(found: PlainTable, rows: Iterable[tuple[Any, ...]]) -> None:
+def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitStack, *, allow_older: bool, memory: str) -> Found:
+    """The table merged with everything that was ingested, by Spark; the merge is kept in the job history (TBL-16, TBL-19)."""
+    from connector.lake.history import History
+    from connector.spark import plain_rows, read_table
+
+    say(f"{name} has changes that are not applied yet: Spark merges them")
+    spark = local_spark.start(stack, cores="*", memory=memory)
+    started_at = time.time_ns() // 1000
+    reading = read_table(spark, config.warehouse, name, max_staleness_s=bound or 0, allow_older=allow_older)
+    types, rows = plain_rows(reading.rows)
+    job = Job(JobKind.RUNTIME_MERGE, name, started_at, started_at, to_batch=reading.to_batch, changes=reading.changes or 0)
+    stack.callback(lambda: History(config.warehouse).add_job(replace(job, ended_at=time.time_ns() // 1000)))
+    worth = _worth(reading.as_of, reading.low_watermark, is_consistent_cut=reading.is_consistent_cut)
+    merged = f"{counted(reading.changes, 'change')} merged" if reading.changes is not None else "as it stands"
+    return Found(types, rows, f"{name} as of ingest batch {reading.to_batch}, {merged}{worth}")
+
+
+def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: bool) -> str:
+    arrived = "" if as_of is None else f"; everything that had arrived at {view_of_time(as_of)}"
+    below = f", the source's state at {view_of_time(low_watermark)}" if is_consistent_cut and low_watermark is not None else ""
+    return f"{arrived}{below or ', not a consistent cut'}"
+
+
+def _print_json(found: Found, rows: Iterable[tuple[Any, ...]]) -> None:
     views = [(name, _view(type_)) for name, type_ in found.types.items()]
     for row in rows:
         out(to_line({name: None if value is None else view(value) for (name, view), value in zip(views, row, strict=True)}))
 
 
-def _print_table(found: PlainTable, limit: int) -> None:
+def _print_table(found: Found, limit: int) -> None:
     shown = table(
         *found.types, right=frozenset(name for name, type_ in found.types.items() if type_ in {"long", "double"} or "decimal" in type_)
     )
     views = [_view(type_) for type_ in found.types.values()]
-    rows = found.rows()
+    rows = found.rows
     for row in itertools.islice(rows, limit):
         shown.add_row(*(_for_people(value, view) for value, view in zip(row, views, strict=True)))
     if count := shown.row_count:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from connector.cli import settings, terminal
+from connector.cli import local_spark, settings, terminal
 from connector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +38,7 @@ def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
         signal.signal(number, lambda *_: stop.set())
     with ExitStack() as stack:
         worlds = {name: _world(config, stream, stack) for name, stream in config.streams.items()}
-        _run(config, worlds, stack, stop, once=once, spark_settings={"spark.driver.memory": memory}, cores=cores)
+        _run(config, worlds, stack, stop, once=once, cores=cores, memory=memory)
 
 
 def _run(
@@ -52,18 +48,17 @@ def _run(
     stop: threading.Event,
     *,
     once: bool,
-    spark_settings: Mapping[str, str],
     cores: str,
+    memory: str,
 ) -> None:
-    from connector import jars
-    from connector.spark import Pipeline, start_session
+    from connector.lake.history import History
+    from connector.spark import Journal, Pipeline
 
-    paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), terminal.say)
-    scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
-    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    spark = start_session(paths, scratch=scratch, cores=cores, settings=spark_settings)
-    stack.callback(spark.stop)
-    pipeline = Pipeline(spark, config, worlds, {name: _earliest(config, stream) for name, stream in config.streams.items()}, terminal.say)
+    spark = local_spark.start(stack, cores=cores, memory=memory)
+    history = History(config.warehouse)
+    journal = Journal(history.add_job, history.add_cut, history.newest_cut)
+    earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
+    pipeline = Pipeline(spark, config, worlds, earliest, journal, terminal.say)
     if once:
         pipeline.run_once(stop)
     else:
@@ -94,6 +89,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         topic=lambda: topics.describe(config.kafka, stream.topic),
         publish=publish,
         now=lambda: time.time_ns() // 1000,
+        high_watermarks=lambda: topics.high_watermarks(config.kafka, topics.describe(config.kafka, stream.topic)),
         schema_by_id=_registry(config, stack),
     )
 

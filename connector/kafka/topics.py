@@ -143,6 +143,11 @@ def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     return _offsets(client.admin(kafka), kafka, facts, _LATEST)
 
 
+def high_watermarks(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
+    """Kafka partition -> the offset after the last record that it has, of open and aborted transactions too."""
+    return _offsets(client.admin(kafka), kafka, facts, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+
 def beginning_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
     """Kafka partition -> the first offset that retention has left."""
     return _offsets(client.admin(kafka), kafka, facts, _EARLIEST)
@@ -248,9 +253,15 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     )
 
 
-def _offsets(admin: AdminClient, kafka: KafkaConfig, facts: TopicFacts, spec: OffsetSpec) -> dict[int, int]:
+def _offsets(
+    admin: AdminClient,
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    spec: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[int, int]:
     asked = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
-    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S)
+    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=_ASK_TIMEOUT_S)
     return {place.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset for place, answer in answers.items()}
 
 

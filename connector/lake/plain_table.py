@@ -52,26 +52,44 @@ class PlainTable:
         return {name: value for name, value in self._delta.metadata().configuration.items() if value is not None}
 
 
-def open_table(path: str) -> PlainTable:
-    """The table at a path or URI, as of now. Raises `TableError` if there is none, or none that can be read."""
+def newest_bookkeeping(path: str) -> Mapping[str, Any] | None:
+    """What the newest commit of a Delta table says of itself; empty if it is not ours, None if there is no table."""
+    delta_table, not_found, unreadable = _deltalake()
+    try:
+        newest = delta_table(path).history(1)
+    except not_found:
+        return None
+    except unreadable as error:
+        raise _unreadable(path, error) from error
+    return _bookkeeping(newest[0].get("userMetadata") if newest else None)
+
+
+def open_table(path: str, version: int | None = None) -> PlainTable:
+    """The table at a path or URI, as of now or in a version. Raises `TableError` if there is none, or none that can be read."""
+    delta_table, not_found, unreadable = _deltalake()
+    try:
+        delta = delta_table(path, version=version)
+        newest = delta.history(1)
+        fields = delta.schema().fields
+    except not_found as error:
+        raise TableError(
+            f"There is no table at {path}", "nothing was applied to it yet", "run the pipeline: connector run --once"
+        ) from error
+    except unreadable as error:
+        raise _unreadable(path, error) from error
+    types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
+    return PlainTable(delta.version(), types, _bookkeeping(newest[0].get("userMetadata") if newest else None), delta)
+
+
+def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
+    """Its table, what it raises where there is none, and where there is one that cannot be read."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError as error:
         remedy = "install it: pip install 'lowmark[lake]'"
         raise TableError("Tables cannot be read without the deltalake package", str(error), remedy) from error
-    try:
-        delta = DeltaTable(path)
-        newest = delta.history(1)
-        fields = delta.schema().fields
-    except TableNotFoundError as error:
-        raise TableError(
-            f"There is no table at {path}", "nothing was applied to it yet", "run the pipeline: connector run --once"
-        ) from error
-    except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
-    return PlainTable(delta.version(), types, _bookkeeping(newest[0].get("userMetadata") if newest else None), delta)
+    return DeltaTable, TableNotFoundError, (DeltaError, OSError, ValueError)
 
 
 def _selected(name: str, type_: str) -> str:

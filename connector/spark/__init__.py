@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from connector.spark.apply import apply
 from connector.spark.ingest import Ingest, World
-from connector.spark.pipeline import Pipeline
-from connector.spark.reader import read_table
+from connector.spark.pipeline import Journal, Pipeline
+from connector.spark.reader import Reading, Snapshot, plain_rows, read_snapshot, read_table
 from connector.spark.session import start_session
 
-__all__ = ["Ingest", "Pipeline", "World", "apply", "read_table", "start_session"]
+__all__ = [
+    "Ingest",
+    "Journal",
+    "Pipeline",
+    "Reading",
+    "Snapshot",
+    "World",
+    "apply",
+    "plain_rows",
+    "read_snapshot",
+    "read_table",
+    "start_session",
+]

@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import TableError, TopicError, WriterConflictError
+from connector.freshness import Asked
+from connector.progress import Progress
 from connector.spark.delta_log import Commit, DeltaLog, user_metadata
 from connector.spark.failures import explained
-from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
 from connector.watermark import UNKNOWN, Frontier
@@ -104,7 +105,7 @@ _ENTRIES_VIEW: Final = """
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic as it was.
+    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic and its ends as they were.
 
     `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two.
     """
@@ -113,12 +114,15 @@ class LoggedBatch:
     offsets: BatchRange
     topic_id: str
     kafka_partitions: int
+    asked: Asked
     changelog_id: str
     writer: str
 
 
 _LONG_LIST: Final = 1000
 _NO_BATCH: Final = 2**63 - 1
+_RENEWALS: Final = 2**32
+"""More than there can be between two batches."""
 
 
 class Changelog:
@@ -189,11 +193,13 @@ class Changelog:
             "topic_id": batch.topic_id,
             "kafka_partitions": batch.kafka_partitions,
             "changelog_id": batch.changelog_id,
+            "asked_at": batch.asked.at,
+            "asked_ends": _with_text_keys(batch.asked.ends),
             "ingest_batch": batch.ingest_batch,
-            "start": {str(k): offset for k, offset in batch.offsets.start.items()},
-            "end": {str(k): offset for k, offset in batch.offsets.end.items()},
+            "start": _with_text_keys(batch.offsets.start),
+            "end": _with_text_keys(batch.offsets.end),
         }
-        self._commit(selected, "batches", batch.ingest_batch, bookkeeping)
+        self._commit(selected, "batches", batch.ingest_batch * _RENEWALS, {**bookkeeping, "renewals": 0})
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
@@ -215,6 +221,17 @@ class Changelog:
         )
         self._commit(row, "progress", progress.ingest_batch, {**bookkeeping, "commit": "progress", "progress": progress.to_json()})
         self._frontier = (progress.ingest_batch, progress.frontier)
+
+    def renew(self, progress: Progress) -> None:
+        """Commit the progress of the newest batch again, with a newer moment and no rows (TBL-16).
+
+        Its version lies between those of the batch and of the next one: where another process has logged that, Delta skips it.
+        """
+        bookkeeping = self._bookkeeping()
+        assert bookkeeping is not None
+        number = bookkeeping["renewals"] + 1
+        renewed = {**bookkeeping, "commit": "moment", "renewals": number, "progress": progress.to_json()}
+        self._commit(self._rows_and_frontiers().limit(0), "batches", progress.ingest_batch * _RENEWALS + number, renewed)
 
     def rows(self) -> DataFrame:
         """One row for each Kafka record read."""
@@ -326,7 +343,14 @@ def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:
 
     batch_range = BatchRange(offsets("start"), offsets("end"))
     names = {name: str(bookkeeping[name]) for name in ("topic_id", "changelog_id", "writer")}
-    return LoggedBatch(int(bookkeeping["ingest_batch"]), batch_range, kafka_partitions=int(bookkeeping["kafka_partitions"]), **names)
+    asked = Asked(int(bookkeeping["asked_at"]), offsets("asked_ends"))
+    return LoggedBatch(
+        int(bookkeeping["ingest_batch"]), batch_range, kafka_partitions=int(bookkeeping["kafka_partitions"]), asked=asked, **names
+    )
+
+
+def _with_text_keys(offsets: Offsets) -> dict[str, int]:
+    return {str(k): offset for k, offset in offsets.items()}
 
 
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ same letters with the same ids, and derives the same progress.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
@@ -19,11 +19,13 @@ from connector import codec
 from connector.config import StreamConfig
 from connector.deadletter import DeadLetter
 from connector.errors import StreamHaltedError
+from connector.freshness import Asked
 from connector.merge import Retention
+from connector.progress import BatchCounts, Progress
 from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
 from connector.spark.letters import rejected_letters
-from connector.spark.progress import BatchCounts, Progress, count_rows
+from connector.spark.progress import count_rows
 from connector.spark.source import BatchRange, Topic, same
 from connector.validation import KafkaRecord, judge
 
@@ -35,14 +37,16 @@ MIN_RECORDS_FOR_RATIO = 1_000
 class World:
     """What ingest needs of Kafka and the clock, as functions: the folder that knows Kafka is not this one.
 
-    `topic` asks for the topic's identity and Kafka partitions anew. `publish` delivers letters, or raises; it returns how
-    many there were. `schema_by_id` asks the registry: the schema's JSON, None if there is no such id; it raises if it cannot
-    tell. None in its place: no registry is configured. `now` is the time in microseconds.
+    `topic` asks for the topic's identity and Kafka partitions anew; `high_watermarks` for the end of every Kafka partition, open
+    transactions included. `publish` delivers letters, or raises; it returns how many there were. `schema_by_id` asks the
+    registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
+    configured. `now` is the time in microseconds.
     """
 
     topic: Callable[[], Topic]
     publish: Callable[[Iterable[DeadLetter]], int]
     now: Callable[[], int]
+    high_watermarks: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
 
 
@@ -93,6 +97,17 @@ class Ingest:
         if newest is not None and self._changelog.progress().ingest_batch < newest.ingest_batch:
             self._follow_up(newest)
 
+    def renew(self) -> None:
+        """Ask Kafka for its ends again. If everything was read, the states of the stream are as new as this moment (TBL-16)."""
+        newest, progress, asked = self._changelog.newest(), self._changelog.progress(), self._asked()
+        is_quiet = newest is not None and progress.ingest_batch == newest.ingest_batch and asked.is_contained(newest.offsets.end)
+        if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
+            self._changelog.renew(progress.renewed(newest.offsets.end, asked))
+
+    def _asked(self) -> Asked:
+        at = self._world.now()
+        return Asked(at, self._world.high_watermarks())
+
     def _follow_up(self, batch: LoggedBatch) -> Progress:
         before = self._changelog.progress()
         if before.ingest_batch == batch.ingest_batch:
@@ -111,7 +126,8 @@ class Ingest:
             self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
         self._on_step("letters published")
         retention = Retention(self._stream.delete_retention_s)
-        progress = before.after(batch.ingest_batch, counts, retention, frozenset(self._stream.partitions))
+        roots = frozenset(self._stream.partitions)
+        progress = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots)
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
@@ -121,7 +137,7 @@ class Ingest:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
-        batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, changelog_id, self._writer)
+        batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         try:

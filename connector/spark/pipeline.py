@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
@@ -15,25 +16,38 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
-from connector.errors import ConnectorError, TableError
+from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.history import CutRecord, Job, JobKind
 from connector.json_view import view_of_time
+from connector.progress import Cut, Progress
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
 from connector.spark.failures import applying, first_line, situation
 from connector.spark.ingest import Ingest, World
-from connector.spark.progress import Progress
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
 
 APPLY_EVERY_S: Final = 10.0
 """How often tables are brought up to date that declare no bound."""
 MIN_APPLY_EVERY_S: Final = 1.0
+ASK_EVERY_S: Final = 60.0
+"""How often Kafka is asked whether there is more, where nothing is to be read and no table declares a bound."""
+MIN_ASK_EVERY_S: Final = 1.0
 
 Say = Callable[[str], None]
 
 
 class _StoppedError(Exception):
     """A batch began after the stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19)."""
+
+    add_job: Callable[[Job], None]
+    add_cut: Callable[[CutRecord], None]
+    newest_cut: Callable[[str], CutRecord | None]
 
 
 class StreamIngest:
@@ -55,14 +69,18 @@ class StreamIngest:
             known_families=frozenset(column.family for table in tables for column in table.columns),
             reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
         )
+        bounds = [bound for table in tables if (bound := table.max_staleness_s)]
+        self._ask_every_s = max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
         self._in_flight = threading.Lock()
         self._stopping = False
+        self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
 
     def start(self, *, once: bool) -> None:
         """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
         self._stopping, self._failure = False, None
+        self._stopped.clear()
         self._ingest.recover()
         newest = self.changelog.newest()
         # The changelog knows what was read. A checkpoint without one would have the stream go on behind records that nobody has.
@@ -73,6 +91,14 @@ class StreamIngest:
         self._query = (
             writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
         )
+        if not once:
+            threading.Thread(target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True).start()
+
+    def renew(self) -> None:
+        """Have the stream's states be as new as they are, if everything was read (TBL-16)."""
+        with self._in_flight:
+            if not self._stopping:
+                self._ingest.renew()
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Wait for the query's end, or for `stop`. Raises what stopped it, if it did not stop by itself."""
@@ -91,15 +117,28 @@ class StreamIngest:
 
     def check(self) -> None:
         """Raise what stopped the query, if something did."""
+        if self._failure is not None:
+            raise self._failure
         if self._query is not None and not self._query.isActive:
             self.wait()
 
     def stop(self) -> None:
         """Let the batch in flight end, then stop. The next start goes on behind it."""
+        self._stopped.set()
         if self._query is not None:
             with self._in_flight:
                 self._stopping = True
             self._query.stop()
+
+    def _keep_asking(self) -> None:
+        while not self._stopped.wait(self._ask_every_s):
+            try:
+                self.renew()
+            except (BrokerError, TopicError):
+                continue  # Without an answer the states grow older, as they are; the query says what is wrong with Kafka.
+            except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
+                self._failure = self._failure or error
+                return
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         with self._in_flight:
@@ -124,9 +163,12 @@ class Pipeline:
         config: ConnectorConfig,
         worlds: Mapping[str, World],
         earliest: Mapping[str, Callable[[], Offsets]],
+        journal: Journal,
         say: Say = lambda line: None,
     ) -> None:
         self._worlds = worlds
+        self._journal = journal
+        self._cuts = {name: journal.newest_cut(name) for name in config.streams}
         self._say = say
         self._streams = {
             name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()
@@ -144,6 +186,7 @@ class Pipeline:
             if not stop.is_set():
                 ingest.start(once=True)
                 ingest.wait(stop)
+                ingest.renew()
         self._apply_all(stop)
 
     def run(self, stop: threading.Event) -> None:
@@ -168,22 +211,51 @@ class Pipeline:
         """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them."""
         failed: ConnectorError | None = None
         for stream, ingest in self._streams.items():
-            world, changelog = self._worlds[stream], ingest.changelog
-            cut = changelog.progress().cut(world.now(), self._config.streams[stream].stall_after_s)
-            for name, definition in self._config.tables.items():
-                if definition.stream != stream or (stop is not None and stop.is_set()):
+            cut = ingest.changelog.progress().cut(self._worlds[stream].now(), self._config.streams[stream].stall_after_s)
+            for name in self._tables_of(stream):
+                if stop is not None and stop.is_set():
                     continue
                 try:
-                    with applying(name):
-                        applied = apply(self._tables[name], changelog, definition.source, cut, publish=world.publish)
+                    self._apply(name, ingest.changelog, cut)
                 except TableError as error:
                     failed = failed or error
-                    continue
-                if applied is not None:
-                    letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
-                    self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
+            self._record(stream, cut)
         if failed is not None:
             raise failed
+
+    def _tables_of(self, stream: str) -> list[str]:
+        return [name for name, definition in self._config.tables.items() if definition.stream == stream]
+
+    def _apply(self, name: str, changelog: Changelog, cut: Cut) -> None:
+        table, definition = self._tables[name], self._config.tables[name]
+        world = self._worlds[definition.stream]
+        started_at, before = world.now(), table.bookkeeping()
+        job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.complete_below)
+        try:
+            with applying(name):
+                applied = apply(table, changelog, definition.source, cut, publish=world.publish)
+        except ConnectorError as error:
+            self._journal.add_job(replace(job, ended_at=world.now(), error=error.problem))
+            raise
+        if applied is None:
+            return
+        done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.bookkeeping.complete_below)
+        self._journal.add_job(replace(done, ended_at=world.now()))
+        letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
+        self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
+
+    def _record(self, stream: str, cut: Cut) -> None:
+        """Keep the cut, if all tables of the stream stand there (TBL-17)."""
+        newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
+        if not newest or cut.low_watermark is None or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values()):
+            return
+        merged = sum(book.merged for _, book in newest.values())
+        versions = {name: version for name, (version, _) in newest.items()}
+        record = CutRecord(stream, cut.low_watermark, cut.batch, 0, merged, self._worlds[stream].now(), versions)
+        follows = record.follows(self._cuts[stream])
+        if follows is not None:
+            self._journal.add_cut(follows)
+            self._cuts[stream] = follows
 
 
 def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:
@@ -203,4 +275,4 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     return f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected} rejected; {complete}"
 
 
-__all__ = ["Pipeline", "StreamIngest"]
+__all__ = ["Journal", "Pipeline", "StreamIngest"]

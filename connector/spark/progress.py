@@ -1,113 +1,18 @@
-"""What a stream has achieved so far: a pure function of the progress before and of a batch's rows, read back by column (TBL-5)."""
+"""What the rows of a batch come to, read back from the changelog by column (TBL-5)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from connector.merge import Retention
 from connector.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.progress import BatchCounts, Progress
 from connector.spark.sql import constant, skew_us
-from connector.watermark import UNKNOWN, Frontier, Heard, Lineage, advance
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
-    """What the rows of a batch come to.
-
-    `rejected` is by reason, `INVALID` with its rule behind a slash. `late` counts changes below the low watermark of the batch
-    before (WMK-11). `ignored_claims` counts estimated low watermarks ahead of their arrival (REC-15), and once each stream
-    partition that claimed less in a Kafka partition than before (WMK-2). `read_at` is the latest ingest time, in microseconds.
-    """
-
-    changes: int = 0
-    control: int = 0
-    unknown_tables: int = 0
-    late: int = 0
-    ignored_claims: int = 0
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    heard: Heard = field(default_factory=lambda: Heard(0))
-    read_at: int = 0
-
-    @property
-    def records(self) -> int:
-        return self.changes + self.control + sum(self.rejected.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What an apply brings a table to: the changes of ingest batches up to `batch` with commit timestamps below `low_watermark`.
-
-    The two name the state of the source at `low_watermark` (TBL-10). With `goes_past` the low watermark is not known or stalled, and
-    everything ingested is applied (TBL-11).
-    """
-
-    batch: int
-    low_watermark: int | None
-    goes_past: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
-
-    `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). `horizon` is None
-    while the low watermark is not known.
-    """
-
-    ingest_batch: int = 0
-    changes: int = 0
-    control: int = 0
-    unknown_tables: int = 0
-    late: int = 0
-    ignored_claims: int = 0
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    horizon: int | None = None
-    frontier: Frontier = UNKNOWN
-
-    @property
-    def low_watermark(self) -> int | None:
-        """Every change with a commit timestamp strictly below it is in the changelog, as far as the source's watermarks are true."""
-        return self.frontier.low_watermark
-
-    def cut(self, now: int, stall_after_s: int) -> Cut:
-        """What all tables of the stream are to be brought to at `now` (TBL-10, TBL-11)."""
-        is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
-        return Cut(self.ingest_batch, self.low_watermark, self.low_watermark is None or is_stalled)
-
-    def after(self, ingest_batch: int, counts: BatchCounts, retention: Retention, roots: frozenset[str]) -> Progress:
-        """The progress once `ingest_batch`, the next one, is in the changelog. `roots` as in `watermark.advance`."""
-        assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
-        reasons = sorted({*self.rejected, *counts.rejected})
-        frontier = advance(self.frontier, counts.heard, now=counts.read_at, horizon=self.horizon, roots=roots)
-        return replace(
-            self,
-            ingest_batch=ingest_batch,
-            changes=self.changes + counts.changes,
-            control=self.control + counts.control,
-            unknown_tables=self.unknown_tables + counts.unknown_tables,
-            late=self.late + counts.late,
-            ignored_claims=self.ignored_claims + counts.ignored_claims,
-            rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
-            horizon=retention.horizon(self.horizon, frontier.low_watermark),
-            frontier=frontier,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """All but the frontier, which may be large and has a row of its own."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"} | {
-            "low_watermark": self.low_watermark
-        }
-
-    @staticmethod
-    def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        return Progress(**{name: value for name, value in stored.items() if name != "low_watermark"}, frontier=frontier)
-
+from connector.watermark import Frontier, Heard, Lineage
 
 _ARRIVAL: Final = "unix_micros(record_timestamp)"
 

@@ -1,10 +1,44 @@
-"""Reading tables from Spark."""
+"""Reading tables from Spark: as they stand where that is fresh enough, merged with what was not applied yet where not (TBL-16)."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType
+
+from connector.bookkeeping import Bookkeeping
+from connector.errors import TableError
+from connector.history import CutRecord
+from connector.model import MAX_LONG
+from connector.progress import Progress
+from connector.spark.changelog import Changelog
+from connector.spark.delta_log import DeltaLog
+from connector.spark.merging import check_changelog, merged_view, survey, unapplied
+from connector.spark.pivot import PLACE, unreadable
+from connector.spark.table import Table
 from connector.tables import BOOKKEEPING
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The rows of a table, without its bookkeeping columns, and what they are worth.
+
+    They contain all that had arrived in Kafka at `as_of` (microseconds; None: not known) and nothing of ingest batches behind
+    `to_batch`. They are the source's state at `low_watermark`, in the source's time, if `is_consistent_cut`. `changes` says how
+    many were merged for this read alone; None: the table is shown as it stands.
+    """
+
+    rows: DataFrame
+    as_of: int | None
+    to_batch: int
+    low_watermark: int | None
+    is_consistent_cut: bool
+    changes: int | None = None
 
 
 def table_path(warehouse: str, name: str) -> str:
@@ -12,9 +46,112 @@ def table_path(warehouse: str, name: str) -> str:
     return f"{warehouse}/tables/{name}/data"
 
 
-def read_table(spark: SparkSession, warehouse: str, name: str) -> DataFrame:
-    """The table as it stands: the state of its last apply, without the bookkeeping columns.
+def read_table(
+    spark: SparkSession,
+    warehouse: str,
+    name: str,
+    *,
+    max_staleness_s: float | None = None,
+    allow_older: bool = False,
+    now: int | None = None,
+) -> Reading:
+    """The table as it stands if it is at most `max_staleness_s` old; else merged with everything that was ingested.
 
-    Changes that were ingested since are not in it, and nothing says how old it is; `connector.lake` tells that.
+    Left out, the bound is the one that the table declares; where that is none, or 0, the read always merges, whatever the age. A
+    merge writes nothing: the table stays where it is. `now` is the time in microseconds, the clock's unless given.
+
+    Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_older` asks for
+    what there is; `TableError` if there is no such table, or if it is damaged.
     """
-    return spark.read.format("delta").load(table_path(warehouse, name)).drop(*BOOKKEEPING)
+    table = Table.existing(spark, f"{warehouse}/tables/{name}")
+    definition = table.layout.definition
+    version, before = table.newest()
+    changelog = Changelog(spark, f"{warehouse}/streams/{definition.stream}/changelog", definition.stream)
+    check_changelog(table, before, changelog.newest())
+    progress = changelog.progress()
+    bound = definition.max_staleness_s if max_staleness_s is None else max_staleness_s
+    at = time.time_ns() // 1000 if now is None else now
+    if progress.suffices(before, bound, at):
+        as_of = progress.as_of(before)
+        reading = Reading(_shown(table, version), as_of, before.to_batch, before.complete_below, before.is_consistent_cut)
+    else:
+        reading = _merged(table, version, before, changelog, progress)
+    if not allow_older:
+        progress.check_age(name, reading.as_of, bound, at)
+    return reading
+
+
+def _shown(table: Table, version: int) -> DataFrame:
+    return table.rows(version).drop(*BOOKKEEPING)
+
+
+def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
+    layout, batch = table.layout, progress.ingest_batch
+    since = changelog.changes(layout.definition.source, after=before.complete_to_batch, to=batch)
+    changes = unapplied(since, before)
+    seen = survey(changes, layout, before)
+    if seen.unreadable:
+        # The next apply makes letters of them.
+        changes = changes.join(unreadable(changes, layout), [*PLACE], "left_anti")
+    merged = seen.changes - seen.unreadable
+    rows = merged_view(table, changes, seen, before, version) if merged else _shown(table, version)
+    highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
+    return Reading(rows, progress.moments.of(batch), batch, low, low is not None and highest < low, merged)
+
+
+def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...]]]:
+    """Rows one by one as `lake.plain_table` has them, and Delta's name for the type of each column.
+
+    Times are integers (microseconds, and days for a DATE), a map is a list of pairs.
+    """
+    types = {field.name: "map" if isinstance(field.dataType, MapType) else str(field.dataType.typeName()) for field in rows.schema.fields}
+    as_numbers = {"timestamp": "unix_micros(`{}`)", "date": "unix_date(`{}`)", "map": "map_entries(`{}`)"}
+    plain = rows.selectExpr(*(as_numbers.get(type_, "`{}`").format(name) for name, type_ in types.items()))
+    return types, (tuple(_plain(value) for value in row) for row in plain.toLocalIterator())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [(name, _plain(cell)) for name, cell in value]
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Tables at one cut: the rows of each, without bookkeeping columns, are the source's state at `cut.low_watermark` (TBL-17)."""
+
+    cut: CutRecord
+    rows: Mapping[str, DataFrame]
+
+
+def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermark: int | None = None) -> Snapshot:
+    """The tables at the newest cut at which all of them stood, or at the newest with that low watermark or a smaller one.
+
+    A transaction is in all of them or in none, as far as the source's watermarks were true by then. Raises `TableError` if no
+    such cut was recorded, as for tables of different streams. Old cuts go with the files that maintenance removes.
+    """
+    assert names, "a snapshot is of some table"
+    path = f"{warehouse}/_connector/cuts"
+    cuts = spark.read.format("delta").load(path) if DeltaLog(spark, path).newest() else None
+    found = None
+    if cuts is not None:
+        wanted = cuts.where(
+            F.col("table").isin(*names) & (F.col("low_watermark") <= (MAX_LONG if low_watermark is None else low_watermark))
+        )
+        by_cut = wanted.groupBy("stream", "low_watermark", "to_batch", "revision", "merged", "recorded_at")
+        together = by_cut.agg(F.map_from_entries(F.collect_list(F.struct("table", "version"))).alias("versions"))
+        newest_first = [F.desc("low_watermark"), F.desc("to_batch"), F.desc("recorded_at")]
+        found = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
+    if found is None:
+        raise TableError(
+            f"No cut was recorded at which {' and '.join(names)} stood together",
+            "They are not of one stream, or its low watermark is not known yet, or one of them is not a consistent cut",
+            "See `connector status`, and read the tables one by one meanwhile",
+        )
+    cut = CutRecord(**{**found.asDict(), "versions": dict(found["versions"])})
+    return Snapshot(cut, {name: _at(spark, warehouse, name, cut.versions[name]) for name in names})
+
+
+def _at(spark: SparkSession, warehouse: str, name: str, version: int) -> DataFrame:
+    rows = spark.read.format("delta").option("versionAsOf", version).load(table_path(warehouse, name))
+    return rows.drop(*BOOKKEEPING)

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.spark.layout import NO_REST, REST_TYPE, STATE_TYPE, Layout, nothing, order
+from connector.spark.sql import constant
 from connector.spark.typed import SPARK_TYPE
 from connector.tables import BUCKET, STATE, UNMAPPED
 
@@ -78,10 +79,11 @@ def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
     )
 
 
-def rows_of(known: Known, layout: Layout, *, with_rest: bool) -> DataFrame:
+def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | None = None) -> DataFrame:
     """The rows that all of `known` makes: the columns of the table, `_exists`, and `_changed` (some change is of this row).
 
-    `with_rest` false promises that no `rest` is filled.
+    `with_rest` false promises that no `rest` is filled. What lies below `horizon` and shows nothing leaves `rest`, which would
+    grow without bounds (MRG-10); registers and deletions are as many as there are columns, and stay.
     """
     deletions = [f"_f{n}" for n in layout.deletions]
     said = known.frame.selectExpr(
@@ -93,7 +95,7 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool) -> DataFrame:
         f"{known.rest if with_rest else nothing(REST_TYPE)} AS _rest",
     )
     covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
-    return _rows(_settle_rest(covered, layout) if with_rest else covered, layout, with_rest=with_rest)
+    return _rows(_settle_rest(covered, layout, horizon) if with_rest else covered, layout, with_rest=with_rest)
 
 
 def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
@@ -147,8 +149,8 @@ def _uncovered(layout: Layout) -> list[str]:
     ]
 
 
-def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
-    """Normalise `rest`, and take the values of cells and registers that a deleted range covers (MRG-9)."""
+def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
+    """Normalise `rest`, take the values of cells and registers that a deleted range covers (MRG-9), and forget what is too old (MRG-10)."""
     name = "(x.family, x.qualifier, x.range_start, x.range_end)"
     # Sorted by name and order, the newest of each name is the last.
     newest = f"filter(_sorted, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
@@ -178,6 +180,7 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
     with_values = (
         f"transform(filter(_kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
     )
+    forgotten = constant(horizon or 0, BUCKET)
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []
     for n, column in enumerate(layout.columns):
@@ -189,6 +192,7 @@ def _settle_rest(grouped: DataFrame, layout: Layout) -> DataFrame:
         grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
         .selectExpr(*others, f"{newest} AS _kept")
         .selectExpr(*rest, *registers, f"cast({with_values} AS {REST_TYPE}) AS _rest")
+        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.commit_timestamp >= {forgotten}) AS _rest")
         .selectExpr(*others, f"nullif(_rest, {NO_REST}) AS _rest")
     )
 

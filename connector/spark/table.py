@@ -11,12 +11,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
 from connector.spark.delta_log import DeltaLog, user_metadata
 from connector.spark.failures import explained
@@ -28,53 +29,9 @@ BUCKETS: Final = 16
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 MAX_ATTEMPTS: Final = 20
 """So many attempts a table's commit names before they are swept: each is a comparison for every graveyard entry."""
+SWEEP_EVERY: Final = 200
+"""After so many applies the graveyard is swept at the latest: what is older than the horizon would only pile up."""
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
-_GRAVEYARD_METADATA: Final = user_metadata({"graveyard": True})
-
-
-@dataclass(frozen=True, slots=True)
-class Bookkeeping:
-    """What a table says of itself in its newest commit.
-
-    `apply` counts applies, `to_batch` is the last ingest batch they cover, of the changelog with the id `changelog_id` (empty
-    before the first apply), `highest_applied` the greatest commit timestamp ever merged. `complete_below` is the low watermark up
-    to which the table is complete (None: not known). Nothing of the batches up to `complete_to_batch` is held back; of those after
-    it, up to `to_batch`, the changes below `complete_below` are merged. `with_rest` says that some row's state has a `rest`.
-    `attempts` names, for the applies after `swept_to` that wrote to the graveyard, the attempt that counts. `buried` says that
-    there is a graveyard. `letters` counts table letters ever published (TBL-9).
-    """
-
-    apply: int = 0
-    to_batch: int = 0
-    changelog_id: str = ""
-    highest_applied: int = 0
-    complete_below: int | None = None
-    complete_to_batch: int = 0
-    with_rest: bool = False
-    swept_to: int = 0
-    attempts: Mapping[int, str] = field(default_factory=dict)
-    buried: bool = False
-    letters: int = 0
-    attempt: str = ""
-
-    @property
-    def is_consistent_cut(self) -> bool:
-        """Whether the table is the source's state at `complete_below`: nothing above it was ever merged (TBL-11)."""
-        return self.complete_below is not None and self.highest_applied < self.complete_below
-
-    def to_json(self, table: str) -> dict[str, Any]:
-        stored = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {
-            **stored,
-            "table": table,
-            "consistent_cut": self.is_consistent_cut,
-            "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()},
-        }
-
-    @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> Bookkeeping:
-        known = {name: value for name, value in stored.items() if name in Bookkeeping.__dataclass_fields__}
-        return Bookkeeping(**{**known, "attempts": {int(apply): str(attempt) for apply, attempt in stored["attempts"].items()}})
 
 
 class Table:
@@ -90,8 +47,16 @@ class Table:
         self._has_swept = False
         self.layout = self._open()
 
-    def bookkeeping(self) -> Bookkeeping:
-        """What the newest commit says. Raises `TableError` if it is not ours."""
+    @classmethod
+    def existing(cls, spark: SparkSession, path: str) -> Table:
+        """The table at `path` as it was made, for reading. Raises `TableError` if there is none."""
+        if DeltaLog(spark, f"{path}/data").newest() is None:
+            raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
+        definition, _ = from_properties(_properties(spark, f"{path}/data"))
+        return cls(spark, path, definition)
+
+    def newest(self) -> tuple[int, Bookkeeping]:
+        """The version of the newest commit, and what it says. Raises `TableError` if it is not ours."""
         commit = self._log.newest()
         stored = commit.bookkeeping if commit else None
         if commit is None or stored is None or stored.get("table") != self._definition.name:
@@ -101,11 +66,16 @@ class Table:
                 "Another table lies there, or somebody else wrote to it: only the connector may",
                 "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or rebuild it from the changelog",
             )
-        return Bookkeeping.from_json(stored)
+        return commit.version, Bookkeeping.from_json(stored)
 
-    def rows(self) -> DataFrame:
-        """All rows, bookkeeping columns included."""
-        return self._spark.read.format("delta").load(self._path)
+    def bookkeeping(self) -> Bookkeeping:
+        """What the newest commit says. Raises `TableError` if it is not ours."""
+        return self.newest()[1]
+
+    def rows(self, version: int | None = None) -> DataFrame:
+        """All rows, bookkeeping columns included, of a version of the Delta table or of the newest one."""
+        reader = self._spark.read.format("delta")
+        return (reader if version is None else reader.option("versionAsOf", version)).load(self._path)
 
     def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
         """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`."""
@@ -114,20 +84,18 @@ class Table:
 
     def has_graveyard(self, bookkeeping: Bookkeeping) -> bool:
         """Whether anything is remembered of rows that are gone. Raises `TableError` if somebody else took or changed it."""
-        commit = self._graveyard_log.newest()
-        if (commit is None and bookkeeping.buried) or (commit is not None and commit.bookkeeping is None):
-            what = f"was changed by somebody else (version {commit.version}, {commit.operation})" if commit else "is gone"
-            raise TableError(
-                f"The graveyard of table {self._definition.name} {what}",
-                "It remembers what was deleted: without it, late changes would bring rows back",
-                f"Put {self._graveyard_path} back as it was, or move the table's folder away: it is made again from the whole changelog",
-            )
-        return commit is not None
+        return self._forgotten_below(bookkeeping) is not None
 
-    def bury(self, gone: DataFrame, *, apply: int, attempt: str) -> None:
-        """Add graveyard entries. They do not count before a commit of the table names the attempt."""
-        entries = gone.selectExpr(*self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt")
-        writer = entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", _GRAVEYARD_METADATA)
+    def bury(self, gone: DataFrame, before: Bookkeeping, *, attempt: str) -> None:
+        """Add graveyard entries for the apply after `before`. They do not count before a commit of the table names the attempt."""
+        apply = before.apply + 1
+        newest = f"greatest(array_max({STATE}.orders).commit_timestamp, array_max({STATE}.rest.order.change.commit_timestamp))"
+        entries = gone.selectExpr(
+            *self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt", f"coalesce({newest}, 0L) AS _newest"
+        )
+        metadata = _graveyard_metadata(self._forgotten_below(before) or 0)
+        writer = entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", metadata)
+        writer.option("delta.dataSkippingStatsColumns", "_newest")
         with explained(f"table {self._definition.name}"):
             writer.save(self._graveyard_path)
 
@@ -155,21 +123,46 @@ class Table:
             )
 
     def sweep(self, bookkeeping: Bookkeeping) -> Bookkeeping:
-        """Remove graveyard entries that no commit names, now and then; returns the bookkeeping to go on with (TBL-12).
+        """Remove graveyard entries that no commit names, or that the horizon has passed; returns the bookkeeping to go on with (TBL-12).
 
-        At the first apply of a process that may follow a dead one, and when a commit names many attempts. Only entries under
-        numbers that a commit has taken go: another apply may be about to commit under the next one. What a writer adds later
-        under a number taken before is true of the changelog's changes all the same, and changes nothing once they are applied.
+        Now and then: at the first apply of a process that may follow a dead one, when a commit names many attempts, and after many
+        applies. Of what no commit names only entries under numbers that a commit has taken go: another apply may be about to commit
+        under the next one. What a writer adds later under a number taken before is true of the changelog's changes all the same,
+        and changes nothing once they are applied. The horizon is that of a batch which the table covers (MRG-11).
         """
-        due = not self._has_swept or len(bookkeeping.attempts) > MAX_ATTEMPTS
+        due = not self._has_swept or len(bookkeeping.attempts) > MAX_ATTEMPTS or bookkeeping.apply - bookkeeping.swept_to > SWEEP_EVERY
         self._has_swept = True
         if not due or bookkeeping.swept_to == bookkeeping.apply:
             return bookkeeping
-        if self.has_graveyard(bookkeeping):
+        forgotten_below = self._forgotten_below(bookkeeping)
+        if forgotten_below is not None:
+            horizon = max(forgotten_below, bookkeeping.horizon or 0)
             dead = f"_apply > {bookkeeping.swept_to} AND _apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
-            with explained(f"table {self._definition.name}"), self._saying(_GRAVEYARD_METADATA):
-                DeltaTable.forPath(self._spark, self._graveyard_path).delete(dead)
+            with explained(f"table {self._definition.name}"), self._saying(_graveyard_metadata(horizon)):
+                DeltaTable.forPath(self._spark, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
+
+    def _forgotten_below(self, bookkeeping: Bookkeeping) -> int | None:
+        """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard.
+
+        Raises `TableError` if somebody else took or changed it, or if the table was set back behind what it has forgotten.
+        """
+        commit = self._graveyard_log.newest()
+        if commit is None and not bookkeeping.buried:
+            return None
+        forgotten_below = commit.bookkeeping.get("forgotten_below") if commit and commit.bookkeeping else None
+        if isinstance(forgotten_below, int) and forgotten_below <= max(0, bookkeeping.horizon or 0):
+            return forgotten_below
+        what = "is gone"
+        if commit is not None:
+            is_ours = forgotten_below is not None
+            by_whom = f"was changed by somebody else (version {commit.version}, {commit.operation})"
+            what = "has forgotten deletes that the table has not seen: the table was set back" if is_ours else by_whom
+        raise TableError(
+            f"The graveyard of table {self._definition.name} {what}",
+            "It remembers what was deleted: without it, late changes would bring rows back",
+            f"Put {self._graveyard_path} back as it was, or move the table's folder away: it is made again from the whole changelog",
+        )
 
     @contextmanager
     def _saying(self, metadata: str) -> Iterator[None]:
@@ -188,9 +181,8 @@ class Table:
                 )
             return self._create()
         self.bookkeeping()
-        properties = DeltaTable.forPath(self._spark, self._path).detail().select("properties").first()
-        assert properties is not None
-        existing, _ = from_properties(properties["properties"])
+        properties = _properties(self._spark, self._path)
+        existing, _ = from_properties(properties)
         check_compatible(existing, self._definition)
         if (existing.columns, existing.keep_unmapped) != (self._definition.columns, self._definition.keep_unmapped):
             raise TableError(
@@ -198,7 +190,7 @@ class Table:
                 "This release cannot change which cells a table with rows holds",
                 "Take the change back, or declare a table of another name on the same source: it is filled from the whole changelog",
             )
-        return Layout(self._definition, int(properties["properties"][BUCKETS_PROPERTY]))
+        return Layout(self._definition, int(properties[BUCKETS_PROPERTY]))
 
     def _create(self) -> Layout:
         layout = Layout(self._definition, BUCKETS)
@@ -219,9 +211,20 @@ class Table:
         return layout
 
 
+def _properties(spark: SparkSession, path: str) -> Mapping[str, str]:
+    detail = DeltaTable.forPath(spark, path).detail().select("properties").first()
+    assert detail is not None
+    return dict(detail["properties"])
+
+
 def _named(bookkeeping: Bookkeeping) -> str:
     """The condition that holds for entries of the attempts that the commit names."""
     return " OR ".join(f"(_apply = {apply} AND _attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+
+
+def _graveyard_metadata(forgotten_below: int) -> str:
+    """What a commit of the graveyard says: entries whose every order is older than that are gone (MRG-10)."""
+    return user_metadata({"graveyard": True, "forgotten_below": forgotten_below})
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:

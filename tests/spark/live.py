@@ -17,12 +17,14 @@ from connector.cli import run
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.kafka import topics
 from connector.kafka.dead_letter_topic import read_letters
+from connector.lake.history import History
 from connector.merge import join, lift, visible
 from connector.model import DataChange, kafka_key
 from connector.ordering import OrderBy, OrderPosition
-from connector.spark import Pipeline, read_table
+from connector.spark import Journal, Pipeline
 from connector.spark.changelog import Changelog
-from connector.tables import TableDefinition, Versions, read_change, row_of
+from connector.spark.reader import table_path
+from connector.tables import BOOKKEEPING, TableDefinition, Versions, read_change, row_of
 from tests.spark.streams import definition, plain
 
 
@@ -49,7 +51,9 @@ class Live:
     def pipeline(self) -> Pipeline:
         """A new one, as after a restart."""
         worlds = {"s": run._world(self.config, self.stream, self.stack)}
-        return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)})
+        history = History(str(self.warehouse))
+        journal = Journal(history.add_job, history.add_cut, history.newest_cut)
+        return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)}, journal)
 
     def publish(self, *changes: DataChange, at: int | None = None) -> None:
         """To the Kafka partition of the key, or to the one given."""
@@ -90,7 +94,9 @@ class Live:
         return [letter.id for letter, _ in read_letters(self.kafka, self.topic)]
 
     def table(self) -> dict[object, dict[str, object]]:
-        rows = [row.asDict() for row in read_table(self.spark, str(self.warehouse), "accounts").collect()]
+        """As the last apply left it."""
+        found = self.spark.read.format("delta").load(table_path(str(self.warehouse), "accounts")).drop(*BOOKKEEPING)
+        rows = [row.asDict() for row in found.collect()]
         by_key = {row["id"]: {name: plain(value) for name, value in row.items()} | {"_unmapped": row["_unmapped"] or {}} for row in rows}
         assert len(by_key) == len(rows), "a key stands twice"
         return by_key

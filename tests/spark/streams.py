@@ -18,10 +18,10 @@ from connector.deadletter import DeadLetter
 from connector.merge import join, lift, visible
 from connector.model import DataChange, Record, kafka_key
 from connector.ordering import OrderBy, OrderPosition
+from connector.progress import Progress
 from connector.spark.apply import Applied, apply
 from connector.spark.changelog import Changelog
 from connector.spark.ingest import Ingest, World
-from connector.spark.progress import Progress
 from connector.spark.source import BatchRange
 from connector.spark.table import Table
 from connector.tables import BOOKKEEPING, Column, Key, KeyPart, TableDefinition, Versions, read_change, row_of
@@ -143,7 +143,13 @@ class Stream:
         return self.clock
 
     def process(self, on_step: Callable[[str], None] = lambda step: None) -> Ingest:
-        world = World(topic=lambda: self.topic.facts, publish=self.publish, now=self.now, schema_by_id=self.schema_by_id)
+        world = World(
+            topic=lambda: self.topic.facts,
+            publish=self.publish,
+            now=self.now,
+            high_watermarks=lambda: self.topic.rest().end,
+            schema_by_id=self.schema_by_id,
+        )
         return Ingest(
             self.config,
             self.changelog(),
@@ -203,13 +209,19 @@ class Stream:
 
 def shown(table: Table) -> dict[object, dict[str, object]]:
     """The rows of a table by key, in the form of `row_of`."""
-    first = table.layout.definition.key.parts[0].name
-    rows = [{name: plain(value) for name, value in row.asDict().items()} for row in table.rows().drop(*BOOKKEEPING).collect()]
-    if table.layout.definition.keep_unmapped:
-        for row in rows:
+    return rows_by_key(table.rows().drop(*BOOKKEEPING), table.layout.definition)
+
+
+def rows_by_key(rows: DataFrame, wanted: TableDefinition | None = None) -> dict[object, dict[str, object]]:
+    """Rows that readers see, by key, in the form of `row_of`."""
+    wanted = wanted or definition()
+    found = [{name: plain(value) for name, value in row.asDict().items()} for row in rows.collect()]
+    if wanted.keep_unmapped:
+        for row in found:
             row["_unmapped"] = {name: plain(value) for name, value in (row["_unmapped"] or {}).items()}
-    assert len({row[first] for row in rows}) == len(rows), "a key stands twice"
-    return {row[first]: row for row in rows}
+    first = wanted.key.parts[0].name
+    assert len({row[first] for row in found}) == len(found), "a key stands twice"
+    return {row[first]: row for row in found}
 
 
 def plain(value: Any) -> Any:

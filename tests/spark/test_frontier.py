@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.model import ChildPartition, ChildPartitions, Heartbeat
-from connector.spark.progress import Progress
+from connector.progress import Progress
 from tests.spark.streams import ARRIVAL, STREAM, Stream, Topic, account, shown
 
 S = 1_000_000

@@ -13,7 +13,7 @@ from connector.codec import READER_SCHEMA, encode, frame
 from connector.deadletter import DeadLetter, Reason
 from connector.errors import DeliveryError, RegistryError
 from connector.model import Heartbeat
-from connector.spark.progress import Progress
+from connector.progress import Progress
 from tests.spark.streams import HEADERS, CrashError, Stream, account, copied, crash_at
 
 STEPS = ("logged", "letters published", "progress committed")
@@ -50,7 +50,9 @@ def test_nothing_lost_or_invented_when_nothing_happens(calm: Stream) -> None:
     assert all(letter.headers == tuple(HEADERS) and letter.position.topic_id == "id-1" for letter in calm.letters)
     counted = {"UNKNOWN_FRAMING": 2, "KEY_MISMATCH": 1, "UNDECODABLE": 1}
     progress = calm.changelog().progress()
-    assert progress == Progress(ingest_batch=1, changes=2, control=1, rejected=counted, frontier=progress.frontier)
+    assert progress == Progress(
+        ingest_batch=1, changes=2, control=1, rejected=counted, moments=progress.moments, frontier=progress.frontier
+    )
     assert progress.frontier.undeclared == ["p"]
 
 

@@ -1,0 +1,68 @@
+"""What a table says of itself in its newest commit (TBL-10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bookkeeping:
+    """What a table says of itself in its newest commit.
+
+    apply, attempt      how many applies there were, and the name of the last one's attempt
+    to_batch            the last ingest batch that they cover, of the changelog with the id `changelog_id` (empty before the first)
+    merged, letters     how many changes were ever merged, and how many became table letters (TBL-9)
+    highest_applied     the greatest commit timestamp ever merged
+    complete_below      the low watermark up to which the table is complete; None: not known
+    complete_to_batch   nothing of the batches up to it is held back; of those after it the changes below `complete_below` are merged
+    past_since          since when the table is no consistent cut; None: it is one, or nothing was applied (TBL-11)
+    horizon             that of `to_batch`: deletes below it may be forgotten (MRG-10)
+    as_of               the moment that the batches up to `complete_to_batch` contained at this commit; None: not known (TBL-16)
+    with_rest           whether some row's state has a `rest`
+    buried              whether there is a graveyard
+    attempts            for the applies after `swept_to` that wrote to the graveyard, the attempt that counts (TBL-12)
+
+    All times and timestamps are microseconds.
+    """
+
+    apply: int = 0
+    attempt: str = ""
+    to_batch: int = 0
+    changelog_id: str = ""
+    merged: int = 0
+    letters: int = 0
+    highest_applied: int = 0
+    complete_below: int | None = None
+    complete_to_batch: int = 0
+    past_since: int | None = None
+    horizon: int | None = None
+    as_of: int | None = None
+    with_rest: bool = False
+    buried: bool = False
+    attempts: Mapping[int, str] = field(default_factory=dict)
+    swept_to: int = 0
+
+    @property
+    def is_consistent_cut(self) -> bool:
+        """Whether the table is the source's state at `complete_below`: nothing above it was ever merged (TBL-11)."""
+        return self.complete_below is not None and self.highest_applied < self.complete_below
+
+    def is_at(self, low_watermark: int | None, batch: int) -> bool:
+        """Whether the table stands at the cut (`low_watermark`, `batch`) (TBL-10)."""
+        return self.is_consistent_cut and (self.complete_below, self.to_batch) == (low_watermark, batch)
+
+    def to_json(self, table: str) -> dict[str, Any]:
+        stored = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            **stored,
+            "table": table,
+            "consistent_cut": self.is_consistent_cut,
+            "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()},
+        }
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> Bookkeeping:
+        known = {name: value for name, value in stored.items() if name in Bookkeeping.__dataclass_fields__}
+        return Bookkeeping(**{**known, "attempts": {int(apply): str(attempt) for apply, attempt in stored.get("attempts", {}).items()}})

@@ -1,0 +1,28 @@
+"""A Spark in this process, for the commands that need one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connector.cli import terminal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start(stack: ExitStack, *, cores: str, memory: str) -> SparkSession:
+    """A session on the pinned jars, which are fetched first where they are missing; it ends with `stack`."""
+    from connector import jars
+    from connector.spark import start_session
+
+    paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), terminal.say)
+    scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
+    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    spark = start_session(paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory})
+    stack.callback(spark.stop)
+    return spark

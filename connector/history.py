@@ -1,0 +1,83 @@
+"""What is kept beside the tables: every apply and runtime merge (TBL-19), and the cuts at which all tables of a stream stood (TBL-17)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
+BUFFER_MINUTES: Final = 7
+
+
+class JobKind(StrEnum):
+    """An apply moves a table; a runtime merge is worked out for one reader, and moves nothing."""
+
+    APPLY = "apply"
+    RUNTIME_MERGE = "runtime_merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One apply or runtime merge. Times and watermarks in microseconds.
+
+    It took the batches after `from_batch` to `to_batch`; `changes` counts those it merged, `letters` those that it set aside. A
+    watermark is what the table is complete below; None: not known. `error` is empty where all went well.
+    """
+
+    kind: JobKind
+    table: str
+    started_at: int
+    ended_at: int
+    from_batch: int = 0
+    to_batch: int = 0
+    changes: int = 0
+    letters: int = 0
+    watermark_before: int | None = None
+    watermark_after: int | None = None
+    error: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        return (self.ended_at - self.started_at) / 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CutRecord:
+    """All tables of a stream stood at the cut (`low_watermark`, `to_batch`) in these versions of their Delta tables (TBL-10, TBL-17).
+
+    `revision` counts the earlier cuts of the same low watermark that late changes revised. `merged` counts the changes that the
+    tables had merged by then, so that two records of one state can be told from a revision.
+    """
+
+    stream: str
+    low_watermark: int
+    to_batch: int
+    revision: int
+    merged: int
+    recorded_at: int
+    versions: Mapping[str, int]
+
+    def follows(self, before: CutRecord | None) -> CutRecord | None:
+        """This record with its revision, or None if it shows nothing that `before`, the newest one of the stream, does not."""
+        if before is None or before.low_watermark != self.low_watermark:
+            return self
+        is_same = before.merged == self.merged and before.versions.keys() == self.versions.keys()
+        if is_same or before.to_batch >= self.to_batch:
+            return None
+        return replace(self, revision=before.revision + (before.merged != self.merged))
+
+
+def p95_s(jobs: Iterable[Job], now: int) -> float | None:
+    """The time within which 95 of 100 applies of the last seven days were done; None if there was none."""
+    since = now - RECOMMENDED_OVER_S * 1_000_000
+    done = sorted(job.duration_s for job in jobs if job.kind is JobKind.APPLY and not job.error and job.ended_at >= since)
+    return done[math.ceil(0.95 * len(done)) - 1] if done else None
+
+
+def recommended_bound_s(jobs: Iterable[Job], now: int, buffer_minutes: int = BUFFER_MINUTES) -> int | None:
+    """The `max_staleness` that applies as they were can keep (TBL-19); None while nothing is known."""
+    p95 = p95_s(jobs, now)
+    return None if p95 is None else (math.ceil(p95 * 2 / 60) + buffer_minutes) * 60

@@ -1,0 +1,145 @@
+"""What a stream has achieved so far: a pure function of the progress before and of what a batch's rows come to (TBL-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from connector.bookkeeping import Bookkeeping
+from connector.errors import StaleTableError
+from connector.freshness import NONE_ASKED, Asked, Moments, is_fresh
+from connector.json_view import view_of_time
+from connector.merge import Retention
+from connector.watermark import UNKNOWN, Frontier, Heard, advance
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """What the rows of a batch come to.
+
+    `rejected` is by reason, `INVALID` with its rule behind a slash. `late` counts changes below the low watermark of the batch
+    before (WMK-11). `ignored_claims` counts estimated low watermarks ahead of their arrival (REC-15), and once each stream
+    partition that claimed less in a Kafka partition than before (WMK-2). `read_at` is the latest ingest time, in microseconds.
+    """
+
+    changes: int = 0
+    control: int = 0
+    unknown_tables: int = 0
+    late: int = 0
+    ignored_claims: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    heard: Heard = field(default_factory=lambda: Heard(0))
+    read_at: int = 0
+
+    @property
+    def records(self) -> int:
+        return self.changes + self.control + sum(self.rejected.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What an apply brings a table to: the changes of ingest batches up to `batch` with commit timestamps below `low_watermark`.
+
+    The two name the state of the source at `low_watermark` (TBL-10). With `goes_past` the low watermark is not known or stalled, and
+    everything ingested is applied (TBL-11). Deletes below `horizon`, that of `batch`, may be forgotten once the cut is reached.
+    """
+
+    batch: int
+    low_watermark: int | None
+    goes_past: bool
+    horizon: int | None = None
+    moments: Moments = NONE_ASKED
+    chosen_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
+
+    `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). `horizon` is None
+    while the low watermark is not known. `moments` say how old the states of the newest batches are.
+    """
+
+    ingest_batch: int = 0
+    changes: int = 0
+    control: int = 0
+    unknown_tables: int = 0
+    late: int = 0
+    ignored_claims: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    horizon: int | None = None
+    moments: Moments = NONE_ASKED
+    frontier: Frontier = UNKNOWN
+
+    @property
+    def low_watermark(self) -> int | None:
+        """Every change with a commit timestamp strictly below it is in the changelog, as far as the source's watermarks are true."""
+        return self.frontier.low_watermark
+
+    def cut(self, now: int, stall_after_s: int) -> Cut:
+        """What all tables of the stream are to be brought to at `now` (TBL-10, TBL-11)."""
+        is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
+        return Cut(self.ingest_batch, self.low_watermark, self.low_watermark is None or is_stalled, self.horizon, self.moments, now)
+
+    def after(
+        self, ingest_batch: int, counts: BatchCounts, ends: Mapping[int, int], asked: Asked, retention: Retention, roots: frozenset[str]
+    ) -> Progress:
+        """The progress once `ingest_batch`, the next one, is in the changelog, read up to `ends`. `roots` as in `watermark.advance`."""
+        assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
+        reasons = sorted({*self.rejected, *counts.rejected})
+        frontier = advance(self.frontier, counts.heard, now=counts.read_at, horizon=self.horizon, roots=roots)
+        return replace(
+            self,
+            ingest_batch=ingest_batch,
+            changes=self.changes + counts.changes,
+            control=self.control + counts.control,
+            unknown_tables=self.unknown_tables + counts.unknown_tables,
+            late=self.late + counts.late,
+            ignored_claims=self.ignored_claims + counts.ignored_claims,
+            rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
+            horizon=retention.horizon(self.horizon, frontier.low_watermark),
+            moments=self.moments.after(ingest_batch, ends, asked),
+            frontier=frontier,
+        )
+
+    def as_of(self, table: Bookkeeping) -> int | None:
+        """The moment that a table of the stream contains (TBL-16): by what is known today, or was at its last apply."""
+        return max(filter(None, (table.as_of, self.moments.of(table.complete_to_batch))), default=None)
+
+    def suffices(self, table: Bookkeeping, max_staleness_s: float | None, now: int) -> bool:
+        """Whether a table as it stands answers a read with that bound: it is fresh enough, or nothing that is known is missing.
+
+        A bound of None or 0 is no bound: such a read wants everything (TBL-16).
+        """
+        is_fresh_enough = bool(max_staleness_s) and is_fresh(self.as_of(table), max_staleness_s or 0, now)
+        return is_fresh_enough or table.complete_to_batch >= self.ingest_batch
+
+    def check_age(self, table: str, as_of: int | None, max_staleness_s: float | None, now: int) -> None:
+        """Raise `StaleTableError` if what a read can have at most, as of `as_of`, is older than its bound (TBL-16)."""
+        if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
+            return
+        asked = self.moments.newest
+        last = "Ingest has never run" if asked is None else f"Ingest asked Kafka last at {view_of_time(asked)}"
+        lag = f", and was {self.moments.behind} offsets behind" if self.moments.behind else ""
+        age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
+        raise StaleTableError(
+            f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s",
+            f"{last}{lag}",
+            "See that `connector run` is at work and keeps up, or ask for what there is (allow_older, --allow-older)",
+            as_of=as_of,
+        )
+
+    def renewed(self, ends: Mapping[int, int], asked: Asked) -> Progress:
+        """The progress once Kafka was asked again and there was nothing to read; `ends` is where the newest batch ends (TBL-16)."""
+        return replace(self, moments=self.moments.after(self.ingest_batch, ends, asked))
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the frontier, which may be large and has a row of its own."""
+        stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
+        return {**stored, "moments": self.moments.to_json(), "low_watermark": self.low_watermark}
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
+        known = {name: value for name, value in stored.items() if name in Progress.__dataclass_fields__}
+        return Progress(**{**known, "moments": Moments.from_json(stored["moments"])}, frontier=frontier)

@@ -1,0 +1,128 @@
+"""Changes and what is known of their rows, merged: in whole buckets for an apply, row by row for a read (TBL-13, TBL-16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from connector.bookkeeping import Bookkeeping
+from connector.errors import TableError
+from connector.spark.changelog import LoggedBatch
+from connector.spark.layout import Layout
+from connector.spark.pivot import pivot
+from connector.spark.registers import Known, joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
+from connector.spark.sql import constant
+from connector.spark.table import Table
+from connector.tables import BOOKKEEPING, BUCKET
+
+MANY_CHANGES: Final = 1_000_000
+"""Keys of more changes are not sent to every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one look at the changes tells before they are merged. `may_remove` counts those that could take a row out.
+
+    What no change does, the merge need not be prepared for: that saves half of its time. `all_newer`: every change is newer than
+    all that was merged before.
+    """
+
+    changes: int
+    unreadable: int
+    may_remove: int
+    with_rest: bool
+    all_plain: bool
+    all_whole: bool
+    buckets: tuple[int, ...]
+    all_newer: bool
+    highest: int
+
+
+def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | None) -> None:
+    """A table goes on only with the changelog it was made from: in another one its batch numbers mean other changes."""
+    batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, before.changelog_id)
+    replaced = before.changelog_id not in ("", identity)
+    if replaced or batch < before.to_batch:
+        how = "begun anew" if replaced else f"set back to batch {batch}" if newest else "taken away"
+        raise TableError(
+            f"Table {table.layout.definition.name} covers the changelog to batch {before.to_batch}, but the changelog was {how}",
+            "The changelog was moved away or restored without the table",
+            "Put the changelog back, or move the table's folder away: it is made again from the whole changelog",
+        )
+
+
+def unapplied(since: DataFrame, before: Bookkeeping) -> DataFrame:
+    """Of the changes since the last batch of which nothing is held back, those that the table does not hold yet."""
+    if before.complete_below is None or before.complete_to_batch == before.to_batch:
+        return since
+    is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
+    return since.where(f"{is_new} OR unix_micros(commit_timestamp) >= {constant(before.complete_below, 'kafka_partition')}")
+
+
+def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
+    """Look at all changes, quickly if all are plain.
+
+    Only a change that leaves no cell behind can take its row out of the table, or one that is not newer than everything merged
+    before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists.
+    """
+    good, highest = "NOT _unreadable", constant(before.highest_applied, "_change.kafka_partition")
+    seen = [
+        F.count("*").alias("changes"),
+        F.expr("count_if(_unreadable)").alias("unreadable"),
+        F.expr(f"count_if({good} AND (_may_remove OR _change.commit_timestamp <= {highest}))").alias("may_remove"),
+        F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("with_rest"),
+        F.expr("count_if(NOT _plain) = 0").alias("all_plain"),
+        F.expr("count_if(NOT _whole) = 0").alias("all_whole"),
+        F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
+        F.expr(f"count_if({good} AND _change.commit_timestamp <= {highest}) = 0").alias("all_newer"),
+        F.expr(f"coalesce(max(CASE WHEN {good} THEN _change.commit_timestamp END), 0)").alias("highest"),
+    ]
+    row = pivot(changes, layout, all_plain=True).agg(*seen).first()
+    if row is not None and not row["all_plain"]:
+        row = pivot(changes, layout).agg(*seen).first()
+    assert row is not None
+    return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})
+
+
+def merged_buckets(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, horizon: int | None = None) -> DataFrame:
+    """All rows of the buckets that a change touches, merged with the changes: `rows_of`."""
+    layout, partitions = table.layout, max(1, len(seen.buckets))
+    touched = F.col(BUCKET).isin(*seen.buckets)
+    known = _known_by(changes, layout, seen, partitions)
+    if table.has_graveyard(before):
+        known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
+    known = joined(known, known_by_rows(table.rows().where(touched), layout, partitions), layout, "full")
+    return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon)
+
+
+def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int) -> DataFrame:
+    """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`.
+
+    Rows that no change touches are passed on as they are, if few changes make it worth to look for them.
+    """
+    layout = table.layout
+    shown = [f"`{name}`" for name, _ in layout.column_types if name not in BOOKKEEPING]
+    if seen.changes > MANY_CHANGES:
+        others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
+        return merged_buckets(table, changes, seen, before).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
+    keys, partitions = [part.name for part in layout.definition.key.parts], max(1, len(seen.buckets))
+    known = _known_by(changes, layout, seen, partitions)
+    known = replace(known, frame=known.frame.localCheckpoint())
+    touched = F.broadcast(known.frame.select(*layout.keys))
+    others = table.rows(version).selectExpr(*shown).join(touched, keys, "left_anti")
+    if not (seen.all_whole and seen.all_newer and not seen.with_rest and not before.with_rest):
+        if table.has_graveyard(before):
+            buried = table.graveyard(before).join(touched, keys, "left_semi")
+            known = joined(known, known_by_graveyard(buried, layout, partitions), layout, "left")
+        old = table.rows(version).join(touched, keys, "left_semi")
+        known = joined(known, known_by_rows(old, layout, partitions), layout, "full")
+    rows = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
+    return others.union(rows.where("_exists").selectExpr(*shown))
+
+
+def _known_by(changes: DataFrame, layout: Layout, seen: Survey, partitions: int) -> Known:
+    pivoted = pivot(changes, layout, all_plain=seen.all_plain)
+    return known_by_changes(pivoted, layout, partitions, all_whole=seen.all_whole, with_rest=seen.with_rest)

@@ -1,0 +1,87 @@
+"""How old a state is, beside a world that knows when each record arrived (TBL-16, `staleness_is_bounded`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.freshness import MAX_PENDING, NONE_ASKED, Asked, Moments, is_fresh
+
+KAFKA_PARTITIONS = 3
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), st.integers(0, KAFKA_PARTITIONS - 1)),
+        st.tuples(st.just("batch"), st.lists(st.floats(0, 1), min_size=KAFKA_PARTITIONS, max_size=KAFKA_PARTITIONS)),
+        st.tuples(st.just("renew"), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@dataclass
+class World:
+    """Records by Kafka partition, each with its arrival; the batches so far, and what is known of their age."""
+
+    clock: int = 0
+    arrivals: list[list[int]] = field(default_factory=lambda: [[] for _ in range(KAFKA_PARTITIONS)])
+    batches: list[dict[int, int]] = field(default_factory=lambda: [dict.fromkeys(range(KAFKA_PARTITIONS), 0)])
+    asked: list[Asked] = field(default_factory=list)
+    moments: Moments = NONE_ASKED
+
+    def take(self, step: tuple[str, object]) -> None:
+        self.clock += 1
+        match step:
+            case ("arrive", int(k)):
+                self.arrivals[k].append(self.clock)
+            case ("batch", list(shares)):
+                ends = {k: len(all_) for k, all_ in enumerate(self.arrivals)}
+                self.batches.append({k: old + round((ends[k] - old) * shares[k]) for k, old in self.batches[-1].items()})
+                self.ask()
+            case ("renew", None) if len(self.batches) > 1:
+                self.ask()
+
+    def ask(self) -> None:
+        self.asked.append(Asked(self.clock, {k: len(all_) for k, all_ in enumerate(self.arrivals)}))
+        self.moments = self.moments.after(len(self.batches) - 1, self.batches[-1], self.asked[-1])
+
+    def arrived_by(self, moment: int) -> dict[int, int]:
+        return {k: sum(at <= moment for at in all_) for k, all_ in enumerate(self.arrivals)}
+
+
+@given(STEPS)
+def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, object]]) -> None:
+    """TBL-16: a state holds all that had arrived at its moment; of the newest batch's there is no newer moment that was asked for."""
+    world = World()
+    for step in steps:
+        world.take(step)
+        for batch in range(1, len(world.batches)):
+            known = world.moments.of(batch)
+            ends = world.batches[batch]
+            if known is not None:
+                assert all(ends[k] >= count for k, count in world.arrived_by(known).items())
+            if batch == len(world.batches) - 1 and len(world.asked) <= MAX_PENDING:
+                assert known == max((asked.at for asked in world.asked if asked.is_contained(ends)), default=None)
+
+
+@given(STEPS)
+def test_what_is_behind_is_counted_and_bounded(steps: list[tuple[str, object]]) -> None:
+    """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka told last; what is remembered stays small."""
+    world = World()
+    for step in steps:
+        world.take(step)
+    ends = world.batches[-1]
+    last = world.asked[-1].ends if world.asked else {}
+    assert world.moments.behind == sum(end - ends[k] for k, end in last.items())
+    assert len(world.moments.pending) <= MAX_PENDING
+    assert Moments.from_json(world.moments.to_json()) == world.moments
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_exactly_at_the_bound_is_fresh(as_of: int, bound_s: int) -> None:
+    """TBL-16"""
+    now = as_of + bound_s * 1_000_000
+    assert is_fresh(as_of, bound_s, now)
+    assert not is_fresh(as_of, bound_s, now + 1)
+    assert not is_fresh(None, bound_s, now)

@@ -1,0 +1,166 @@
+"""Reads: as the table stands where that is fresh enough, else merged with everything that was ingested; snapshots at one cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.errors import StaleTableError, TableError
+from connector.history import CutRecord
+from connector.lake.history import History
+from connector.model import DataChange, DeleteFamily, Heartbeat
+from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
+from connector.tables import Column, Key, KeyPart, TableDefinition
+from connector.values import ColumnType
+from tests.changes import change
+from tests.property.histories import history
+from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
+from tests.spark.test_cut import ANNOUNCED
+
+S = 1_000_000
+MINUTE = 60 * S
+
+
+class Clock(Stream):
+    """A stream whose clock stands still unless it is set."""
+
+    def now(self) -> int:
+        return self.clock
+
+
+def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-16, TBL-20: apply at 20:00, bound 10 minutes: at 20:05 the state of 20:00, at 20:15 everything up to 20:15."""
+    stream = Clock(spark, tmp_path)
+    at_20_00 = stream.clock
+    stream.topic.send(account("a", 1, amount="1"))
+    stream.ingest()
+    stream.apply(stream.table(definition(max_staleness_s=600)))
+
+    def read(minutes: float, **others: object) -> Reading:
+        return read_table(spark, str(tmp_path), "accounts", now=at_20_00 + int(minutes * MINUTE), **others)  # type: ignore[arg-type]
+
+    stream.clock = at_20_00 + 4 * MINUTE
+    stream.topic.send(account("a", 2, amount="2"), account("b", 2, amount="2"))
+    stream.ingest()
+    fresh = read(5)
+    assert (set(rows_by_key(fresh.rows)), fresh.as_of, fresh.changes) == ({"a"}, at_20_00, None)
+    assert read(10).changes is None, "exactly at the bound is fresh enough"
+    assert read(5, max_staleness_s=0).changes == 2, "no bound: everything"
+
+    merged = read(10.001)
+    assert rows_by_key(merged.rows) == stream.truth(), "the bound has passed"
+    assert (merged.as_of, merged.changes, merged.to_batch) == (at_20_00 + 4 * MINUTE, 2, 2)
+    assert set(shown(stream.table(definition(max_staleness_s=600)))) == {"a"}, "a runtime merge moves nothing"
+
+    with pytest.raises(StaleTableError, match="0 s old, the bound is 600 s") as error:
+        read(15)
+    assert error.value.as_of == at_20_00 + 4 * MINUTE
+    assert rows_by_key(read(15, allow_older=True).rows) == stream.truth()
+
+    stream.clock = at_20_00 + 15 * MINUTE
+    stream.process().renew()
+    again = read(15)
+    assert (rows_by_key(again.rows), again.as_of) == (stream.truth(), at_20_00 + 15 * MINUTE)
+
+    stream.clock = at_20_00 + 30 * MINUTE
+    stream.topic.send(account("c", 3, amount="3"))
+    stream.process().renew()
+    with pytest.raises(StaleTableError):
+        read(30)
+
+
+ANYTHING = definition(
+    "anything",
+    key=Key((KeyPart("id", ColumnType.BYTES),)),
+    columns=(Column("c0", "f", b"", ColumnType.BYTES), Column("c1", "g", b"q", ColumnType.BYTES)),
+)
+
+
+def whole(row: str, at: int, amount: str) -> DataChange:
+    made = account(row, at, amount=amount, name="n")
+    return replace(made, entries=(DeleteFamily("f"), *made.entries))
+
+
+def generated(rng: Random) -> Sequence[DataChange]:
+    return [delivery.change for n in range(60) for delivery in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+
+
+@pytest.mark.parametrize("kind", ["whole rows, newer", "partial, newer", "late, with deletes", "anything"])
+def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tmp_path: Path, seed: int, kind: str) -> None:
+    """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one, against the definition."""
+    rng, stream = Random(seed), Stream(spark, tmp_path)
+    wanted: TableDefinition = ANYTHING if kind == "anything" else definition()
+    rows = [f"r{n}" for n in range(12)]
+    before = [whole(row, 100 + n, "1") for n, row in enumerate(rows)]
+    before += [change(DeleteFamily("f"), at=200, row_key=row.encode()) for row in rows[:4]]
+    after = {
+        "whole rows, newer": [whole(row, 300 + rng.randrange(9), f"{rng.randrange(9)}") for row in [*rows[2:6], "x", "x"]],
+        "partial, newer": [account(row, 300, amount="7") for row in [*rows[2:6], "x"]],
+        "late, with deletes": [
+            *(account(row, rng.randrange(90, 310), amount="8") for row in rows),
+            *(change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode()) for row in rows[6:9]),
+        ],
+        "anything": generated(rng),
+    }[kind]
+    stream.topic.send(*(generated(rng) if kind == "anything" else before))
+    stream.ingest()
+    table = stream.table(wanted)
+    stream.apply(table)
+    stream.topic.send(*after)
+    stream.ingest()
+    reading = read_table(spark, str(tmp_path), wanted.name)
+    assert reading.changes is not None
+    assert rows_by_key(reading.rows, wanted) == stream.truth(wanted)
+    stream.apply(table)
+    assert shown(table) == stream.truth(wanted)
+    standing = read_table(spark, str(tmp_path), wanted.name)
+    assert standing.changes is None, "nothing is missing: the table is shown as it stands"
+
+
+def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-10, TBL-17: a snapshot reads the versions of one cut, whatever was applied since."""
+    stream, history_ = Stream(spark, tmp_path, STREAM), History(str(tmp_path))
+    tables = {name: stream.table(definition(name)) for name in ("one", "other")}
+    with pytest.raises(TableError, match="No cut was recorded"):
+        read_snapshot(spark, str(tmp_path), "one")
+    stream.topic.send_everywhere(ANNOUNCED)
+    for at in (10, 20):
+        stream.topic.send(account("a", at * S, amount=str(at)))
+        stream.topic.send_everywhere(Heartbeat("p", at * S))
+        progress = stream.ingest()
+        for table in tables.values():
+            stream.apply(table)
+        newest = {name: table.newest() for name, table in tables.items()}
+        assert all(book.is_at(at * S + 1, progress.ingest_batch) for _, book in newest.values())
+        versions = {name: version for name, (version, _) in newest.items()}
+        history_.add_cut(CutRecord("s", at * S + 1, progress.ingest_batch, 0, at, stream.clock, versions))
+
+    snapshot = read_snapshot(spark, str(tmp_path), "one", "other")
+    assert (snapshot.cut, {row["amount"] for rows in snapshot.rows.values() for row in rows.collect()}) == (history_.newest_cut("s"), {20})
+    earlier = read_snapshot(spark, str(tmp_path), "one", low_watermark=15 * S)
+    assert [row["amount"] for row in earlier.rows["one"].collect()] == [10]
+    with pytest.raises(TableError, match="one and missing"):
+        read_snapshot(spark, str(tmp_path), "one", "missing")
+
+
+def test_rows_are_the_same_with_and_without_spark(spark: SparkSession) -> None:
+    """OPS-10: `connector read` prints the same whether Spark read the rows or not."""
+    types, rows = plain_rows(
+        spark.sql(
+            "SELECT timestamp'1900-01-01 00:00:00.000001' AS t, date'0001-01-02' AS d, X'00ff' AS b, map('f:q', X'01') AS m, "
+            "1.5D AS x, 3L AS n, cast(2.50 AS decimal(38, 9)) AS a, true AS y, cast(null AS string) AS s"
+        )
+    )
+    assert list(types.values()) == ["timestamp", "date", "binary", "map", "double", "long", "decimal", "boolean", "string"]
+    row = next(rows)
+    assert (row[:4], row[4:6], str(row[6]), row[7:]) == (
+        (-2208988799999999, -719161, b"\x00\xff", [("f:q", b"\x01")]),
+        (1.5, 3),
+        "2.500000000",
+        (True, None),
+    )

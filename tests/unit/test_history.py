@@ -1,0 +1,61 @@
+"""Jobs, the bound that they recommend, and cuts, which are told from their revisions; on disk as in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from connector.history import CutRecord, Job, JobKind, p95_s, recommended_bound_s
+from connector.lake.history import History
+
+S = 1_000_000
+DAY = 24 * 60 * 60 * S
+CUT = CutRecord("s", low_watermark=50, to_batch=3, revision=0, merged=10, recorded_at=1, versions={"one": 4, "other": 7})
+
+
+def apply_of(seconds: float, *, ended_at: int = 8 * DAY, error: str = "") -> Job:
+    return Job(JobKind.APPLY, "one", ended_at - int(seconds * S), ended_at, error=error)
+
+
+def test_the_bound_is_recommended_from_the_applies_of_a_week() -> None:
+    """TBL-19: twice the p95, in whole minutes, and the buffer; failed applies, runtime merges and old ones do not count."""
+    jobs = [apply_of(second) for second in range(1, 101)]
+    others = [apply_of(9999, error="full"), apply_of(9999, ended_at=DAY - 1), replace(apply_of(9999), kind=JobKind.RUNTIME_MERGE)]
+    assert p95_s([*jobs, *others], now=8 * DAY) == 95
+    assert recommended_bound_s([*jobs, *others], now=8 * DAY) == (4 + 7) * 60
+    assert recommended_bound_s(jobs, now=8 * DAY, buffer_minutes=0) == 4 * 60
+    assert recommended_bound_s([], now=8 * DAY) is None
+    assert recommended_bound_s([apply_of(0.1)], now=8 * DAY) == (1 + 7) * 60
+
+
+def test_a_late_change_revises_a_cut() -> None:
+    """TBL-17: a later batch that changed a table at the same low watermark is a revision; one that changed nothing is the same state."""
+    later = replace(CUT, to_batch=4)
+    assert CUT.follows(None) == CUT
+    assert CUT.follows(CUT) is None
+    assert later.follows(CUT) is None
+    assert replace(later, merged=11).follows(CUT) == replace(later, merged=11, revision=1)
+    assert replace(later, merged=11).follows(replace(CUT, revision=5)) == replace(later, merged=11, revision=6)
+    assert replace(later, low_watermark=60).follows(replace(CUT, revision=5)) == replace(later, low_watermark=60)
+    assert replace(later, versions={"one": 4, "new": 1}).follows(CUT) is not None
+
+
+def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
+    """TBL-17, TBL-19, TBL-22"""
+    history = History(str(tmp_path))
+    assert history.jobs("one") == []
+    assert history.newest_cut("s") is None
+    jobs = [
+        replace(apply_of(1, ended_at=at), table=name, watermark_after=after)
+        for at, name, after in ((1, "o'ne", None), (2, "o'ne", 5), (3, "x", 6))
+    ]
+    for job in jobs:
+        history.add_job(job)
+    assert history.jobs("o'ne") == [jobs[1], jobs[0]]
+    assert history.jobs("o'ne", limit=1) == history.jobs("o'ne", since=2) == [jobs[1]]
+
+    cuts = [CUT, replace(CUT, to_batch=4, merged=11, revision=1, recorded_at=2), replace(CUT, stream="other", recorded_at=3)]
+    for cut in cuts:
+        history.add_cut(cut)
+    assert history.cuts("s") == [cuts[1], cuts[0]]
+    assert history.newest_cut("s") == cuts[1]
