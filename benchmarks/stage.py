@@ -69,7 +69,12 @@ class Stage:
         stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets)
         table = workload.definition()
         config = ConnectorConfig(str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table})
-        world = World(topic=lambda: topics.describe(self.kafka, topic.topic), publish=refuse, now=lambda: time.time_ns() // 1000)
+        world = World(
+            topic=lambda: topics.describe(self.kafka, topic.topic),
+            publish=refuse,
+            now=lambda: time.time_ns() // 1000,
+            high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
+        )
         query = StreamIngest(self.spark, config, stream, world, lambda: topics.beginning_offsets(self.kafka, topic), lambda _: None)
         query.start(once=True)
         query.wait()
