@@ -42,7 +42,7 @@ class StreamPartition:
     `roots` are those whose descendant it is; none while nobody has declared it (WMK-8). `began` is the announcement that first named
     it, as (start timestamp, record sequence), or the end of its parents; later announcements may leave it out. It waits for those
     `parents` that are not over (WMK-7). Its end, at `ends_at`, was read in the Kafka partitions `ended_in`, and is to be read in the
-    first `end_spans`.
+    first `end_spans`: the number that its end names, 0 where announcements have left it out and nothing else is known of its end.
     """
 
     claims: Mapping[int, int] = field(default_factory=dict)
@@ -55,10 +55,9 @@ class StreamPartition:
     end_spans: int = 0
     ends_at: int = 0
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its end was read in every Kafka partition that it wrote to."""
-        return self.end_spans > 0 and self.ended_in.issuperset(range(self.end_spans))
+    def has_ended(self, kafka_partitions: int) -> bool:
+        """Whether its end was read in every Kafka partition that it may have written to: the first `end_spans`, or all."""
+        return bool(self.ended_in) and self.ended_in.issuperset(range(self.end_spans or kafka_partitions))
 
     def watermark(self, kafka_partition: int) -> int:
         """W[p, k]: 0 while nothing is known."""
@@ -71,7 +70,7 @@ class StreamPartition:
 
     def low_watermark(self, kafka_partitions: int) -> int:
         """The least that it claims in any Kafka partition; where its end is, once it has ended."""
-        return max(self.start, self.ends_at) if self.has_ended else self.watermark(self.held_by(kafka_partitions))
+        return max(self.start, self.ends_at) if self.has_ended(kafka_partitions) else self.watermark(self.held_by(kafka_partitions))
 
     def join(self, other: StreamPartition) -> StreamPartition:
         """The knowledge of both."""
@@ -155,7 +154,8 @@ class Frontier:
 
     def waits(self, name: str) -> bool:
         """Whether a stream partition waits for a parent; until then the parents hold the low watermark."""
-        return any(parent in self.partitions and not self.partitions[parent].has_ended for parent in self.partitions[name].parents)
+        parents = self.partitions.keys() & self.partitions[name].parents
+        return not all(self.partitions[parent].has_ended(self.kafka_partitions) for parent in parents)
 
     @property
     def live(self) -> Mapping[str, StreamPartition]:
@@ -164,7 +164,7 @@ class Frontier:
         return {
             name: partition
             for name, partition in self.partitions.items()
-            if not self.waits(name) and (not partition.has_ended or name in awaited)
+            if not self.waits(name) and (not partition.has_ended(self.kafka_partitions) or name in awaited)
         }
 
     @property
@@ -342,7 +342,7 @@ def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
             said_of = [by_root[root] for root in speakers & by_root.keys()]
             if speakers and len(said_of) == len(speakers) and all(name not in live and one.began < said[:2] for said, live in said_of):
                 said = max(said for said, _ in said_of)
-                end = StreamPartition(ended_in=frozenset([k]), end_spans=said.kafka_partitions, ends_at=said.start_timestamp)
+                end = StreamPartition(ended_in=frozenset([k]), ends_at=said.start_timestamp)
                 partitions[name] = partitions[name].join(end)
     return replace(frontier, partitions=partitions)
 

@@ -116,6 +116,14 @@ def test_a_parent_has_ended_when_its_end_was_read_everywhere() -> None:
     assert done.low_watermark == 100, "a child is no older than its start in any Kafka partition, new ones too"
 
 
+def test_an_end_that_was_read_everywhere_counts_though_later_announcements_span_more() -> None:
+    """WMK-7: who has ended wrote to no Kafka partition that was added since, whatever is announced there."""
+    end, later = ends("p", 100, "x"), announcement("x", start=200)
+    frontier = after(said(announcement("p")), said(end, read_in=(0,)), said(later, read_in=(0,), kafka_partitions=3))
+    assert sorted(frontier.live) == ["p"]
+    assert sorted(after(said(end, read_in=(1,)), frontier=frontier).live) == ["x"]
+
+
 def test_an_end_that_is_read_before_its_announcement_holds_the_low_watermark() -> None:
     """WMK-7: a parent of whom only a child has spoken is waited for."""
     frontier = after(said(ends("p", 100, "x"), read_in=(0,)), said(announcement("x", "q"), read_in=(0,)), beats("x", 200, 200))
