@@ -18,13 +18,14 @@ from connector.watermark import Heard, KeyRange, Lineage
 
 @dataclass(frozen=True)
 class Sent:
-    """A record on its way or in Kafka: a change at `commit_timestamp`, a heartbeat (0), or lineage."""
+    """A record on its way or in Kafka: a change at `commit_timestamp`, a heartbeat (0), or lineage. `again`: it was delivered before."""
 
     stream_partition: str
     kafka_partitions: int
     commit_timestamp: int = 0
     claim: int = 0
     lineage: ChildPartitions | None = None
+    again: bool = False
 
 
 @dataclass
@@ -74,7 +75,7 @@ class World:
             edges = [b"", *sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 2))}), None]
             for start, end in pairwise(edges):
                 assert start is not None
-                self.producers.append(Producer(next(self._names), control.roots, KeyRange(start, end), 1, len(self.logs)))
+                self.producers.append(self._begin(control.roots, KeyRange(start, end), 1))
             self._announce_first(control)
 
     def step(self) -> None:
@@ -94,6 +95,9 @@ class World:
         for producer in self._live():
             producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1))
             self._flush(producer)
+
+    def _begin(self, roots: frozenset[str], keys: KeyRange, floor: int) -> Producer:
+        return Producer(next(self._names), roots, keys, floor, len(self.logs))
 
     def _live(self) -> list[Producer]:
         return [producer for producer in self.producers if not producer.has_ended]
@@ -156,7 +160,7 @@ class World:
     def _continue(self, parents: list[Producer], ranges: list[KeyRange]) -> None:
         self.clock += 1
         tokens = tuple(parent.name for parent in parents)
-        children = [Producer(next(self._names), parents[0].roots, keys, self.clock, len(self.logs)) for keys in ranges]
+        children = [self._begin(parents[0].roots, keys, self.clock) for keys in ranges]
         said = tuple(ChildPartition(child.name, tokens, child.keys.start, child.keys.end) for child in children)
         for parent in parents:
             lineage = ChildPartitions(parent.name, self.clock, next(self._sequence), said)
@@ -164,11 +168,14 @@ class World:
             parent.has_ended = True
         self.producers += children
         if self.rng.random() < 0.3:
-            # A process of its own goes on with a child, and announces what it knows of.
-            control = _control(children[0].name, len(self.logs))
-            children[0].roots |= control.roots
-            self.controls.append(control)
-            self._announce_first(control)
+            self._hand_over(children[0])
+
+    def _hand_over(self, child: Producer) -> None:
+        """A process of its own goes on with a child, and announces what it knows of."""
+        control = _control(child.name, len(self.logs))
+        child.roots |= control.roots
+        self.controls.append(control)
+        self._announce_first(control)
 
     def _announce_first(self, control: Producer) -> None:
         """Acknowledged before anything else is sent."""
@@ -194,7 +201,7 @@ class Reader:
     positions: dict[int, int] = field(default_factory=dict)
 
     def batch(self, *, everything: bool = False) -> tuple[list[Sent], Heard]:
-        """The changes of a batch, and what it says of watermarks."""
+        """The new changes of a batch, and what it says of watermarks."""
         read: list[tuple[int, Sent]] = []
         for k, log in enumerate(self.world.logs):
             start = self.positions.get(k, 0)
@@ -202,7 +209,8 @@ class Reader:
             end = len(log) if everything else self.world.rng.randint(start, min(len(log), start + most))
             read += [(k, record) for record in log[start:end]]
             self.positions[k] = end
-        return [record for _, record in read if record.commit_timestamp], heard(read, len(self.world.logs))
+        new = [record for _, record in read if record.commit_timestamp and not record.again]
+        return new, heard(read, len(self.world.logs))
 
 
 def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> Heard:

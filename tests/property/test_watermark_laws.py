@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.model import ChildPartitions
+from connector.kafka.announcements import Announcements
+from connector.model import ChildPartitions, Record
 from connector.watermark import UNKNOWN, Frontier, Heard, Lineage, advance, join
+from tests.property import processes
 from tests.property.deliveries import World, batches
+from tests.property.processes import ProcessWorld
 
 RETENTION = 20
 rngs = st.randoms(use_true_random=False)
 from_where = pytest.mark.parametrize("late", [False, True], ids=["from the beginning", "from the middle"])
 
 
-def is_honest(rng: Random, *, roots: int = 1, late: bool = False, misheard: Callable[[Heard], Heard] = lambda heard: heard) -> None:
+def is_honest(
+    world: World, *, named: frozenset[str] = frozenset(), late: bool = False, misheard: Callable[[Heard], Heard] = lambda heard: heard
+) -> None:
     """No change arrives below the low watermark of the batch before, which never goes back and reaches the end."""
-    frontier, world = UNKNOWN, World(rng, roots=roots)
-    # One root that is read from the beginning need not be named.
-    named = frozenset(control.name for control in world.controls) if late or roots > 1 else frozenset[str]()
-    horizon = None
-    for changes, heard in batches(rng, world, late=late):
+    frontier, horizon = UNKNOWN, None
+    for changes, heard in batches(world.rng, world, late=late):
         low = frontier.low_watermark or 0
         frontier = advance(frontier, misheard(heard), now=0, horizon=horizon, roots=named)
         below = [change for change in changes if change.commit_timestamp < low]
@@ -43,7 +46,21 @@ def is_honest(rng: Random, *, roots: int = 1, late: bool = False, misheard: Call
 def test_watermark_is_honest(roots: int, late: bool, seed: int) -> None:
     """WMK-1 to WMK-9, WMK-13: whatever the interleaving of Kafka partitions, with splits, merges and added Kafka partitions."""
     for number in range(25):
-        is_honest(Random(f"{seed}/{number}"), roots=roots, late=late)
+        world = World(Random(f"{seed}/{number}"), roots=roots)
+        # One root that is read from the beginning need not be named.
+        is_honest(world, named=frozenset(control.name for control in world.controls) if late or roots > 1 else frozenset(), late=late)
+
+
+@pytest.mark.parametrize(
+    ("is_told", "dies", "late"),
+    # Not among them: who reads from the middle learns nothing of a root that no process knows of any more (decision 0010).
+    [case for case in product([False, True], repeat=3) if case != (False, True, True)],
+)
+def test_watermark_is_honest_of_what_a_producer_announces(is_told: bool, dies: bool, late: bool, seed: int) -> None:
+    """WMK-6, REC-17: the low watermark becomes known, is honest and reaches the end, also where processes die and begin anew."""
+    for number in range(10):
+        world = ProcessWorld(Random(f"{seed}/{number}"), is_told=is_told, dies=dies)
+        is_honest(world, named=world.named if late else frozenset(), late=late)
 
 
 def claims_everywhere(heard: Heard) -> Heard:
@@ -76,7 +93,30 @@ def test_the_world_notices_a_watermark_that_lies(misheard: Callable[[Heard], Hea
     """The check is tried itself: each way to get it wrong must be found."""
     with pytest.raises(AssertionError):
         for number in range(1000):
-            is_honest(Random(f"{seed}/{number}"), misheard=misheard)
+            is_honest(World(Random(f"{seed}/{number}")), misheard=misheard)
+
+
+class DatedByTheClock(Announcements):
+    """Announces who lives now, as far as it knows."""
+
+    def due(self, record: Record, now: int) -> list[ChildPartitions]:
+        # slots=True makes another class of it, which the short form of super() does not know.
+        return [replace(announcement, start_timestamp=now) for announcement in Announcements.due(self, record, now)]
+
+
+class NamesOne(Announcements):
+    """Names the first one only."""
+
+    def due(self, record: Record, now: int) -> list[ChildPartitions]:
+        return [replace(announcement, children=announcement.children[:1]) for announcement in Announcements.due(self, record, now)]
+
+
+@pytest.mark.parametrize("announces", [DatedByTheClock, NamesOne])
+def test_the_world_notices_an_announcement_that_lies(announces: type[Announcements], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "Announcements", announces)
+    with pytest.raises(AssertionError):
+        for number in range(1000):
+            is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=False, dies=False))
 
 
 @settings(max_examples=25)

@@ -1,0 +1,162 @@
+"""Who lives below which root, as far as one producer knows, and what is to be announced of it when (WMK-6, WMK-7).
+
+Theory. An announcement ends those descendants of its root that it leaves out and that began before its time. So it must be true
+of that time, whatever other processes have announced, and however far behind the clock the source may lag. It bears the source's
+time: one by which all that it names are known to have lived. Until then exactly these have come of the root; what splits off
+later begins later, and no announcement of that time can end it.
+A producer that begins anew knows of nobody. The first stream partition that speaks is announced as a root of its own, as of just
+before what it says: nothing can have come of it by then, so nobody is left out, and others who descend from the same root are
+not spoken for. All roots are announced again, with all that live below them, several times in the topic's retention.
+
+Plain values; the producer asks them. Times are microseconds; `now` is the producer's clock, everything else the source's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
+
+REPETITIONS: Final = 5
+"""How often in the topic's retention: once more than WMK-6 wants, as a repetition waits until something is sent."""
+
+_Keys = tuple[bytes | None, bytes | None]
+
+
+class _Said(NamedTuple):
+    """The newest announcement of a root. `empty_since` is when it left nobody, by the producer's clock; 0 while somebody lives."""
+
+    start_timestamp: int
+    record_sequence: int
+    live: frozenset[str]
+    empty_since: int
+
+
+@dataclass(slots=True)
+class Announcements:
+    """What one process knows of lineage: what it was told by the child partitions that it sent. `retention` is the topic's.
+
+    `due` is asked before each record, and what it returns goes out before the record. `sent` hears of child partitions that a
+    caller sends. Names are forgotten when they have been over for the retention.
+    """
+
+    retention: int
+    _said: dict[str, _Said] = field(default_factory=dict)
+    _lived: dict[str, int] = field(default_factory=dict)
+    _children: dict[str, frozenset[str]] = field(default_factory=dict)
+    _ended: dict[str, int] = field(default_factory=dict)
+    _keys: dict[str, _Keys] = field(default_factory=dict)
+    _repeat_at: int = 0
+
+    def due(self, record: Record, now: int) -> list[ChildPartitions]:
+        """What is to be announced before `record`: those who speak for the first time, and everybody when it is time again."""
+        announcements = self._again(now) if now >= self._repeat_at else []
+        lived = _lived_until(record)
+        if lived > now:
+            lived = 0  # a time that lies ahead is no witness: it may be a mistake
+        for name in sorted(self.ended_by(record)) if isinstance(record, ChildPartitions) else (record.stream_partition,):
+            known = self._lived.get(name)
+            if known is None:
+                announcements.append(self._first(name, lived, now))
+            elif lived > known:
+                self._lived[name] = lived
+        return announcements
+
+    def ended_by(self, record: ChildPartitions) -> set[str]:
+        """The stream partitions that are over once `record` is read: its parents, or those whom an announcement leaves out.
+
+        A merge is reported by each of its parents, and ends the one that reports.
+        """
+        parents = {parent for child in record.children for parent in child.parent_partition_tokens}
+        if parents:
+            return {record.stream_partition} & parents or parents
+        left_out = self._below(record.stream_partition) - {child.token for child in record.children}
+        if not left_out or not self._is_news(record):
+            return set()
+        return left_out.difference(*(self._below(root) for root in self._said if root != record.stream_partition))
+
+    def sent(self, record: ChildPartitions, now: int) -> None:
+        """Learn from child partitions that go out."""
+        is_announcement = not any(child.parent_partition_tokens for child in record.children)
+        if is_announcement and not self._is_news(record):
+            return
+        for name in self.ended_by(record):
+            self._ended.setdefault(name, now)
+        for child in record.children:
+            for parent in child.parent_partition_tokens:
+                self._children[parent] = self._children.get(parent, frozenset()) | {child.token}
+            self._lived[child.token] = max(self._lived.get(child.token, 0), record.start_timestamp)
+            if child.start_key is not None or child.end_key is not None:
+                self._keys[child.token] = child.start_key, child.end_key
+        if is_announcement:
+            live = frozenset(child.token for child in record.children)
+            self._said[record.stream_partition] = _Said(record.start_timestamp, record.record_sequence, live, 0 if live else now)
+
+    def copy(self) -> Announcements:
+        """What is known now, to come back to."""
+        return Announcements(
+            self.retention,
+            self._said.copy(),
+            self._lived.copy(),
+            self._children.copy(),
+            self._ended.copy(),
+            self._keys.copy(),
+            self._repeat_at,
+        )
+
+    def _first(self, name: str, lived: int, now: int) -> ChildPartitions:
+        self._lived[name] = max(1, lived)
+        # Where it is also the name of a root that a caller has announced, it joins those below.
+        announcement = self._announcement(name, self._lived[name], 0, {name, *self._below(name)})
+        self.sent(announcement, now)
+        return announcement
+
+    def _again(self, now: int) -> list[ChildPartitions]:
+        self._repeat_at = now + self.retention // REPETITIONS
+        announcements = []
+        for root, said in self._said.items():
+            live = self._below(root)
+            lived = min((self._lived[name] for name in live), default=0)
+            start = max(said.start_timestamp, min(lived, now))
+            sequence = said.record_sequence if start == said.start_timestamp else 0
+            self._said[root] = _Said(start, sequence, frozenset(live), 0 if live else said.empty_since or now)
+            announcements.append(self._announcement(root, start, sequence, live))
+        self._forget(now - self.retention)
+        return announcements
+
+    def _announcement(self, root: str, start: int, sequence: int, live: set[str]) -> ChildPartitions:
+        return ChildPartitions(root, start, sequence, tuple(ChildPartition(name, (), *self._keys.get(name, ())) for name in sorted(live)))
+
+    def _forget(self, before: int) -> None:
+        for name in [name for name, at in self._ended.items() if at < before]:
+            for known in (self._ended, self._lived, self._children, self._keys):
+                known.pop(name, None)
+        for root in [root for root, said in self._said.items() if 0 < said.empty_since < before]:
+            del self._said[root]
+
+    def _below(self, root: str) -> set[str]:
+        """Those who live below a root: named by its newest announcement, or come of these."""
+        found: set[str] = set()
+        ways = list(self._said[root].live) if root in self._said else []
+        while ways:
+            name = ways.pop()
+            if name not in found:
+                found.add(name)
+                ways.extend(self._children.get(name, ()))
+        return (found & self._lived.keys()) - self._ended.keys()
+
+    def _is_news(self, announcement: ChildPartitions) -> bool:
+        said = self._said.get(announcement.stream_partition)
+        return said is None or (announcement.start_timestamp, announcement.record_sequence) > said[:2]
+
+
+def _lived_until(record: Record) -> int:
+    """When the stream partition of a record was surely not over, nor followed by others: it may be with its last record."""
+    match record:
+        case DataChange():
+            return record.commit_timestamp - 1
+        case Heartbeat():
+            return record.timestamp - 1
+        case ChildPartitions():
+            return record.start_timestamp - 1

@@ -1,0 +1,179 @@
+"""The world of `deliveries.py` in the hands of a process that announces as `ChangeProducer` does, dies, and begins anew.
+
+One process at a time writes all stream partitions. When it dies, what is on its way is lost. The next one knows nothing of lineage,
+and says again what the source has said from some moment on, not later than the first record that was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from random import Random
+
+from connector.kafka.announcements import Announcements
+from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
+from connector.watermark import KeyRange
+from tests.property.deliveries import Producer, Sent, World
+
+RETENTION = 20
+AHEAD = 1_000_000
+"""How far the source lags behind the process's clock."""
+
+RESUMES_WITHIN = 10
+ROOT = "root0"
+
+
+@dataclass(eq=False)
+class Told:
+    """What the source has said, in its order: to one Kafka partition, or to all; when, and who lived before that."""
+
+    record: Sent
+    kafka_partition: int | None
+    clock: int
+    live: tuple[Producer, ...]
+    is_delivered: bool = False
+
+
+class Speaker(Producer):
+    """A stream partition whose records go through the process."""
+
+    def __init__(self, world: ProcessWorld, name: str, roots: frozenset[str], keys: KeyRange, floor: int) -> None:
+        super().__init__(name, roots, keys, floor, len(world.logs))
+        self._world = world
+
+    def send(self, record: Sent, kafka_partition: int) -> None:
+        self._world.tell(record, kafka_partition)
+
+    def send_everywhere(self, record: Sent) -> None:
+        self._world.tell(record, None)
+
+    def oldest_change_in_flight(self) -> int:
+        flying = [sent for queue in self._world.queues.values() for sent, _ in queue if sent.stream_partition == self.name]
+        return min((sent.commit_timestamp for sent in flying if sent.commit_timestamp), default=2**63)
+
+
+class ProcessWorld(World):
+    """`is_told`: when a process begins, its caller announces one root, and all that live with their keys; else nobody tells it."""
+
+    def __init__(self, rng: Random, *, is_told: bool, dies: bool) -> None:
+        self.is_told, self.dies = is_told, dies
+        self.told: list[Told] = []
+        self.queues: dict[int, deque[tuple[Sent, Told | None]]] = {}
+        self.announcements = Announcements(RETENTION)
+        super().__init__(rng)
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The roots, as a configuration would name them."""
+        return frozenset([ROOT]) if self.is_told else frozenset(self._first_names)
+
+    def finish(self) -> None:
+        self.clock += 1
+        for producer in self._live():
+            producer.kafka_partitions = len(self.logs)
+            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1))
+        self._announce(self.announcements.due(as_record(self.told[-1].record), self._now + RETENTION))
+        self._deliver_all()
+
+    def tell(self, record: Sent, kafka_partition: int | None) -> None:
+        told = Told(self._as_told(record), kafka_partition, self.clock, tuple(self._live()))
+        self.told.append(told)
+        self._send(told)
+
+    def _as_told(self, record: Sent) -> Sent:
+        if record.lineage is None or self.is_told:
+            return record
+        # Keys cannot cover the key space where a root was announced without any.
+        children = tuple(ChildPartition(child.token, child.parent_partition_tokens) for child in record.lineage.children)
+        return replace(record, lineage=replace(record.lineage, children=children))
+
+    @property
+    def _now(self) -> int:
+        return self.clock + AHEAD
+
+    def _send(self, told: Told) -> None:
+        record = as_record(told.record)
+        self._announce(self.announcements.due(record, self._now))
+        if isinstance(record, ChildPartitions):
+            self.announcements.sent(record, self._now)
+        places = range(told.record.kafka_partitions) if told.kafka_partition is None else [told.kafka_partition]
+        for k in places:
+            self.queues.setdefault(k, deque()).append((replace(told.record, again=told.is_delivered), told))
+
+    def _announce(self, announcements: list[ChildPartitions]) -> None:
+        for announcement in announcements:
+            for k in range(len(self.logs)):
+                sent = Sent(announcement.stream_partition, len(self.logs), lineage=announcement)
+                self.queues.setdefault(k, deque()).append((sent, None))
+
+    def _begin(self, roots: frozenset[str], keys: KeyRange, floor: int) -> Producer:
+        return Speaker(self, next(self._names), roots, keys, floor)
+
+    def _announce_first(self, control: Producer) -> None:
+        """All speak before anybody reads: who is announced later cannot be waited for."""
+        self._first_names = [producer.name for producer in self.producers]
+        self.clock += 1
+        if self.is_told:
+            self._tell_who_lives(self.clock - 1, tuple(self.producers), 0)
+        for producer in self.producers:
+            producer.floor = self.clock
+            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=producer.floor))
+        self._deliver_all()
+
+    def _tell_who_lives(self, clock: int, live: tuple[Producer, ...], sequence: int) -> None:
+        children = tuple(ChildPartition(one.name, (), one.keys.start, one.keys.end) for one in live)
+        announcement = ChildPartitions(ROOT, clock, sequence, children)
+        self.announcements.sent(announcement, self._now)
+        self._announce([announcement])
+
+    def _announce_again(self) -> None:
+        """A death instead: announcements are repeated without being asked for."""
+        if not self.dies:
+            return
+        lost = {told for queue in self.queues.values() for _, told in queue if told is not None}
+        first_lost = min((number for number, told in enumerate(self.told) if told in lost), default=len(self.told))
+        # What readers have forgotten is not said again: their horizon is further back.
+        first = next((number for number in range(first_lost) if self.told[number].clock > self.clock - RESUMES_WITHIN), first_lost)
+        since = self.rng.randint(max(first, first_lost - 15), first_lost)
+        self.queues.clear()
+        self.announcements = Announcements(RETENTION)
+        again = self.told[since:]
+        if self.is_told:
+            self._tell_who_lives(again[0].clock - 1 if again else self.clock, again[0].live if again else tuple(self._live()), since)
+        for told in again:
+            if told.kafka_partition is None:
+                told.record = replace(told.record, kafka_partitions=max(told.record.kafka_partitions, self.producers[0].kafka_partitions))
+            self._send(told)
+
+    def _hand_over(self, child: Producer) -> None:
+        pass
+
+    def _deliver(self) -> None:
+        waiting = [k for k, queue in self.queues.items() if queue]
+        if waiting:
+            self._deliver_one(self.rng.choice(waiting))
+
+    def _deliver_all(self) -> None:
+        for k, queue in self.queues.items():
+            while queue:
+                self._deliver_one(k)
+
+    def _deliver_one(self, k: int) -> None:
+        sent, told = self.queues[k].popleft()
+        self.logs[k].append(sent)
+        if told is not None:
+            told.is_delivered = True
+
+
+def as_record(sent: Sent) -> Record:
+    if sent.lineage is not None:
+        return sent.lineage
+    if not sent.commit_timestamp:
+        return Heartbeat(sent.stream_partition, sent.claim - 1)
+    return DataChange(
+        stream_partition=sent.stream_partition,
+        table="t",
+        row_key=b"k",
+        commit_timestamp=sent.commit_timestamp,
+        entries=(DeleteFamily("f"),),
+    )
