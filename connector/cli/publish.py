@@ -25,7 +25,8 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
     """Publish the records in FILE, or on standard input: one JSON object a line, as `connector tail` prints them.
 
     Stops at the first line that is no record, names it, and says how many before it were delivered: all of them, or it says
-    which are not known to be. `kafka_partitions` of a line is ignored: it is that of the topic now.
+    which are not known to be. `kafka_partitions` of a line is ignored: it is that of the topic now. Nothing is announced but what
+    the lines announce.
     """
     from connector.kafka.producer import ChangeProducer
 
@@ -34,7 +35,7 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
     if file.isatty():
         say("reading from the terminal, one JSON object a line; end with Ctrl-D")
     began = time.monotonic()
-    producer = ChangeProducer(config.kafka, of.topic, registry=config.registry, max_record_bytes=of.limits.max_record_bytes)
+    producer = ChangeProducer(config.kafka, of.topic, registry=config.registry, max_record_bytes=of.limits.max_record_bytes, announce=False)
     for warning in producer.warnings:
         say(f"warning: {warning}")
     with producer:

@@ -52,10 +52,12 @@ class Announcements:
     def due(self, record: Record, now: int) -> list[ChildPartitions]:
         """What is to be announced before `record`: those who speak for the first time, and everybody when it is time again."""
         announcements = self._again(now) if now >= self._repeat_at else []
-        lived = _lived_until(record)
+        speakers = sorted(self.ended_by(record)) if isinstance(record, ChildPartitions) else (record.stream_partition,)
+        # It may be over with this record. A time that lies ahead is no witness: it may be a mistake.
+        lived = _time(record) - 1
         if lived > now:
-            lived = 0  # a time that lies ahead is no witness: it may be a mistake
-        for name in sorted(self.ended_by(record)) if isinstance(record, ChildPartitions) else (record.stream_partition,):
+            lived = 0
+        for name in speakers:
             known = self._lived.get(name)
             if known is None:
                 announcements.append(self._first(name, lived, now))
@@ -92,6 +94,10 @@ class Announcements:
         if is_announcement:
             live = frozenset(child.token for child in record.children)
             self._said[record.stream_partition] = _Said(record.start_timestamp, record.record_sequence, live, 0 if live else now)
+
+    def again_soon(self) -> None:
+        """Have everybody announced again before the next record."""
+        self._repeat_at = 0
 
     def copy(self) -> Announcements:
         """What is known now, to come back to."""
@@ -151,12 +157,7 @@ class Announcements:
         return said is None or (announcement.start_timestamp, announcement.record_sequence) > said[:2]
 
 
-def _lived_until(record: Record) -> int:
-    """When the stream partition of a record was surely not over, nor followed by others: it may be with its last record."""
-    match record:
-        case DataChange():
-            return record.commit_timestamp - 1
-        case Heartbeat():
-            return record.timestamp - 1
-        case ChildPartitions():
-            return record.start_timestamp - 1
+def _time(record: Record) -> int:
+    if isinstance(record, DataChange):
+        return record.commit_timestamp
+    return record.timestamp if isinstance(record, Heartbeat) else record.start_timestamp

@@ -57,6 +57,7 @@ _PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "an idempotent producer may have five requests under way (REC-17)",
     ),
     "delivery.report.only.error": (("false",), "flush must know what was delivered (REC-17)"),
+    "transactional.id": ((), "it is named where a ChangeProducer is made, and no other client has one"),
     "isolation.level": (("read_committed",), "readers see committed transactions only (REC-21)"),
     "enable.auto.commit": (("false",), "a position is committed after its records were handled, never by a clock (REC-21)"),
     "enable.auto.offset.store": (("false",), "a position is committed after its records were handled, never by a clock (REC-21)"),
@@ -82,6 +83,13 @@ _CONSUMER_ONLY: Final = frozenset(
     | {"fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.error.backoff.ms", "fetch.queue.backoff.ms", "queued.min.messages"}
     | {"auto.commit.interval.ms", "coordinator.query.interval.ms", "offset.store.method"}
     | set(_CONSUMER)
+)
+
+_FORBIDDEN: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 
 # librdkafka talks to a logger instead of to standard error, which belongs to the commands. Silent unless somebody listens.
@@ -154,7 +162,7 @@ def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: 
     try:
         return future.result(timeout_s)
     except KafkaException as error:
-        raise _explain(error.args[0], kafka, what) from error
+        raise explain(error.args[0], kafka, what) from error
     except TimeoutError as error:
         raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
 
@@ -168,11 +176,12 @@ def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[
     return key, value, tuple(headers), milliseconds * 1000 if kind else 0
 
 
-def _explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
+def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
+    """The error for `what` was asked of Kafka, and was refused or not answered."""
     codes = KafkaError
     if error.code() in (codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._AUTHENTICATION, codes._SSL, codes._RESOLVE):
         return unreachable(kafka, f"{what}: {error.str()}")
-    if error.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED, codes.GROUP_AUTHORIZATION_FAILED):
+    if error.code() in _FORBIDDEN:
         return BrokerError(f"Kafka refuses: {what}", error.str(), "Give this user the rights that docs list for this component")
     return TopicError(f"Kafka refuses: {what}", error.str(), "Mend what it complains of and try again")
 
@@ -181,7 +190,9 @@ def _settings(kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[st
     for name, value in kafka.settings.items():
         allowed, reason = _PROMISED.get(name, ((value,), ""))
         if value not in allowed:
-            raise ConfigError(f"kafka.{name} is {value!r}, but must be {' or '.join(allowed)}", reason, "Leave the setting out")
+            raise ConfigError(
+                f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}", reason, "Leave the setting out"
+            )
     # The Python client wants this one as a bool; its default is what was promised.
     left_out = unknown | {"delivery.report.only.error"}
     given = {name: value for name, value in kafka.settings.items() if name not in left_out}

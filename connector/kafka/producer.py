@@ -1,8 +1,9 @@
-"""Sending changes, heartbeats and child partitions to a change topic (REC-3, REC-14, REC-17, REC-18).
+"""Sending changes, heartbeats and child partitions to a change topic (REC-3, REC-14, REC-17, REC-18, REC-19).
 
-    producer.send(change)       checked, encoded, queued; the answer comes later
-    producer.send(heartbeat)    waits until what it promises is true, then goes to every Kafka partition
-    producer.flush()            returns when all is delivered, or says what is not
+    producer.send(change)          checked, encoded, queued; the answer comes later
+    producer.send(heartbeat)       waits until what it promises is true, then goes to every Kafka partition
+    producer.flush()               returns when all is delivered, or says what is not
+    with producer.transaction():   what is sent in the block is delivered as one, or not at all
 
 Delivery is asynchronous and memory bounded. What was not delivered is never forgotten: `flush`, `close` and the next
 heartbeat fail until an equal record was sent again and delivered. Sending one twice does no harm: readers order by content.
@@ -12,21 +13,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, murmur2
+from confluent_kafka import KafkaException, murmur2
 
 from connector.codec import READER_SCHEMA, encode, frame
-from connector.errors import BrokerError, DeliveryError, InvalidChangeError
-from connector.kafka import client, topics
+from connector.errors import BrokerError, ConnectorError, DeliveryError, InvalidChangeError, WriterConflictError
+from connector.kafka import client, resume, topics, transactions
+from connector.kafka.announcements import Announcements
+from connector.kafka.outbox import HeaderList, Outbox
 from connector.kafka.promises import Delivery
 from connector.kafka.registry import RegistryClient
 from connector.kafka.topics import TopicFacts
-from connector.model import CONTROL_KEY, DataChange, Heartbeat, Record, Rule
+from connector.model import CONTROL_KEY, ChildPartitions, DataChange, Heartbeat, Record, Rule
+from connector.validation import Limits
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,30 +39,46 @@ if TYPE_CHECKING:
     from connector.config import KafkaConfig, RegistryConfig
 
 Headers = Iterable[tuple[str, bytes | None]]
-_HeaderList = list[tuple[str, str | bytes | None]]
 
 RECORD_OVERHEAD_BYTES: Final = 128
 """A batch of one record: 61 bytes of batch header and at most 40 of lengths, offsets and sequence numbers; rounded up."""
 
 HEADER_OVERHEAD_BYTES: Final = 10
 MAX_FAILED: Final = 100_000
-POLL_EVERY: Final = 100
 REFRESH_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A record under way: in one message, or a control record in one for each Kafka partition."""
+    """A record under way: in one message, or a control record in one for each Kafka partition. `is_ours`: nobody handed it to `send`."""
 
     record: Record
+    delivery: Delivery
     copies: int
+    is_ours: bool = False
     error: str = ""
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """An open one, and the client that it is open with. What is in `settled` has been acknowledged or has failed, and counts at the end.
+
+    `announcements` and `promised` are what held before it. With `trouble` it cannot be committed; `is_unknown` is whether it may have been.
+    """
+
+    client: Producer
+    announcements: Announcements
+    settled: list[_Sent] = field(default_factory=list)
+    promised: list[tuple[Delivery, int]] = field(default_factory=list)
+    trouble: str = ""
+    is_unknown: bool = False
 
 
 class ChangeProducer:
     """One topic's producer. A stream partition has one producer at a time; an instance belongs to one thread at a time.
 
-    A context manager: leaving it flushes and closes. `kafka_partitions` is the number over which keys are spread now.
+    A context manager: leaving it flushes and closes. `kafka_partitions` is the number over which keys are spread now. `delivered`
+    counts the records handed to `send` that were acknowledged, `announced` the announcements sent beside them.
     """
 
     def __init__(
@@ -71,13 +90,17 @@ class ChangeProducer:
         max_record_bytes: int = 10_000_000,
         queue_timeout_s: float = 60.0,
         settings: Mapping[str, str] | None = None,
+        announce: bool = True,
+        transactional_id: str | None = None,
     ) -> None:
         """Look at the topic, and at the registry if there is one. `topic` is a name, or facts that were checked before.
 
         `max_record_bytes` bounds key and value together; what the topic takes bounds it further. `queue_timeout_s` is how
         long `send` waits for room in the queue, and a heartbeat for acknowledgements. `settings` are client settings for
-        this producer alone, as those of `kafka`. Raises `TopicError` (none, or compacted), `BrokerError`, `RegistryError`,
-        `ConfigError`. `warnings` has what is not well with the topic.
+        this producer alone, as those of `kafka`. `announce=False` leaves announcements to the caller: for records that are
+        carried over as they are. With a `transactional_id` everything is sent in transactions; a producer that has the same
+        one is shut out from here on, and what it left open is aborted. Raises `TopicError` (none, or compacted),
+        `BrokerError`, `RegistryError`, `ConfigError`. `warnings` has what is not well with the topic.
         """
         self._kafka = kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         self._facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
@@ -85,6 +108,8 @@ class ChangeProducer:
         self.topic = self._facts.topic
         self.kafka_partitions = self._facts.kafka_partitions
         self.delivered = 0
+        self.announced = 0
+        self._registry = registry
         self._schema_id: int | None = None
         if registry is not None:
             with RegistryClient(registry) as schemas:
@@ -92,53 +117,112 @@ class ChangeProducer:
         self._max_record_bytes = max_record_bytes
         self._queue_timeout_s = queue_timeout_s
         self._deliveries: dict[str, Delivery] = {}
-        self._outstanding: dict[int, tuple[_Sent, Delivery]] = {}
-        self._reports: list[tuple[int, KafkaError | None]] = []
-        self._next_number = 0
         self._failed = 0
         self._refreshed_at = time.monotonic()
         self._closed = False
-        self._errors = client.LastError()
-        self._client = self._connect()
+        self._announces = announce
+        self._announcements = Announcements(_retention_us(self._facts))
+        self._transactional_id = transactional_id
+        self._transaction: _Transaction | None = None
+        self._started: Producer | None = None
+        self._outbox: Outbox[_Sent] = Outbox(
+            self._kafka, self._facts, self._answer, queue_timeout_s=queue_timeout_s, transactional_id=transactional_id
+        )
+        if transactional_id is not None:
+            self._start(transactional_id)
 
     def send(self, record: Record, headers: Headers = ()) -> None:
         """Queue one record. A change goes to the Kafka partition of its key, a control record to every one.
 
         Returns before it is delivered. Blocks while the queue is full. A heartbeat blocks until every change that it covers
-        has been acknowledged, child partitions until every change of the stream partition has. An estimated low watermark
-        is lowered to what is acknowledged. Raises:
+        has been acknowledged, child partitions until every change has of their stream partition and of those that they end;
+        in a transaction they are delivered together with what they cover, and do not wait. An estimated low watermark is
+        lowered to what is acknowledged. With a `transactional_id`, but outside a transaction, a record is a transaction of
+        its own.
+
+        A stream partition that speaks for the first time is announced, as a root of its own, unless child partitions that
+        were sent before have named it. All roots are announced again, with all that live below them, five times in the
+        topic's retention, as long as something is sent (WMK-6). Raises:
 
         - `InvalidChangeError`, and nothing is sent: larger than `max_record_bytes` or the topic takes; a change at or
           before a heartbeat.
         - `DeliveryError`: a heartbeat that is not true yet, or not at all since a change failed, and nothing is sent; or no
           room in the queue in time, and the record is among `undelivered` until it is sent again.
+        - what `transaction` raises, if there is a `transactional_id`.
         """
         assert not self._closed, "a closed producer sends nothing"
-        if self._failed > MAX_FAILED:
+        if self._transactional_id is not None and self._transaction is None:
+            with self.transaction():
+                self.send(record, headers)
+            return
+        if self._failed > MAX_FAILED and record not in self._delivery(record.stream_partition).failed:
             raise self._not_delivered()
-        delivery = self._deliveries.setdefault(record.stream_partition, Delivery())
         if isinstance(record, DataChange):
-            self._send_change(record, delivery, list(headers))
+            self._send_change(record, list(headers))
         else:
-            self._send_control(record, delivery, list(headers))
+            self._send_control(record, list(headers))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is sent in the block is committed at its end, as one, and delivered by then (REC-17). It needs a `transactional_id`.
+
+        If the block raises, it is aborted: nothing of it is delivered, and its changes are among `undelivered` until they are
+        sent again. Raises:
+
+        - `DeliveryError`, and nothing of it is delivered, or nobody knows: Kafka did not take all, or gave no answer; or
+          changes of the same stream partition that were aborted before are not in it. Send them all again in another one.
+        - `WriterConflictError`: another producer has started with the same `transactional_id`. This one sends nothing more.
+        - `BrokerError` when none can begin, since no broker answers.
+        """
+        assert self._transactional_id is not None, "transactions need a transactional_id"
+        assert self._transaction is None, "a producer has one transaction at a time"
+        transaction = self._begin(self._transactional_id)
+        try:
+            yield
+            self._commit(transaction)
+        except BaseException as error:
+            self._abort(transaction, error)
+            raise
+        for sent in transaction.settled:
+            self._conclude(sent, "")
+
+    def resume_token(self, stream_partition: str) -> bytes:
+        """The resume token of the newest heartbeat of a stream partition, read from the topic (REC-19): where its source continues.
+
+        Never that of a data change, which says nothing of those before it. But with a `transactional_id` it may be that of the
+        last committed change: there, everything of the stream partition in the topic must have been sent in transactions.
+        Records without a token do not count. Raises `TopicError` when there is none, `BrokerError`.
+        """
+        limits = Limits(max_record_bytes=self._max_record_bytes)
+        in_transactions = self._transactional_id is not None
+        return resume.newest_token(
+            self._kafka, self.topic, stream_partition, registry=self._registry, limits=limits, in_transactions=in_transactions
+        )
 
     def flush(self, timeout_s: float = 130.0) -> None:
         """Return once everything sent so far has been acknowledged.
 
         Raises `DeliveryError` after `timeout_s`, or when something failed, now or earlier; `undelivered` has the records.
         """
+        assert self._transaction is None, "what is sent in a transaction is delivered when it is committed"
         deadline = time.monotonic() + timeout_s
-        while self._outstanding and (left_s := deadline - time.monotonic()) > 0:
-            self._serve(min(left_s, 0.5), push=True)
-        if self._outstanding or self._failed:
+        while self._outbox.items and (left_s := deadline - time.monotonic()) > 0:
+            self._outbox.serve(min(left_s, 0.5), push=True)
+        if self._outbox.items or self._failed:
             raise self._not_delivered()
 
     def undelivered(self) -> dict[Record, str]:
-        """The records that are not acknowledged, with the reason: those that failed, then those still under way."""
+        """The records that are not acknowledged, with the reason, changes first. To be sent again in this order;
+        with a `transactional_id`, in one transaction.
+
+        The producer's own announcements are among them, and are sent again as any other record.
+        """
         found = {record: why for delivery in self._deliveries.values() for record, why in delivery.failed.items()}
-        for sent, _ in self._outstanding.values():
+        for sent in self._outbox.items:
             found.setdefault(sent.record, "not acknowledged yet")
-        return found
+        for sent in self._transaction.settled if self._transaction is not None else ():
+            found.setdefault(sent.record, "not committed yet")
+        return {record: found[record] for record in sorted(found, key=_comes_after)}
 
     def refresh_now(self) -> None:
         """Have the next control record look whether the topic has grown, instead of once a minute."""
@@ -152,7 +236,7 @@ class ChangeProducer:
         try:
             self.flush(timeout_s)
         finally:
-            self._let_go(1, "the producer was closed before it was acknowledged")
+            self._outbox.let_go(1, "the producer was closed before it was acknowledged")
 
     def __enter__(self) -> Self:
         return self
@@ -163,13 +247,21 @@ class ChangeProducer:
             return
         try:
             self.close(timeout_s=5)
-        except DeliveryError as undelivered:
-            error.add_note(f"beside this: {undelivered}")
+        except ConnectorError as further:
+            error.add_note(f"beside this: {further}")
 
     # Sending.
 
-    def _send_change(self, change: DataChange, delivery: Delivery, headers: _HeaderList) -> None:
-        if change.commit_timestamp <= delivery.promised:
+    def _delivery(self, stream_partition: str) -> Delivery:
+        found = self._deliveries.get(stream_partition)
+        if found is None:
+            found = self._deliveries[stream_partition] = Delivery()
+        return found
+
+    def _send_change(self, change: DataChange, headers: HeaderList) -> None:
+        delivery = self._delivery(change.stream_partition)
+        # One that was perhaps delivered, with the heartbeat after it, may be sent again.
+        if change.commit_timestamp <= delivery.promised and change not in delivery.failed:
             raise InvalidChangeError(
                 Rule.COMMIT_TIMESTAMP,
                 "commit_timestamp",
@@ -185,52 +277,81 @@ class ChangeProducer:
         value = frame(encode(wire, self.kafka_partitions), self._schema_id)
         self._check_size(key, value, headers)
         kafka_partition = murmur2(key, self.kafka_partitions)
+        self._announce(change)
+        self._failed -= len(delivery.failed)
         delivery.sent(change)
-        self._produce(_Sent(change, 1), delivery, key, value, kafka_partition, headers)
+        self._failed += len(delivery.failed)
+        self._outbox.put(_Sent(change, delivery, 1), key, value, kafka_partition, headers)
 
-    def _send_control(self, record: Record, delivery: Delivery, headers: _HeaderList) -> None:
-        self._wait_until_true(record, delivery)
+    def _send_control(self, record: Heartbeat | ChildPartitions, headers: HeaderList) -> None:
+        delivery = self._delivery(record.stream_partition)
+        if isinstance(record, Heartbeat):
+            self._wait_until_true(delivery, record, record.timestamp)
+        else:
+            for name in sorted({record.stream_partition, *self._announcements.ended_by(record)}):
+                self._wait_until_true(self._delivery(name), record, None)
         self._refresh()
         value = frame(encode(record, self.kafka_partitions), self._schema_id)
         self._check_size(CONTROL_KEY, value, headers)
-        if isinstance(record, Heartbeat):
-            # From here on a reader may have seen it.
-            delivery.promised = max(delivery.promised, record.timestamp)
-        sent = _Sent(record, self.kafka_partitions)
-        for kafka_partition in range(self.kafka_partitions):
+        self._announce(record)
+        # From here on a reader may have seen it.
+        if isinstance(record, ChildPartitions):
+            self._announcements.sent(record, _now())
+        elif record.timestamp > delivery.promised:
+            if self._transaction is not None:
+                self._transaction.promised.append((delivery, delivery.promised))
+            delivery.promised = record.timestamp
+        self._send_everywhere(_Sent(record, delivery, self.kafka_partitions), value, headers)
+
+    def _announce(self, record: Record) -> None:
+        """Announce what is due before a record. It claims nothing, so there is nothing to wait for."""
+        for announcement in self._announcements.due(record, _now()) if self._announces else ():
+            self._refresh()
+            value = frame(encode(announcement, self.kafka_partitions), self._schema_id)
+            self._check_size(CONTROL_KEY, value, [])
+            self.announced += 1
+            with suppress(DeliveryError):  # it is among `undelivered`, and the record itself may be taken
+                delivery = self._delivery(announcement.stream_partition)
+                self._send_everywhere(_Sent(announcement, delivery, self.kafka_partitions, is_ours=True), value, [])
+
+    def _send_everywhere(self, sent: _Sent, value: bytes, headers: HeaderList) -> None:
+        kafka_partitions = sent.copies
+        for kafka_partition in range(kafka_partitions):
             try:
-                self._produce(sent, delivery, CONTROL_KEY, value, kafka_partition, headers)
+                self._outbox.put(sent, CONTROL_KEY, value, kafka_partition, headers)
             except DeliveryError as error:
-                self._finish(sent, delivery, self.kafka_partitions - kafka_partition - 1, error.cause)
+                self._finish(sent, kafka_partitions - kafka_partition - 1, error.cause)
                 raise
 
-    def _wait_until_true(self, record: Record, delivery: Delivery) -> None:
-        """Wait for the acknowledgements that a control record speaks of (REC-18)."""
-        upto = record.timestamp if isinstance(record, Heartbeat) else None
+    def _wait_until_true(self, delivery: Delivery, record: Heartbeat | ChildPartitions, upto: int | None) -> None:
+        """Wait for the acknowledgements of the changes that a control record speaks of, those `upto` a time or all (REC-18)."""
         what = f"A heartbeat at {upto}" if upto else "Child partitions"
         deadline = time.monotonic() + self._queue_timeout_s
         while True:
             failed, oldest = delivery.oldest_failed(), delivery.oldest_open()
             # While something is under way it may be what failed, sent again.
-            if failed is not None and (upto is None or failed <= upto) and not delivery.under_way:
+            waits = self._transaction is None and delivery.under_way
+            if failed is not None and (upto is None or failed <= upto) and not waits:
                 raise DeliveryError(
                     f"{what} would claim more than was delivered for stream partition {record.stream_partition}",
                     f"a change with commit timestamp {failed} was not delivered: {next(iter(delivery.failed.values()))}",
                     "Send the changes of undelivered() again, then this",
                     undelivered=len(delivery.failed),
                 )
-            if oldest is None or (upto is not None and oldest > upto):
+            # In a transaction it is delivered with what it covers, or not at all.
+            if self._transaction is not None or oldest is None or (upto is not None and oldest > upto):
                 return
             if time.monotonic() > deadline:
+                waited = f"after {self._queue_timeout_s:g} s. {self._outbox.complaint}".strip()
                 raise DeliveryError(
                     f"{what} is not true yet for stream partition {record.stream_partition}",
-                    f"{delivery.under_way} changes are not acknowledged after {self._queue_timeout_s:g} s. {self._errors.text}".strip(),
+                    f"{delivery.under_way} changes are not acknowledged {waited}",
                     "Look after the brokers and send it again",
                     undelivered=delivery.under_way,
                 )
-            self._serve(0.05, push=True)
+            self._outbox.serve(0.05, push=True)
 
-    def _check_size(self, key: bytes, value: bytes, headers: _HeaderList) -> None:
+    def _check_size(self, key: bytes, value: bytes, headers: HeaderList) -> None:
         size = len(key) + len(value)
         if size > self._max_record_bytes:
             raise InvalidChangeError(
@@ -243,101 +364,32 @@ class ChangeProducer:
             limit = f"at most {self._facts.max_message_bytes} bytes with key, headers and framing (max.message.bytes of {self.topic})"
             raise InvalidChangeError("TOO_LARGE", "record", limit, size)
 
-    def _produce(self, sent: _Sent, delivery: Delivery, key: bytes, value: bytes, kafka_partition: int, headers: _HeaderList) -> None:
-        number = self._next_number
-        self._next_number += 1
-        # Known before the client is: a report may come while this call still runs.
-        self._outstanding[number] = (sent, delivery)
-        deadline = 0.0
-        while True:
-            try:
-                self._client.produce(self.topic, value, key, kafka_partition, partial(self._on_delivery, number), headers=headers)
-                break
-            except BufferError:
-                now = time.monotonic()
-                deadline = deadline or now + self._queue_timeout_s
-                if now > deadline:
-                    cause = f"the queue stayed full for {self._queue_timeout_s:g} s. {self._errors.text}".strip()
-                    raise self._refused(number, cause, "Look after the brokers and send it again") from None
-                self._serve(0.05)
-            except KafkaException as error:
-                if error.args[0].fatal():
-                    self._rebuild(error.args[0].str())
-                raise self._refused(number, error.args[0].str(), "Send it again; when it stays so, look at the cause") from error
-        if number % POLL_EVERY == 0:
-            self._serve(0)
+    # Answers.
 
-    def _refused(self, number: int, cause: str, remedy: str) -> DeliveryError:
-        """This message did not enter the queue: the caller is told, and what was promised about the record is settled."""
-        self._settle(number, cause)
-        return DeliveryError(f"A record for {self.topic} was not taken", cause, remedy, undelivered=1)
+    def _answer(self, sent: _Sent, error: str) -> None:
+        self._finish(sent, 1, error)
 
-    # Reports.
-
-    def _on_delivery(self, number: int, error: KafkaError | None, _message: Message) -> None:
-        """Called by the client inside poll and flush, once for each message. Must neither raise nor poll.
-
-        It only takes a note: after a fatal error Python calls of any kind may die in here, and what they had begun is half done.
-        """
-        self._reports.append((number, error))
-
-    def _read_reports(self) -> None:
-        reports, self._reports = self._reports, []
-        for number, error in reports:
-            self._settle(number, "" if error is None else error.str())
-
-    def _settle(self, number: int, error: str) -> None:
-        entry = self._outstanding.pop(number, None)
-        if entry is not None:  # else it is of a client that was given up, and counted as unknown already
-            self._finish(*entry, 1, error)
-
-    def _finish(self, sent: _Sent, delivery: Delivery, copies: int, error: str) -> None:
+    def _finish(self, sent: _Sent, copies: int, error: str) -> None:
         if not copies:
             return
         sent.copies -= copies
         sent.error = sent.error or error
         if sent.copies:
             return
-        before = len(delivery.failed)
-        if sent.error:
-            delivery.lost(sent.record, sent.error)
+        if self._transaction is not None:
+            self._transaction.trouble = self._transaction.trouble or sent.error
+            self._transaction.settled.append(sent)
         else:
-            self.delivered += 1
-            delivery.acknowledged(sent.record)
-        self._failed += len(delivery.failed) - before
+            self._conclude(sent, sent.error)
 
-    def _serve(self, timeout_s: float, *, push: bool = False) -> None:
-        """Let the client hand over its reports; `push` sends at once what waits for a batch to fill."""
-        fatal = ""
-        try:
-            self._client.flush(timeout_s) if push else self._client.poll(timeout_s)
-        except (KafkaException, SystemError) as error:
-            # Reports may be lost in here, which is why everything without one is unknown.
-            fatal = str(error)
-        self._read_reports()
-        if self._errors.fatal is not None:
-            fatal = self._errors.fatal.str()
-        if fatal:
-            self._rebuild(fatal)
-
-    def _rebuild(self, cause: str) -> None:
-        """A fatal error: this client will never send again. What has no report is unknown, hence to be sent again."""
-        client.log.error("producer for %s rebuilt: %s", self.topic, cause)
-        self._let_go(0, f"outcome unknown: {cause}")
-        self._errors = client.LastError()
-        self._client = self._connect()
-
-    def _let_go(self, timeout_s: float, why: str) -> None:
-        """Give up the client with what it holds; without the purge it would wait for the messages' own time-out."""
-        with suppress(KafkaException, SystemError):
-            self._client.purge()
-            self._client.flush(timeout_s)
-        self._read_reports()
-        self._give_up(why)
-
-    def _give_up(self, why: str) -> None:
-        for number in list(self._outstanding):
-            self._settle(number, why)
+    def _conclude(self, sent: _Sent, error: str) -> None:
+        self._failed -= len(sent.delivery.failed)
+        if error:
+            sent.delivery.lost(sent.record, error)
+        else:
+            self.delivered += not sent.is_ours
+            sent.delivery.acknowledged(sent.record)
+        self._failed += len(sent.delivery.failed)
 
     def _not_delivered(self) -> DeliveryError:
         records = self.undelivered()
@@ -345,17 +397,76 @@ class ChangeProducer:
         cause = "; ".join(f"{count} times: {why}" for why, count in reasons)
         return DeliveryError(
             f"{len(records)} records were not delivered to {self.topic}",
-            f"{cause}. {self._errors.text}".strip().removesuffix("."),
+            f"{cause}. {self._outbox.complaint}".strip().removesuffix("."),
             "undelivered() has them: send them again once the cause is mended; sending one twice does no harm",
             undelivered=len(records),
         )
 
-    # The client.
+    # Transactions.
 
-    def _connect(self) -> Producer:
-        largest = min(max(self._facts.max_message_bytes, 1000), 1_000_000_000)
-        # A batch counts as one message at the broker, so it may not outgrow what the topic takes.
-        return client.producer(self._kafka, self._errors, {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))})
+    def _start(self, transactional_id: str) -> None:
+        transactions.start(self._outbox.client, self._kafka, transactional_id)
+        self._started = self._outbox.client
+
+    def _begin(self, transactional_id: str) -> _Transaction:
+        self._outbox.check_not_shut_out()
+        if self._started is not self._outbox.client:
+            self._start(transactional_id)
+        try:
+            self._outbox.client.begin_transaction()
+        except KafkaException as error:
+            self._outbox.renew(error.args[0])
+            raise DeliveryError(f"No transaction could begin on {self.topic}", error.args[0].str(), "Try again") from error
+        self._transaction = _Transaction(self._outbox.client, self._announcements.copy())
+        return self._transaction
+
+    def _commit(self, transaction: _Transaction) -> None:
+        """Raises when it is not committed, or not known to be."""
+        while self._outbox.items and not transaction.trouble:
+            self._outbox.serve(0.5, push=True)
+        if self._outbox.client is not transaction.client:
+            transaction.trouble = transaction.trouble or "the client failed"
+        changed = (sent.delivery for sent in transaction.settled if isinstance(sent.record, DataChange))
+        left_out = {oldest for delivery in changed if (oldest := delivery.oldest_failed()) is not None}
+        if left_out and not transaction.trouble:
+            transaction.trouble = f"a change with commit timestamp {min(left_out)}, which was not delivered before, is not in it"
+        if not transaction.trouble:
+            transaction.is_unknown = True
+            if (error := transactions.commit(transaction.client)) is not None:
+                transaction.trouble = error.str()
+                transaction.is_unknown = not error.txn_requires_abort()
+                if transaction.is_unknown:
+                    self._outbox.renew(error)
+        if transaction.trouble:
+            raise DeliveryError(
+                f"A transaction on {self.topic} was not committed",
+                transaction.trouble,
+                "undelivered() has its records: send them again, in another transaction; sending one twice does no harm",
+                undelivered=len(self.undelivered()),
+            )
+        self._transaction = None
+
+    def _abort(self, transaction: _Transaction, reason: BaseException) -> None:
+        """Settle what was sent as not delivered, for a reason that is raised; what goes wrong beside it becomes a note."""
+        why = transaction.trouble or f"its transaction was aborted: {reason!r}"
+        if self._outbox.client is transaction.client and not isinstance(reason, WriterConflictError):
+            error = transactions.abort(transaction.client)
+            self._outbox.read_reports()
+            try:
+                # Messages that failed may have left a gap in its sequence numbers, at which the next transaction would fail.
+                if error is not None or transaction.trouble:
+                    self._outbox.renew(error or transaction.trouble)
+            except WriterConflictError as further:
+                reason.add_note(f"beside this: {further}")
+        self._outbox.give_up(why)
+        self._transaction = None
+        self._announcements = transaction.announcements
+        if not transaction.is_unknown:
+            for delivery, promised in reversed(transaction.promised):
+                delivery.promised = promised
+        for sent in transaction.settled:
+            if not sent.is_ours:  # ours are announced again when they are due
+                self._conclude(sent, why)
 
     def _refresh(self) -> None:
         """Control records go to every Kafka partition, also to those that were added since."""
@@ -371,5 +482,27 @@ class ChangeProducer:
         if facts.kafka_partitions != self.kafka_partitions:
             # The client has a view of its own, and refuses Kafka partitions that it has not heard of.
             with suppress(KafkaException):
-                self._client.list_topics(self.topic, timeout=client.REACH_TIMEOUT_S)
+                self._outbox.client.list_topics(self.topic, timeout=client.REACH_TIMEOUT_S)
+            # Who begins to read there finds none in the new ones.
+            self._announcements.again_soon()
         self.kafka_partitions = facts.kafka_partitions
+
+
+def _comes_after(record: Record) -> tuple[int, int]:
+    """Control records come after the changes that they may cover, in the order of their times."""
+    match record:
+        case DataChange():
+            return 0, 0
+        case Heartbeat():
+            return 1, record.timestamp
+        case ChildPartitions():
+            return 1, record.start_timestamp
+
+
+def _retention_us(facts: TopicFacts) -> int:
+    """How long the topic keeps a record; where it is for ever, as long as a change topic's retention may be."""
+    return (facts.retention_ms if facts.retention_ms >= 0 else topics.MAX_RETENTION_S * 1000) * 1000
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -13,53 +13,69 @@ from connector.model import DataChange, Record
 
 
 @dataclass(slots=True)
+class _Times:
+    """Some times, equal ones too, and the least of them. O(log n): one in the middle of the heap is only marked, and leaves at the top."""
+
+    _heap: list[int] = field(default_factory=list)
+    _gone: dict[int, int] = field(default_factory=dict)
+
+    def add(self, time: int) -> None:
+        heapq.heappush(self._heap, time)
+
+    def remove(self, time: int) -> None:
+        heap, gone = self._heap, self._gone
+        gone[time] = gone.get(time, 0) + 1
+        while heap and heap[0] in gone:
+            top = heapq.heappop(heap)
+            gone[top] -= 1
+            if not gone[top]:
+                del gone[top]
+
+    def least(self) -> int | None:
+        return self._heap[0] if self._heap else None
+
+
+@dataclass(slots=True)
 class Delivery:
     """One stream partition. Every change goes through `sent` once, then through `acknowledged` or `lost`."""
 
     promised: int = 0
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
-    _timestamps: list[int] = field(default_factory=list)
-    _settled: dict[int, int] = field(default_factory=dict)
-    _oldest_failed: int | None = None
+    _open: _Times = field(default_factory=_Times)
+    _failed: _Times = field(default_factory=_Times)
 
     def sent(self, change: DataChange) -> None:
-        heapq.heappush(self._timestamps, change.commit_timestamp)
+        """A change that failed is under way again."""
+        self._open.add(change.commit_timestamp)
         self.under_way += 1
+        self._mend(change)
 
     def acknowledged(self, record: Record) -> None:
         """A record equal to one that failed mends it."""
         self._settle(record)
-        if self.failed and self.failed.pop(record, None) is not None:
-            self._look_for_oldest_failed()
+        self._mend(record)
 
     def lost(self, record: Record, why: str) -> None:
         """It was not delivered, or nobody knows whether it was."""
         self._settle(record)
+        if isinstance(record, DataChange) and record not in self.failed:
+            self._failed.add(record.commit_timestamp)
         self.failed[record] = why
-        if isinstance(record, DataChange) and (self._oldest_failed is None or record.commit_timestamp < self._oldest_failed):
-            self._oldest_failed = record.commit_timestamp
 
     def oldest_open(self) -> int | None:
         """The smallest commit timestamp of a change that is under way or failed; None if there is none."""
-        return min((*self._timestamps[:1], *(() if self._oldest_failed is None else (self._oldest_failed,))), default=None)
+        return min((time for time in (self._open.least(), self._failed.least()) if time is not None), default=None)
 
     def oldest_failed(self) -> int | None:
-        return self._oldest_failed
+        return self._failed.least()
 
     def _settle(self, record: Record) -> None:
-        """O(log n): an entry in the middle of the heap is only marked, and leaves when it comes to the top."""
-        if not isinstance(record, DataChange):
-            return
-        self.under_way -= 1
-        assert self.under_way >= 0, "more changes were settled than sent"
-        timestamps, settled = self._timestamps, self._settled
-        settled[record.commit_timestamp] = settled.get(record.commit_timestamp, 0) + 1
-        while timestamps and timestamps[0] in settled:
-            top = heapq.heappop(timestamps)
-            settled[top] -= 1
-            if not settled[top]:
-                del settled[top]
+        if isinstance(record, DataChange):
+            self.under_way -= 1
+            assert self.under_way >= 0, "more changes were settled than sent"
+            self._open.remove(record.commit_timestamp)
 
-    def _look_for_oldest_failed(self) -> None:
-        self._oldest_failed = min((record.commit_timestamp for record in self.failed if isinstance(record, DataChange)), default=None)
+    def _mend(self, record: Record) -> None:
+        if self.failed and self.failed.pop(record, None) is not None and isinstance(record, DataChange):
+            self._failed.remove(record.commit_timestamp)

@@ -25,7 +25,7 @@ from tests.unit.registry_stub import running_registry
 
 
 def fill(kafka: KafkaConfig, topic: str, count: int, start: int = 0) -> None:
-    with ChangeProducer(kafka, topic) as producer:
+    with ChangeProducer(kafka, topic, announce=False) as producer:
         for number in range(start, start + count):
             producer.send(change(number))
 
@@ -337,7 +337,7 @@ def test_a_position_beyond_the_end_is_an_error(kafka: KafkaConfig, new_topic: Ne
 def test_a_topic_of_many_records_is_read_completely(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic(kafka_partitions=4).topic
     sent = changes(20_000)
-    with ChangeProducer(kafka, topic) as producer:
+    with ChangeProducer(kafka, topic, announce=False) as producer:
         for record in sent:
             producer.send(record)
         producer.send(Heartbeat("p", 2_000_000))

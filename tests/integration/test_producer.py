@@ -1,4 +1,4 @@
-"""Producing to a real broker (REC-1, REC-3, REC-14, REC-17, REC-18)."""
+"""Producing to a real broker (REC-1, REC-3, REC-14, REC-17, REC-18, REC-19, WMK-6)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from connector.codec import READER_SCHEMA
 from connector.config import KafkaConfig, RegistryConfig
-from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError
-from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, topics
-from connector.model import CONTROL_KEY, ChildPartition, ChildPartitions, DataChange, Heartbeat
+from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError, WriterConflictError
+from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, resume, topics
+from connector.model import CONTROL_KEY, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
+from connector.watermark import UNKNOWN, Heard, Lineage, advance
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
 from tests.unit.registry_stub import running_registry
@@ -25,9 +26,17 @@ DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
 FACTS = topics.TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 4, 1, "delete", "LogAppendTime", 10**9, 10_500_000)
 
 
+def announcement(name: str, at: int, *live: str) -> ChildPartitions:
+    return ChildPartitions(name, at, 0, tuple(ChildPartition(child) for child in live or (name,)))
+
+
 def read(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[Received]:
     with ChangeConsumer(kafka, topic, bounded=True, registry=registry) as consumer:
         return list(consumer)
+
+
+def read_changes(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[Received]:
+    return [received for received in read(kafka, topic, registry) if isinstance(received.record, DataChange)]
 
 
 def test_what_was_sent_is_what_is_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -36,7 +45,7 @@ def test_what_was_sent_is_what_is_read(kafka: KafkaConfig, new_topic: NewTopic) 
     with ChangeProducer(kafka, topic) as producer:
         for record in sent:
             producer.send(record, headers=[("origin", b"test"), ("nothing", None)])
-    received = read(kafka, topic)
+    received = read_changes(kafka, topic)
     assert sorted((r.record for r in received if isinstance(r.record, DataChange)), key=lambda c: c.commit_timestamp) == sent
     assert {r.source.headers for r in received} == {(("origin", b"test"), ("nothing", None))}
     assert {r.kafka_partitions for r in received} == {3}
@@ -48,7 +57,7 @@ def test_a_key_lies_on_javas_kafka_partition_and_arrival_is_the_brokers(kafka: K
     with ChangeProducer(kafka, topic) as producer:
         for record in changes(100):
             producer.send(record)
-    for received in read(kafka, topic):
+    for received in read_changes(kafka, topic):
         assert isinstance(received.record, DataChange)
         assert received.position.kafka_partition == murmur2(received.record.row_key, 5)
         assert received.record_timestamp > began - 1_000_000
@@ -58,7 +67,7 @@ def test_control_records_go_to_every_kafka_partition(kafka: KafkaConfig, new_top
     topic = new_topic(kafka_partitions=4).topic
     heartbeat = Heartbeat("p", 5, b"token")
     children = ChildPartitions("p", 6, 1, (ChildPartition("q", ("p",)),))
-    with ChangeProducer(kafka, topic) as producer:
+    with ChangeProducer(kafka, topic, announce=False) as producer:
         producer.send(heartbeat)
         producer.send(children)
         producer.flush()
@@ -70,6 +79,31 @@ def test_control_records_go_to_every_kafka_partition(kafka: KafkaConfig, new_top
     assert {r.source.key for r in received} == {CONTROL_KEY}
 
 
+def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WMK-6, REC-17: on first use, on a caller's word, and again; a reader who knows of nobody comes to know how far the stream is."""
+    facts = new_topic(kafka_partitions=2)
+    with ChangeProducer(kafka, facts) as producer:
+        producer.send(change(1))
+        producer.send(ChildPartitions("p", 1_000_002, 0, (ChildPartition("a", ("p",)), ChildPartition("b", ("p",)))))
+        producer.send(change(3, partition="a"))
+        producer.send(Heartbeat("b", 1_000_005))
+        later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
+        monkeypatch.setattr("connector.kafka.producer._now", lambda: later)
+        producer.send(Heartbeat("a", 1_000_004))
+        assert producer.announced == 2
+        assert producer.delivered == 5
+    found = read(kafka, facts.topic)
+    first, again = announcement("p", 1_000_000), announcement("p", 1_000_002, "a", "b")
+    assert [r.record for r in found if r.record in (first, again) and r.position.kafka_partition == 1] == [first, again]
+    claims = {
+        r.record.stream_partition: {0: r.record.timestamp + 1, 1: r.record.timestamp + 1} for r in found if isinstance(r.record, Heartbeat)
+    }
+    lineage = [Lineage(r.position.kafka_partition, r.kafka_partitions, r.record) for r in found if isinstance(r.record, ChildPartitions)]
+    assert advance(UNKNOWN, Heard(2, claims, tuple(lineage)), now=0).low_watermark == 1_000_005
+    repeated = tuple(said for said in lineage if said.record == again)
+    assert advance(UNKNOWN, Heard(2, claims, repeated), now=0).low_watermark == 1_000_005, "for who begins to read behind the first one"
+
+
 def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic().topic
     with running_registry() as registry:
@@ -78,7 +112,7 @@ def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic
         with ChangeProducer(kafka, topic, registry=RegistryConfig(registry.url, auto_register=True)) as producer:
             producer.send(change(1))
         assert registry.schemas == {1: READER_SCHEMA}
-        (received,) = read(kafka, topic, RegistryConfig(registry.url))
+        (received,) = read_changes(kafka, topic, RegistryConfig(registry.url))
         assert received.record == change(1)
         assert received.source.value is not None
         assert received.source.value[:5] == b"\x00\x00\x00\x00\x01"
@@ -90,7 +124,9 @@ def test_a_record_above_max_record_bytes_is_refused_before_it_is_sent(kafka: Kaf
         producer.send(change(1))
         with pytest.raises(InvalidChangeError, match="at most 1000 bytes"):
             producer.send(change(2, value=b"x" * 1000))
-    assert len(read(kafka, topic)) == 1
+        with pytest.raises(InvalidChangeError, match="at most 1000 bytes"):
+            producer.send(change(3, partition="q", value=b"x" * 1000))
+    assert len(read(kafka, topic)) == 2, "a stream partition that was announced and never speaks would be waited for"
 
 
 def test_a_record_above_what_the_topic_takes_is_refused_before_it_is_sent(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -111,21 +147,20 @@ def test_whatever_is_taken_fits_also_in_batches(kafka: KafkaConfig, new_topic: N
     with ChangeProducer(kafka, topic) as producer:
         for number in range(200):
             producer.send(change(number, value=noise.randbytes(size)))
-    assert len(read(kafka, topic)) == 200
+    assert len(read_changes(kafka, topic)) == 200
 
 
 def test_a_record_of_ten_megabytes_goes_through(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic().topic
     with ChangeProducer(kafka, topic) as producer:
         producer.send(change(1, value=random.Random(2).randbytes(9_999_000)))
-    (received,) = read(kafka, topic)
-    assert isinstance(received.record, DataChange)
+    assert len(read_changes(kafka, topic)) == 1
 
 
 def test_a_heartbeat_follows_what_it_covers(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """REC-18: in every Kafka partition the heartbeat stands behind every change up to it."""
     topic = new_topic(kafka_partitions=3).topic
-    with ChangeProducer(kafka, topic, settings={"linger.ms": "500"}) as producer:
+    with ChangeProducer(kafka, topic, settings={"linger.ms": "500"}, announce=False) as producer:
         for record in changes(300):
             producer.send(record)
         producer.send(Heartbeat("p", 1_000_299))
@@ -170,7 +205,7 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
 
 def test_a_full_queue_blocks_and_then_is_an_error() -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
-    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.5, settings={"queue.buffering.max.messages": "10"})
+    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.5, settings={"queue.buffering.max.messages": "10"}, announce=False)
     for number in range(10):
         producer.send(change(number))
     began = time.monotonic()
@@ -188,14 +223,14 @@ def test_flush_says_what_was_not_delivered_and_close_is_bounded() -> None:
     producer = ChangeProducer(DEAD, FACTS)
     for record in changes(3):
         producer.send(record)
-    with pytest.raises(DeliveryError, match="3 records were not delivered to t") as caught:
+    with pytest.raises(DeliveryError, match="4 records were not delivered to t") as caught:
         producer.flush(timeout_s=0.3)
-    assert caught.value.undelivered == 3
+    assert caught.value.undelivered == 4
     began = time.monotonic()
     with pytest.raises(DeliveryError):
         producer.close(timeout_s=0.2)
     assert time.monotonic() - began < 3
-    assert set(producer.undelivered()) == set(changes(3))
+    assert list(producer.undelivered()) == [*changes(3), announcement("p", 999_999)]
     producer.close()
 
 
@@ -212,7 +247,7 @@ def test_a_heartbeat_is_refused_until_its_changes_are_delivered() -> None:
 
 
 def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
-    producer = ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "300"})
+    producer = ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "300"}, announce=False)
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         producer.flush(timeout_s=20)
@@ -224,7 +259,7 @@ def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
 
 def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() -> None:
     def fail() -> None:
-        with ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "200"}) as producer:
+        with ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "200"}, announce=False) as producer:
             producer.send(change(1))
             raise ZeroDivisionError
 
@@ -247,7 +282,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_while_producing(tmp_path: Pat
             broker.restart()
             producer.flush()
             assert producer.delivered == len(sent)
-        read_back = {r.record for r in read(kafka, "t")}
+        read_back = {r.record for r in read_changes(kafka, "t")}
         assert read_back == set(sent)
 
 
@@ -255,17 +290,23 @@ def test_a_failed_change_can_be_sent_again(tmp_path: Path) -> None:
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "t", kafka_partitions=2)
-        with ChangeProducer(kafka, "t", settings={"message.timeout.ms": "4000"}) as producer:
+        settings = {"message.timeout.ms": "4000"}
+        with (
+            ChangeProducer(kafka, "t", settings=settings) as producer,
+            ChangeProducer(kafka, "t", settings=settings, transactional_id="t") as transactional,
+        ):
             broker.kill()
             producer.send(change(1))
+            with pytest.raises(DeliveryError, match="was not committed"):
+                transactional.send(change(2, partition="q"))
             with pytest.raises(DeliveryError):
                 producer.flush(timeout_s=20)
             broker.restart()
-            for record in producer.undelivered():
-                producer.send(record)
-            producer.flush()
-            producer.send(Heartbeat("p", 1_000_001))
-        assert [r.record for r in read(kafka, "t") if isinstance(r.record, DataChange)] == [change(1)]
+            for one, name in ((producer, "p"), (transactional, "q")):
+                for record in one.undelivered():
+                    one.send(record)
+                one.send(Heartbeat(name, 1_000_002))
+        assert {r.record for r in read_changes(kafka, "t")} == {change(1), change(2, partition="q")}
 
 
 def test_kafka_partitions_that_were_added_get_control_records(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -276,7 +317,10 @@ def test_kafka_partitions_that_were_added_get_control_records(admin: AdminClient
         producer.refresh_now()
         producer.send(Heartbeat("p", 6))
         assert producer.kafka_partitions == 3
-    assert Counter(r.position.kafka_partition for r in read(kafka, facts.topic)) == {0: 2, 1: 1, 2: 1}
+    told = [announcement("p", 4), Heartbeat("p", 6)]
+    found = read(kafka, facts.topic)
+    assert [[r.record for r in found if r.position.kafka_partition == number][-2:] for number in range(3)] == [told] * 3
+    assert len(found) == 8
 
 
 def test_a_producer_of_another_topic_under_the_same_name_stops(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -286,3 +330,91 @@ def test_a_producer_of_another_topic_under_the_same_name_stops(kafka: KafkaConfi
     with pytest.raises(TopicError, match="not the one that was read before"):
         producer.send(Heartbeat("p", 6))
     producer.close()
+
+
+# ── resume tokens ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_resume_token_is_that_of_the_newest_heartbeat(kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """REC-19, resumable: never that of a data change; far behind the end, too."""
+    monkeypatch.setattr(resume, "WINDOW", 3)
+    topic = new_topic(kafka_partitions=2).topic
+    with ChangeProducer(kafka, topic) as producer:
+        with pytest.raises(TopicError, match="No resume token of stream partition p is left") as caught:
+            producer.resume_token("p")
+        assert "backfill" in caught.value.remedy
+        producer.send(Heartbeat("p", 5, b"five"))
+        producer.send(Heartbeat("p", 7, b"seven"))
+        producer.send(Heartbeat("p", 8))
+        for number in range(50):
+            producer.send(replace(change(number), resume_token=b"not this"))
+            producer.send(Heartbeat("another", 9 + number, b"nor this"))
+        producer.flush()
+        assert producer.resume_token("p") == b"seven"
+        assert producer.resume_token("another") == b"nor this"
+
+
+# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_transaction_is_delivered_as_one_or_not_at_all(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """REC-17, REC-18: what was aborted is undelivered until it was sent again, and nothing may claim more meanwhile."""
+    topic = new_topic(kafka_partitions=2).topic
+    records: list[Record] = [*changes(10), Heartbeat("p", 1_000_009, b"nine")]
+    with ChangeProducer(kafka, topic, transactional_id=topic) as producer:
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            for record in records:
+                producer.send(record)
+            raise ZeroDivisionError
+        assert read(kafka, topic) == []
+        assert set(producer.undelivered()) == set(records)
+        assert producer.delivered == 0
+        with pytest.raises(DeliveryError, match="would claim more than was delivered"):
+            producer.send(Heartbeat("p", 1_000_020))
+        with pytest.raises(DeliveryError, match="which was not delivered before, is not in it"):
+            producer.send(change(11))
+        with producer.transaction():
+            for record in [*producer.undelivered(), change(12)]:
+                producer.send(record)
+        assert producer.undelivered() == {}
+        assert producer.delivered == 13
+    found = [r.record for r in read(kafka, topic)]
+    assert {record for record in found if isinstance(record, DataChange)} == {*changes(13)} - {change(10)}
+    assert [record for record in found if not isinstance(record, DataChange)] == [announcement("p", 999_999), records[-1]] * 2
+
+
+def test_outside_a_transaction_a_record_is_one_of_its_own(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """REC-19: the token of the last committed record, be it a change."""
+    topic = new_topic(kafka_partitions=3).topic
+    with ChangeProducer(kafka, topic, transactional_id=topic) as producer:
+        producer.send(Heartbeat("p", 999_999, b"before"))
+        assert producer.resume_token("p") == b"before"
+        for number in range(5):
+            producer.send(replace(change(number), resume_token=b"%d" % number))
+        assert producer.delivered == 6
+        assert producer.resume_token("p") == b"4"
+        producer.send(Heartbeat("p", 1_000_004, b"after"))
+        assert producer.resume_token("p") == b"after"
+        with pytest.raises(InvalidChangeError, match="the last heartbeat"):
+            producer.send(change(4))
+
+
+def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """REC-17: a stream partition has one producer at a time; what the first one had begun is aborted."""
+    topic = new_topic(kafka_partitions=2).topic
+    first = ChangeProducer(kafka, topic, transactional_id=topic)
+
+    def is_interrupted() -> None:
+        with first.transaction():
+            first.send(change(1))
+            with ChangeProducer(kafka, topic, transactional_id=topic) as second:
+                second.send(change(2))
+
+    with pytest.raises(WriterConflictError, match="Another producer has taken over") as caught:
+        is_interrupted()
+    assert "one producer at a time" in caught.value.remedy
+    with pytest.raises(WriterConflictError, match="Another producer has taken over"):
+        first.send(change(3))
+    with pytest.raises(DeliveryError, match="1 records were not delivered"):
+        first.close()
+    assert [r.record for r in read_changes(kafka, topic)] == [change(2)]

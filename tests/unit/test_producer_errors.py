@@ -1,4 +1,4 @@
-"""What the producer makes of errors that brokers answer with, on librdkafka's mock cluster (REC-17)."""
+"""What the producer makes of errors that brokers answer with, on librdkafka's mock cluster (REC-17, REC-18)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from connector.config import KafkaConfig
-from connector.errors import DeliveryError
+from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
 from connector.kafka.producer import ChangeProducer
 from connector.kafka.topics import TopicFacts
 from connector.model import DataChange, Heartbeat, SetCell
@@ -77,3 +77,76 @@ def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes
             break
         assert producer.delivered >= 20
         producer.send(Heartbeat("p", 20))
+
+
+# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION])
+def test_what_passes_is_asked_for_again(cluster: MockCluster, request_kind: int) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        cluster.answer_with(request_kind, *[mock_cluster.CONCURRENT_TRANSACTIONS] * 2)
+        producer.send(change(0))
+        assert producer.delivered == 1
+
+
+def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(cluster: MockCluster) -> None:
+    """A change in it is not acknowledged before it is committed."""
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        producer.send(change(0))
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        with pytest.raises(DeliveryError, match="was not committed") as caught, producer.transaction():
+            producer.send(change(1))
+            producer.send(change(2))
+        assert caught.value.undelivered == 2
+        assert producer.delivered == 1
+        assert set(producer.undelivered()) == {change(1), change(2)}
+        with producer.transaction():
+            for record in producer.undelivered():
+                producer.send(record)
+            producer.send(Heartbeat("p", 3))
+        assert producer.delivered == 4
+
+
+def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(cluster: MockCluster) -> None:
+    """REC-18: its heartbeat may have been read, so nothing new may come before it."""
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        cluster.answer_with(mock_cluster.END_TRANSACTION, mock_cluster.INVALID_STATE)
+        with pytest.raises(DeliveryError, match="was not committed"), producer.transaction():
+            producer.send(change(1))
+            producer.send(Heartbeat("p", 5))
+        with pytest.raises(InvalidChangeError, match="the last heartbeat"):
+            producer.send(change(2))
+        with producer.transaction():
+            for record in producer.undelivered():
+                producer.send(record)
+        assert producer.delivered == 2
+
+
+@pytest.mark.parametrize("request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION])
+def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kind: int) -> None:
+    producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+    cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
+    for _ in range(2):
+        with pytest.raises(WriterConflictError, match="Another producer has taken over the transactions of x on t"):
+            producer.send(change(1))
+    with pytest.raises(DeliveryError, match="1 records were not delivered"):
+        producer.close()
+
+
+def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockCluster) -> None:
+    cluster.answer_with(mock_cluster.INIT_PRODUCER_ID, mock_cluster.FORBIDDEN_ID)
+    with pytest.raises(BrokerError, match="Kafka refuses: start transactions as x"):
+        ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+
+
+def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster) -> None:
+    """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            producer.send(Heartbeat("p", 5))
+            raise ZeroDivisionError
+        producer.send(change(4))
+        assert producer.announced == 2
+        producer.send(Heartbeat("p", 5))
+        assert producer.announced == 2

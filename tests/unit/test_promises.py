@@ -42,9 +42,23 @@ def test_sending_a_failed_change_again_mends_it() -> None:
     delivery.sent(change(5))
     delivery.lost(change(5), "no broker")
     delivery.sent(change(5))
+    assert delivery.oldest_failed() is None, "it is under way"
+    assert delivery.oldest_open() == 5
     delivery.acknowledged(change(5))
     assert delivery.oldest_open() is None
     assert not delivery.failed
+
+
+def test_one_of_two_copies_mends_the_other() -> None:
+    delivery = Delivery()
+    delivery.sent(change(5))
+    delivery.sent(change(5))
+    delivery.lost(change(5), "no broker")
+    assert delivery.oldest_failed() == 5
+    delivery.lost(change(5), "no broker")
+    delivery.sent(change(5))
+    delivery.acknowledged(change(5))
+    assert delivery.oldest_open() is None
 
 
 def test_a_failed_heartbeat_holds_back_no_later_one() -> None:

@@ -1,4 +1,7 @@
-"""Everything goes out: changes in disorder and some twice, heartbeats as far as they are true, and poison in between."""
+"""Everything goes out: changes in disorder and some twice, heartbeats as far as they are true, and poison in between.
+
+The producer announces the stream partitions by itself.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +78,7 @@ def publish(kafka: KafkaConfig, topic: TopicFacts, sources: Sequence[Source], *,
         for stream_partition in (name for source in sources for name in source.stream_partitions):
             producer.send(Heartbeat(stream_partition, now, str(now).encode()))
             done.control_records += producer.kafka_partitions
+        done.control_records += producer.announced * producer.kafka_partitions
     done.seconds = time.monotonic() - began
     return done
 

@@ -60,7 +60,7 @@ def _what_went_in(outcome: Outcome, published: Published) -> object:
     made = table("table", "changes", "sent again", "rows in the end", right=frozenset({"changes", "sent again", "rows in the end"}))
     for name, changes in published.changes.items():
         made.add_row(name, f"{changes:,}", f"{published.deliveries[name] - changes:,}", f"{outcome.rows.get(name, 0):,}")
-    made.add_row("(heartbeats)", f"{published.control_records:,}", "", "")
+    made.add_row("(control records)", f"{published.control_records:,}", "", "")
     made.add_row("(poison)", f"{len(published.poison):,}", "", "")
     return made
 

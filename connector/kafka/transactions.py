@@ -1,0 +1,88 @@
+"""Kafka's transactions, as `ChangeProducer` calls for them, and what their errors mean (REC-17, REC-18).
+
+Each call is made again while Kafka says that it may be. An error that is left means one of three things:
+
+    it must be aborted    none of its records will be read
+    we are shut out       another producer has started with the same transactional id; this one must not send again
+    anything else         nobody knows what became of it
+
+In the first and the last case the client is given up. The next one with the same id ends what was left open, and no request of
+the old one that is still on its way can end a later transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from connector.errors import WriterConflictError
+from connector.kafka import client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Producer
+
+    from connector.config import KafkaConfig
+
+TIMEOUT_S: Final = 60.0
+"""How long a transaction may stay open: readers get nothing that was written behind one that was abandoned until this is over."""
+
+START_TIMEOUT_S: Final = 30.0
+ABORT_TIMEOUT_S: Final = 5.0
+"""What is not aborted by then is so by the next client with the same id."""
+
+_SHUT_OUT: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+
+
+def settings(transactional_id: str) -> dict[str, str]:
+    """No record may wait longer than its transaction."""
+    timeout_ms = str(round(TIMEOUT_S * 1000))
+    return {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "message.timeout.ms": timeout_ms}
+
+
+def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None:
+    """Before a client's first transaction: end what others with the same id have left open, and shut them out.
+
+    Raises `BrokerError` or `TopicError` where Kafka does not answer, or refuses.
+    """
+    error = _call(producer.init_transactions, START_TIMEOUT_S)
+    if error is not None:
+        raise client.explain(error, kafka, f"start transactions as {transactional_id}")
+
+
+def commit(producer: Producer) -> KafkaError | None:
+    return _call(producer.commit_transaction, TIMEOUT_S)
+
+
+def abort(producer: Producer) -> KafkaError | None:
+    """None of its records is delivered; those that were under way are reported as failed."""
+    return _call(producer.abort_transaction, ABORT_TIMEOUT_S)
+
+
+def is_shut_out(error: KafkaError) -> bool:
+    return error.code() in _SHUT_OUT
+
+
+def shut_out(topic: str, transactional_id: str, cause: str) -> WriterConflictError:
+    return WriterConflictError(
+        f"Another producer has taken over the transactions of {transactional_id} on {topic}",
+        cause,
+        "Stop one of the two: each stream partition has one producer at a time. What this one has not committed was not delivered",
+    )
+
+
+def _call(call: Callable[[float], object], timeout_s: float) -> KafkaError | None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            call(max(0.1, deadline - time.monotonic()))
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+        else:
+            return None
+        if not error.retriable() or time.monotonic() > deadline:
+            return error
+        time.sleep(0.05)
