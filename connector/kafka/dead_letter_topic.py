@@ -7,22 +7,22 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.deadletter import DeadLetter, Position, dead_letter_topic, from_record, to_headers
-from connector.errors import BrokerError, DeliveryError, TopicError
+from connector.errors import DeliveryError, TopicError
 from connector.kafka import client, topics
+from connector.kafka.reading import messages_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from confluent_kafka import Consumer, Producer
+    from confluent_kafka import Producer
 
     from connector.config import KafkaConfig
 
 PUBLISH_TIMEOUT_S: Final = 130.0
-READ_TIMEOUT_S: Final = 30.0
 _POLL_EVERY: Final = 100
 
 
@@ -159,41 +159,13 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
     consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters"})
     try:
         seen: set[str] = set()
-        for message in _messages(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
+        for message in messages_between(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
             letter, position = _letter(message, facts)
             if letter.id not in seen:
                 seen.add(letter.id)
                 yield letter, position
     finally:
         consumer.close()
-
-
-def _messages(
-    consumer: Consumer, kafka: KafkaConfig, errors: client.LastError, ranges: dict[int, tuple[int, int]], topic: str
-) -> Iterator[Message]:
-    """Every record between the offsets, Kafka partition by Kafka partition as they come."""
-    left = {number for number, (begin, end) in ranges.items() if begin < end}
-    consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
-    heard_at = time.monotonic()
-    while left:
-        message = consumer.poll(0.5)
-        if message is None:
-            if time.monotonic() - heard_at > READ_TIMEOUT_S:
-                raise client.unreachable(kafka, errors.text or f"{topic}: nothing came within {READ_TIMEOUT_S:.0f} s")
-            continue
-        heard_at = time.monotonic()
-        error, number, offset = message.error(), message.partition(), message.offset()
-        assert number is not None
-        assert offset is not None
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise BrokerError(f"{topic} cannot be read", error.str(), "Check the rights on the topic, and the brokers")
-        end = ranges[number][1]
-        if number not in left:
-            continue
-        if error is None and offset < end:
-            yield message
-        if offset + (error is None) >= end:
-            left.discard(number)
 
 
 def _letter(message: Message, facts: topics.TopicFacts) -> tuple[DeadLetter, Position]:

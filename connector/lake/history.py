@@ -13,11 +13,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from connector.errors import TableError
 from connector.history import CutRecord, Job, JobKind
-
-COMPACT_EVERY: Final = 200
-"""After so many commits the small files become one."""
+from connector.lake.small_table import append, quoted, rows_of
 
 _JOBS: Final = {
     **dict.fromkeys(("kind", "table", "error"), "string"),
@@ -39,32 +36,32 @@ class History:
 
     def add_job(self, job: Job) -> None:
         """Keep a job."""
-        _append(self._jobs, [{**asdict(job), "kind": job.kind.value}], _JOBS)
+        append(self._jobs, [{**asdict(job), "kind": job.kind.value}], _JOBS)
 
     def add_cut(self, cut: CutRecord) -> None:
         """Keep a cut."""
         common = {name: value for name, value in asdict(cut).items() if name != "versions"}
-        _append(self._cuts, [{**common, "table": table, "version": version} for table, version in cut.versions.items()], _CUTS)
+        append(self._cuts, [{**common, "table": table, "version": version} for table, version in cut.versions.items()], _CUTS)
 
     def jobs(self, table: str, *, since: int = 0, limit: int | None = None) -> list[Job]:
         """The jobs of a table that ended at or after `since` (microseconds), the newest first."""
-        condition = f'"table" = {_quoted(table)} AND ended_at >= {since} ORDER BY ended_at DESC'
-        rows = _rows(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
+        condition = f'"table" = {quoted(table)} AND ended_at >= {since} ORDER BY ended_at DESC'
+        rows = rows_of(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
         return [Job(**{**row, "kind": JobKind(row["kind"])}) for row in rows]
 
     def cuts(self, stream: str, *, since: int = 0) -> list[CutRecord]:
         """The cuts of a stream that were recorded at or after `since` (microseconds), the newest first."""
-        return self._found(f"stream = {_quoted(stream)} AND recorded_at >= {since}")
+        return self._found(f"stream = {quoted(stream)} AND recorded_at >= {since}")
 
     def newest_cut(self, stream: str) -> CutRecord | None:
         """The newest cut of a stream; None if none was recorded."""
-        of_stream = f"stream = {_quoted(stream)}"
+        of_stream = f"stream = {quoted(stream)}"
         newest = f"(SELECT max(recorded_at) FROM t WHERE {of_stream})"  # noqa: S608, names are quoted
         found = self._found(f"{of_stream} AND recorded_at = {newest}")
         return found[0] if found else None
 
     def _found(self, condition: str) -> list[CutRecord]:
-        rows = _rows(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
+        rows = rows_of(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
         by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
         return [_cut(common, list(of_cut)) for common, of_cut in by_cut]
 
@@ -72,48 +69,3 @@ class History:
 def _cut(common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
     fields = {name: value for name, value in common.items() if name not in ("table", "version")}
     return CutRecord(**fields, versions={row["table"]: row["version"] for row in rows})
-
-
-def _append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> None:
-    from arro3.core import Array, DataType, Table
-    from deltalake import DeltaTable, write_deltalake
-    from deltalake.exceptions import DeltaError
-
-    of = {"string": DataType.string(), "int64": DataType.int64()}
-    columns: dict[str, Any] = {name: Array([row[name] for row in rows], of[type_]) for name, type_ in types.items()}
-    try:
-        rows_as_arrow: Any = Table.from_pydict(columns)
-        write_deltalake(path, rows_as_arrow, mode="append")
-        table = DeltaTable(path)
-        if table.version() % COMPACT_EVERY == COMPACT_EVERY - 1:
-            table.optimize.compact()
-            table.vacuum(dry_run=False)
-    except (DeltaError, OSError, ValueError) as error:
-        raise _trouble(path, "written", error) from error
-
-
-def _rows(path: str, condition: str) -> list[dict[str, Any]]:
-    from deltalake import DeltaTable, QueryBuilder
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    try:
-        query = QueryBuilder().register("t", DeltaTable(path)).execute(f"SELECT * FROM t WHERE {condition}")  # noqa: S608, names are quoted
-        return [row for batch in query for row in _of_batch(batch)]
-    except TableNotFoundError:
-        return []
-    except (DeltaError, OSError, ValueError) as error:
-        raise _trouble(path, "read", error) from error
-
-
-def _of_batch(batch: Any) -> list[dict[str, Any]]:
-    columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
-    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _quoted(text: str) -> str:
-    return "'{}'".format(text.replace("'", "''"))
-
-
-def _trouble(path: str, what: str, error: Exception) -> TableError:
-    cause = str(error).partition("\n")[0]
-    return TableError(f"{path} cannot be {what}", cause, "Check the path, the rights on it and the space on the disk, and try again")

@@ -61,7 +61,7 @@ def newest_bookkeeping(path: str) -> Mapping[str, Any] | None:
         return None
     except unreadable as error:
         raise _unreadable(path, error) from error
-    return _bookkeeping(newest[0].get("userMetadata") if newest else None)
+    return bookkeeping_of(newest[0]) if newest else {}
 
 
 def open_table(path: str, version: int | None = None) -> PlainTable:
@@ -78,7 +78,7 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
     except unreadable as error:
         raise _unreadable(path, error) from error
     types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
-    return PlainTable(delta.version(), types, _bookkeeping(newest[0].get("userMetadata") if newest else None), delta)
+    return PlainTable(delta.version(), types, bookkeeping_of(newest[0]) if newest else {}, delta)
 
 
 def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
@@ -97,7 +97,9 @@ def _selected(name: str, type_: str) -> str:
     return f"arrow_cast({quoted}, '{_CASTS[type_]}') AS {quoted}" if type_ in _CASTS else quoted
 
 
-def _bookkeeping(user_metadata: object) -> Mapping[str, Any]:
+def bookkeeping_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a commit in a table's history says of itself; empty if it is not ours."""
+    user_metadata = commit.get("userMetadata")
     try:
         said = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
     except ValueError:
