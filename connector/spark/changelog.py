@@ -196,6 +196,8 @@ class Changelog:
             "asked_at": batch.asked.at,
             "asked_ends": _with_text_keys(batch.asked.ends),
             "ingest_batch": batch.ingest_batch,
+            # Where the first batch, or the first with a Kafka partition, began to read it.
+            "begin": {**_with_text_keys(batch.offsets.start), **before.get("begin", {})},
             "start": _with_text_keys(batch.offsets.start),
             "end": _with_text_keys(batch.offsets.end),
         }
