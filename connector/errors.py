@@ -17,6 +17,7 @@ attributes where a program might want them.
     ├── StorageError         a disk refused a write: it is full
     ├── WriterConflictError  somebody else writes where only one may write, or an old state was restored (TBL-5, TBL-14)
     ├── StaleTableError      even with everything that was ingested a table is older than its reader allows (TBL-16)
+    ├── AuditError           a promise does not hold: records are lost or doubled, or a letter is missing (TBL-6)
     └── StreamHaltedError    too much of a batch was rejected; the operator decides (DLQ-5)
 """
 
@@ -109,6 +110,10 @@ class StaleTableError(ConnectorError):
     def __init__(self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None) -> None:
         super().__init__(problem, cause, remedy)
         self.as_of = as_of
+
+
+class AuditError(ConnectorError):
+    """An audit found that a promise does not hold. `problem` says which one, and where."""
 
 
 class StreamHaltedError(ConnectorError):

@@ -25,6 +25,7 @@ import click
 from connector.errors import ConnectorError
 
 COMMANDS: Final = {
+    "audit": ("audit", "Prove that nothing is lost."),
     "broker": ("broker", "Start or stop a local Kafka broker, for development."),
     "dead-letters": ("dead_letters", "List and explain what was rejected."),
     "demo": ("demo", "Real changes, end to end, compared with an independent truth."),
