@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
+"""The applies of so long say how long they take."""
 BUFFER_MINUTES: Final = 7
 
 
@@ -70,14 +71,12 @@ class CutRecord:
         return replace(self, revision=before.revision + (before.merged != self.merged))
 
 
-def p95_s(jobs: Iterable[Job], now: int) -> float | None:
-    """The time within which 95 of 100 applies of the last seven days were done; None if there was none."""
-    since = now - RECOMMENDED_OVER_S * 1_000_000
-    done = sorted(job.duration_s for job in jobs if job.kind is JobKind.APPLY and not job.error and job.ended_at >= since)
-    return done[math.ceil(0.95 * len(done)) - 1] if done else None
+def p95_s(durations_us: Iterable[int]) -> float | None:
+    """The time within which 95 of 100 were done, of as many as took so many microseconds; None of none."""
+    done = sorted(durations_us)
+    return done[math.ceil(0.95 * len(done)) - 1] / 1_000_000 if done else None
 
 
-def recommended_bound_s(jobs: Iterable[Job], now: int, buffer_minutes: int = BUFFER_MINUTES) -> int | None:
-    """The `max_staleness` that applies as they were can keep (TBL-19); None while nothing is known."""
-    p95 = p95_s(jobs, now)
+def recommended_bound_s(p95: float | None, buffer_minutes: int = BUFFER_MINUTES) -> int | None:
+    """The `max_staleness` that applies can keep of which 95 of 100 took at most `p95` seconds (TBL-19); None while nothing is known."""
     return None if p95 is None else (math.ceil(p95 * 2 / 60) + buffer_minutes) * 60

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "publish": ("publish", "Publish changes written as JSON, one object a line."),
     "read": ("read", "Read a table."),
     "run": ("run", "Ingest all streams and apply them to their tables."),
+    "status": ("status", "Show how streams and tables stand."),
     "tail": ("tail", "Show the records of a stream, one JSON object a line."),
     "topic": ("topic", "Create the topics of a stream."),
     "validate": ("validate", "Check the configuration against a running Kafka; starts nothing."),

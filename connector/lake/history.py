@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from connector.history import CutRecord, Job, JobKind
-from connector.lake.small_table import append, quoted, rows_of
+from connector.lake.rows import append, quoted, select
 
 _JOBS: Final = {
     **dict.fromkeys(("kind", "table", "error"), "string"),
@@ -46,8 +46,13 @@ class History:
     def jobs(self, table: str, *, since: int = 0, limit: int | None = None) -> list[Job]:
         """The jobs of a table that ended at or after `since` (microseconds), the newest first."""
         condition = f'"table" = {quoted(table)} AND ended_at >= {since} ORDER BY ended_at DESC'
-        rows = rows_of(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
+        rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
         return [Job(**{**row, "kind": JobKind(row["kind"])}) for row in rows]
+
+    def durations_us(self, table: str, *, since: int) -> list[int]:
+        """How long each apply of a table took that ended well, at or after `since` (microseconds)."""
+        condition = f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND ended_at >= {since}"
+        return [row["duration"] for row in select(self._jobs, condition, "ended_at - started_at AS duration")]
 
     def cuts(self, stream: str, *, since: int = 0) -> list[CutRecord]:
         """The cuts of a stream that were recorded at or after `since` (microseconds), the newest first."""
@@ -61,7 +66,7 @@ class History:
         return found[0] if found else None
 
     def _found(self, condition: str) -> list[CutRecord]:
-        rows = rows_of(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
+        rows = select(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
         by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
         return [_cut(common, list(of_cut)) for common, of_cut in by_cut]
 

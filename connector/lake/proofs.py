@@ -16,7 +16,7 @@ from typing import Final
 
 from connector.audit import Range, Ranges, common, joined
 from connector.deadletter import Position, dead_letter_topic
-from connector.lake.small_table import append, quoted, rows_of
+from connector.lake.rows import append, quoted, select
 
 _PROOFS: Final = {
     **dict.fromkeys(("kind", "stream", "changelog_id", "topic_id"), "string"),
@@ -44,7 +44,7 @@ class Proofs:
         if not bounds:
             return {}
         found: dict[int, list[Range]] = defaultdict(list)
-        for row in rows_of(self._path, f"kind = 'empty' AND topic_id = {quoted(self.topic_id)} AND ({' OR '.join(bounds)})"):
+        for row in select(self._path, f"kind = 'empty' AND topic_id = {quoted(self.topic_id)} AND ({' OR '.join(bounds)})"):
             found[row["kafka_partition"]].append(Range(row["start"], row["stop"]))
         return {number: common(gaps[number], joined(places)) for number, places in found.items()}
 
@@ -55,7 +55,7 @@ class Proofs:
     def letters(self) -> tuple[int, tuple[Position, ...]]:
         """The last batch whose letters were found, 0 for none, and the last record of the dead-letter topic that need not be read again."""
         of_changelog = f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id = {quoted(self.changelog_id)}"
-        rows = rows_of(self._path, f"{of_changelog} ORDER BY to_batch DESC, proved_at DESC")
+        rows = select(self._path, f"{of_changelog} ORDER BY to_batch DESC, proved_at DESC")
         newest = [row for row in rows if (row["to_batch"], row["proved_at"]) == (rows[0]["to_batch"], rows[0]["proved_at"])]
         topic = dead_letter_topic(self.topic)
         positions = (Position(topic, row["topic_id"], row["kafka_partition"], row["stop"] - 1) for row in newest if row["stop"])

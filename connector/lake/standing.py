@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
+from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError
 from connector.lake.plain_table import newest_bookkeeping
+from connector.lake.rows import select
 from connector.progress import Progress
-from connector.watermark import UNKNOWN
+from connector.watermark import UNKNOWN, Frontier
+
+_FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
+"""The frontiers have a slot of their own in the changelog, so that one is found by the names and bounds of files."""
 
 
-def progress_of(warehouse: str, stream: str) -> Progress:
-    """The newest progress of a stream, without its frontier; that of a stream that was never ingested, if there is no changelog.
+def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
+    """The newest progress of a stream, with its frontier only on demand; that of a stream never ingested, if there is no changelog.
 
     Raises `TableError` if the changelog cannot be read.
     """
@@ -23,4 +31,29 @@ def progress_of(warehouse: str, stream: str) -> Progress:
             "Somebody else wrote to the changelog",
             "Restore it to our last version",
         )
-    return Progress.from_json(said["progress"], UNKNOWN)
+    progress = Progress.from_json(said["progress"], UNKNOWN)
+    return replace(progress, frontier=_frontier(path, progress.ingest_batch)) if with_frontier and progress.ingest_batch else progress
+
+
+def _frontier(path: str, ingest_batch: int) -> Frontier:
+    found = select(path, _FRONTIERS_OF.format(ingest_batch), "frontier")
+    if not found:
+        raise TableError(
+            f"The changelog {path} has no frontier of batch {ingest_batch}",
+            "Somebody else removed rows, or files of it",
+            "Restore it to our last version",
+        )
+    return Frontier.from_json(json.loads(found[0]["frontier"]))
+
+
+def bookkeeping_of(warehouse: str, table: str) -> Bookkeeping:
+    """What the newest commit of a table says; that of a table to which nothing was applied, if there is none. Raises `TableError`."""
+    path = f"{warehouse}/tables/{table}/data"
+    said = newest_bookkeeping(path)
+    if said is None:
+        return Bookkeeping()
+    if said.get("table") != table:
+        raise TableError(
+            f"The newest commit of {path} is not of table {table}", "Somebody else wrote to it", "Restore it to our last version"
+        )
+    return Bookkeeping.from_json(said)

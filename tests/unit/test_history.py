@@ -18,14 +18,22 @@ def apply_of(seconds: float, *, ended_at: int = 8 * DAY, error: str = "") -> Job
 
 
 def test_the_bound_is_recommended_from_the_applies_of_a_week() -> None:
-    """TBL-19: twice the p95, in whole minutes, and the buffer; failed applies, runtime merges and old ones do not count."""
-    jobs = [apply_of(second) for second in range(1, 101)]
+    """TBL-19: twice the p95, in whole minutes, and the buffer."""
+    p95 = p95_s([second * S for second in range(1, 101)])
+    assert p95 == 95
+    assert recommended_bound_s(p95) == (4 + 7) * 60
+    assert recommended_bound_s(p95, buffer_minutes=0) == 4 * 60
+    assert recommended_bound_s(p95_s([])) is None
+    assert recommended_bound_s(p95_s([S // 10])) == (1 + 7) * 60
+
+
+def test_applies_that_went_well_tell_how_long_they_take(tmp_path: Path) -> None:
+    """TBL-19: failed applies, runtime merges, old ones and those of other tables do not count."""
     others = [apply_of(9999, error="full"), apply_of(9999, ended_at=DAY - 1), replace(apply_of(9999), kind=JobKind.RUNTIME_MERGE)]
-    assert p95_s([*jobs, *others], now=8 * DAY) == 95
-    assert recommended_bound_s([*jobs, *others], now=8 * DAY) == (4 + 7) * 60
-    assert recommended_bound_s(jobs, now=8 * DAY, buffer_minutes=0) == 4 * 60
-    assert recommended_bound_s([], now=8 * DAY) is None
-    assert recommended_bound_s([apply_of(0.1)], now=8 * DAY) == (1 + 7) * 60
+    history = History(str(tmp_path))
+    for job in [apply_of(3), *others, replace(apply_of(9999), table="other"), apply_of(4)]:
+        history.add_job(job)
+    assert sorted(history.durations_us("one", since=DAY)) == [3 * S, 4 * S]
 
 
 def test_a_late_change_revises_a_cut() -> None:

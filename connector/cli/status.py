@@ -1,0 +1,207 @@
+"""`connector status`: how streams and tables stand, from their newest commits, without a JVM and without Kafka (OPS-5, TBL-20).
+
+Names of stream partitions, keys and reasons came from outside: all of it is escaped before it reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from connector.bookkeeping import Bookkeeping
+from connector.cli import settings
+from connector.cli.terminal import console, counted, escaped, out, say, table
+from connector.errors import TableError
+from connector.history import RECOMMENDED_OVER_S, Job
+from connector.json_view import to_line, view_of_time
+from connector.progress import Progress
+from connector.status import FEW, StreamStatus, TableStatus, few, stream_status, table_status
+from connector.watermark import Stall
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig
+
+WATCH_EVERY_S: Final = 2.0
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+_Read = TypeVar("_Read")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_EVERY_S:g} seconds, until Ctrl-C.")
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
+    """Show how far every stream is ingested and complete, and how old every table is.
+
+    Everything is read from the warehouse: what Kafka has is known as of when ingest asked last. What cannot be read is said, and
+    the rest is shown.
+    """
+    if as_json and watch:
+        raise click.UsageError("--watch is for people; call `connector status --json` again instead")
+    config = settings.load(ctx)
+    while True:
+        found = Found.read(config, time.time_ns() // 1000)
+        if as_json:
+            out(to_line(found.to_json()))
+        else:
+            if watch:
+                console().clear()
+            _print(found)
+        if not watch:
+            break
+        time.sleep(WATCH_EVERY_S)
+    if found.errors:
+        raise next(iter(found.errors.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How the streams and tables of a configuration stand at `at`. Those that cannot be read are in `errors`, by their path."""
+
+    at: int
+    streams: dict[str, StreamStatus] = field(default_factory=dict)
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+    errors: dict[str, TableError] = field(default_factory=dict)
+
+    @staticmethod
+    def read(config: ConnectorConfig, at: int) -> Found:
+        from connector.lake.standing import bookkeeping_of, progress_of
+
+        found = Found(at)
+        tables = {name: found._try(f"tables.{name}", partial(bookkeeping_of, config.warehouse, name)) for name in config.tables}
+        for name, stream in config.streams.items():
+            progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
+            if progress is None:
+                continue
+            of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
+            letters = sum(book.letters for book in of_stream.values())
+            found.streams[name] = stream_status(
+                name, progress, at, stall_after_s=stream.stall_after_s, roots=stream.partitions, table_letters=letters
+            )
+            for of, book in of_stream.items():
+                found.tables[of] = found._table(config, of, book, progress)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": view_of_time(self.at),
+            "streams": {name: status.to_json() for name, status in self.streams.items()},
+            "tables": {name: status.to_json() for name, status in self.tables.items()},
+            "errors": {path: str(error) for path, error in self.errors.items()},
+        }
+
+    def _table(self, config: ConnectorConfig, name: str, book: Bookkeeping, progress: Progress) -> TableStatus:
+        from connector.lake.history import History
+
+        history, definition = History(config.warehouse), config.tables[name]
+        jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1)) or []
+        durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
+        bound = definition.max_staleness_s
+        return table_status(
+            definition, book, progress, self.at, max_staleness_s=bound, last_job=next(iter(jobs), None), durations_us=durations
+        )
+
+    def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
+        try:
+            return read()
+        except TableError as error:
+            self.errors[path] = error
+            return None
+
+
+def _print(found: Found) -> None:
+    for stream in found.streams.values():
+        out(f"stream {stream.name}")
+        for name, fact in _facts(stream):
+            out(f"  {name:<14}  {escaped(fact)}")
+        out("")
+    if found.tables:
+        _print_tables(found)
+    for path, error in found.errors.items():
+        say(f"{path}: {error}")
+
+
+def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    unknown = f", {stream.unknown_tables:,} of source tables that no definition names" if stream.unknown_tables else ""
+    yield "ingested", f"{counted(stream.changes, 'change')} in {stream.ingest_batch:,} batches{unknown}"
+    if stream.asked_at is not None:
+        yield "lag", f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last, {_ago(stream.now, stream.asked_at)}"
+    if stream.low_watermark is not None:
+        yield "complete below", f"{view_of_time(stream.low_watermark)}, {_ago(stream.now, stream.low_watermark)}"
+    if stream.horizon is not None:
+        yield "horizon", f"{view_of_time(stream.horizon)}: deletes before it may be forgotten, changes are refused"
+    if stream.held_by is not None:
+        yield "held by", _held(stream.held_by, stream.now)
+    for stall in stream.stalled[:FEW]:
+        yield "stalled", _held(stall, stream.now)
+    if stream.undeclared:
+        yield "undeclared", few(stream.undeclared)
+    if stream.late:
+        yield "late", f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions of their cuts"
+    if stream.open_dead_letters:
+        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1]))
+        yield "dead letters", f"{stream.open_dead_letters:,} open" + (f"; rejected: {by_reason}" if by_reason else "")
+    for hint in stream.hints:
+        yield "hint", hint
+
+
+def _print_tables(found: Found) -> None:
+    shown = table(
+        "table", "complete below", "cut", "age", "bound", "recommended", "pending batches", "last job", right=frozenset({"pending batches"})
+    )
+    for of in found.tables.values():
+        shown.add_row(
+            of.name,
+            "" if of.upsert_stream_apply_watermark is None else str(view_of_time(of.upsert_stream_apply_watermark)),
+            _cut(of),
+            "" if of.age_s is None else duration(of.age_s),
+            "" if of.max_staleness_s is None else duration(of.max_staleness_s),
+            "" if of.recommended_max_staleness_s is None else duration(of.recommended_max_staleness_s),
+            f"{of.pending_batches:,}",
+            "" if of.last_job is None else escaped(_job(of.last_job, of.now)),
+        )
+    console().print(shown)
+    for of in found.tables.values():
+        for hint in of.hints:
+            out(f"hint: {of.name}: {escaped(hint)}")
+
+
+def _cut(of: TableStatus) -> str:
+    if of.is_consistent_cut:
+        return "consistent"
+    if not of.apply:
+        return "nothing applied"
+    since = "" if of.no_cut_since is None else f" for {duration((of.now - of.no_cut_since) / 1_000_000)}"
+    held = "" if of.held_by is None else f", held by {escaped(of.held_by.stream_partition)}"
+    return f"none{since}{held}"
+
+
+def _job(job: Job, now: int) -> str:
+    return f"{job.kind.value.replace('_', ' ')} {_ago(now, job.ended_at)}, {job.duration_s:.1f} s" + (", failed" if job.error else "")
+
+
+def _held(stall: Stall, now: int) -> str:
+    reached = f"at {view_of_time(stall.watermark)}" if stall.watermark else "without a watermark"
+    return f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} since {_ago(now, stall.since)}"
+
+
+def _ago(now: int, then: int) -> str:
+    seconds = (now - then) / 1_000_000
+    return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} ahead"
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`, `2d4h`."""
+    rest = int(seconds)
+    parts = []
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        parts.append(f"{count}{unit}" if count else "")
+    first = next((place for place, part in enumerate(parts) if part), len(parts))
+    return "".join(parts[first : first + 2]) or "0s"

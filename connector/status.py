@@ -1,0 +1,264 @@
+"""How streams and tables stand, for those who operate them: values from their newest commits in, values out (OPS-5, TBL-20).
+
+A stream is judged by its progress, a table by its own bookkeeping and the progress of its stream. All times and watermarks are
+microseconds, `now` is the clock of whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.bookkeeping import Bookkeeping
+from connector.freshness import is_fresh
+from connector.history import Job, p95_s, recommended_bound_s
+from connector.json_view import view_of_bytes, view_of_time
+from connector.progress import Progress
+from connector.tables import TableDefinition
+from connector.watermark import Frontier, KeyRange, Stall
+
+FEW: Final = 3
+_TIMES: Final = frozenset(
+    {"asked_at", "low_watermark", "horizon", "since", "watermark", "upsert_stream_apply_watermark", "no_cut_since", "as_of", "ended_at"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """How a stream stands after its newest batch.
+
+    lag                 offsets between that batch and the ends that Kafka told when it was asked last, `asked_at`
+    held_by             the live stream partition whose low watermark is the least; None: there is none
+    stalled             those whose low watermark has not moved for `stall_after`, the longest first (WMK-12)
+    undeclared          those that speak and that nobody announced (WMK-8)
+    silent              those that the configuration names and that have not spoken (WMK-6)
+    uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
+    open_dead_letters   rejected records and table letters so far; none is closed in this release
+    """
+
+    name: str
+    now: int
+    ingest_batch: int
+    changes: int
+    unknown_tables: int
+    late: int
+    rejected: Mapping[str, int]
+    open_dead_letters: int
+    lag: int | None
+    asked_at: int | None
+    low_watermark: int | None
+    horizon: int | None
+    held_by: Stall | None
+    stalled: tuple[Stall, ...]
+    undeclared: tuple[str, ...]
+    silent: tuple[str, ...]
+    uncovered: tuple[str, KeyRange] | None
+
+    @property
+    def low_watermark_age_s(self) -> float | None:
+        """How far the source's time, as far as it is complete, lies behind `now`."""
+        return None if self.low_watermark is None else (self.now - self.low_watermark) / 1_000_000
+
+    @property
+    def hints(self) -> list[str]:
+        """What keeps the stream from being complete, and what to do about it."""
+        found = []
+        if not self.ingest_batch:
+            found.append("nothing was ingested yet: start `connector run`")
+        elif self.low_watermark is None:
+            found.append("no low watermark: no table is a consistent cut, and nothing expires; have the stream partitions announced")
+        if self.ingest_batch and self.silent:
+            found.append(f"named in the configuration and not heard of: {few(self.silent)}")
+        if self.uncovered is not None:
+            root, keys = self.uncovered
+            found.append(f"the low watermark stands: below {root} the live stream partitions leave a hole in {keys}, or overlap there")
+        if self.undeclared:
+            found.append(f"{few(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions end` it")
+        if self.stalled:
+            names = few([stall.stream_partition for stall in self.stalled])
+            found.append(f"{names}: stalled; have heartbeats sent, or `connector partitions end` what is over")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; names are stable, times ISO 8601."""
+        uncovered = None if self.uncovered is None else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
+        return _view(self) | {
+            "low_watermark_age_s": self.low_watermark_age_s,
+            "rejected": dict(self.rejected),
+            "held_by": None if self.held_by is None else _view_of_stall(self.held_by),
+            "stalled": [_view_of_stall(stall) for stall in self.stalled],
+            "undeclared": list(self.undeclared),
+            "silent": list(self.silent),
+            "uncovered": uncovered,
+            "hints": self.hints,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """How a table stands after its last apply.
+
+    upsert_stream_apply_watermark   every change with a smaller commit timestamp is in the table; None: not known
+    no_cut_since, held_by           since when it is no consistent cut, and who holds the low watermark; None: it is one, or is empty
+    as_of                           everything that had arrived in Kafka then is in it; None: not known
+    pending_batches                 those of which something is still to be applied
+    declared_max_staleness_s        that of the configuration; `max_staleness_s` is the one in force
+    p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
+    """
+
+    name: str
+    stream: str
+    now: int
+    apply: int
+    to_batch: int
+    pending_batches: int
+    upsert_stream_apply_watermark: int | None
+    is_consistent_cut: bool
+    no_cut_since: int | None
+    held_by: Stall | None
+    as_of: int | None
+    declared_max_staleness_s: int | None
+    max_staleness_s: int | None
+    letters: int
+    last_job: Job | None
+    p95_s: float | None
+    recommended_max_staleness_s: int | None
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the table as it stands is, on the clock of arrival in Kafka (TBL-16); None: not known."""
+        return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
+
+    @property
+    def is_older_than_its_bound(self) -> bool:
+        """Whether a read within the bound has to merge, or to wait."""
+        return bool(self.max_staleness_s) and not is_fresh(self.as_of, self.max_staleness_s or 0, self.now)
+
+    @property
+    def hints(self) -> list[str]:
+        """What keeps the table from being what was asked for, and what to do about it."""
+        found = []
+        if not self.apply:
+            found.append("nothing was applied yet: start `connector run`")
+        elif self.is_older_than_its_bound:
+            found.append("older than its max_staleness: reads merge what is not applied, and fail where ingest is behind, too")
+        if self.max_staleness_s and self.max_staleness_s < (self.recommended_max_staleness_s or 0):
+            found.append(f"its applies suggest a max_staleness of {self.recommended_max_staleness_s} s or more")
+        if self.last_job is not None and self.last_job.error:
+            found.append(f"its last job failed: {self.last_job.error}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; names are stable, times ISO 8601."""
+        return _view(self) | {
+            "age_s": self.age_s,
+            "held_by": None if self.held_by is None else _view_of_stall(self.held_by),
+            "last_job": None if self.last_job is None else view_of_job(self.last_job),
+            "hints": self.hints,
+        }
+
+
+def stream_status(
+    name: str, progress: Progress, now: int, *, stall_after_s: int, roots: Sequence[str] = (), table_letters: int = 0
+) -> StreamStatus:
+    """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names, `table_letters` its tables'."""
+    frontier, asked_at = progress.frontier, progress.moments.newest
+    return StreamStatus(
+        name=name,
+        now=now,
+        ingest_batch=progress.ingest_batch,
+        changes=progress.changes,
+        unknown_tables=progress.unknown_tables,
+        late=progress.late,
+        rejected=progress.rejected,
+        open_dead_letters=sum(progress.rejected.values()) + table_letters,
+        lag=None if asked_at is None else progress.moments.behind,
+        asked_at=asked_at,
+        low_watermark=progress.low_watermark,
+        horizon=progress.horizon,
+        held_by=holder(frontier),
+        stalled=tuple(frontier.stalls(now, stall_after_s * 1_000_000)),
+        undeclared=tuple(frontier.undeclared),
+        silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
+        uncovered=frontier.uncovered(),
+    )
+
+
+def table_status(
+    definition: TableDefinition,
+    table: Bookkeeping,
+    progress: Progress,
+    now: int,
+    *,
+    max_staleness_s: int | None = None,
+    last_job: Job | None = None,
+    durations_us: Sequence[int] = (),
+) -> TableStatus:
+    """How the table stands. `max_staleness_s` is the bound in force, `durations_us` are those of the last week's applies (TBL-19)."""
+    p95 = p95_s(durations_us)
+    no_cut = bool(table.apply) and not table.is_consistent_cut
+    return TableStatus(
+        name=definition.name,
+        stream=definition.stream,
+        now=now,
+        apply=table.apply,
+        to_batch=table.to_batch,
+        pending_batches=max(0, progress.ingest_batch - table.complete_to_batch),
+        upsert_stream_apply_watermark=table.complete_below,
+        is_consistent_cut=table.is_consistent_cut,
+        no_cut_since=table.past_since if no_cut else None,
+        held_by=holder(progress.frontier) if no_cut else None,
+        as_of=progress.as_of(table),
+        declared_max_staleness_s=definition.max_staleness_s,
+        max_staleness_s=max_staleness_s,
+        letters=table.letters,
+        last_job=last_job,
+        p95_s=p95,
+        recommended_max_staleness_s=recommended_bound_s(p95),
+    )
+
+
+def holder(frontier: Frontier) -> Stall | None:
+    """The live stream partition whose own low watermark is the least: nothing is complete above it (WMK-3). None: there is none."""
+    k = frontier.kafka_partitions
+    least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)
+    return None if least is None else Stall(least[0], least[1].held_by(k), *frontier.moved[least[0]])
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = len(names) - FEW
+    return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
+
+
+def view_of_job(job: Job) -> dict[str, Any]:
+    """A job as JSON can hold it."""
+    times = ("started_at", "ended_at", "watermark_before", "watermark_after")
+    view: dict[str, Any] = {name: getattr(job, name) for name in Job.__dataclass_fields__}
+    view |= {name: view_of_time(view[name]) for name in times if view[name] is not None}
+    return {**view, "kind": job.kind.value, "duration_s": job.duration_s, "error": job.error or None}
+
+
+def view_of_range(keys: KeyRange) -> dict[str, Any]:
+    """A range of row keys as JSON can hold it: bytes as in the JSON view (REC-22); an end of null is behind the last key."""
+    return {"start_key": view_of_bytes(keys.start), "end_key": None if keys.end is None else view_of_bytes(keys.end)}
+
+
+def _has_spoken(frontier: Frontier, root: str) -> bool:
+    is_announced = any(announced == root for announced, _ in frontier.announcements)
+    return root in frontier.partitions or root in frontier.ended or is_announced
+
+
+def _view(status: StreamStatus | TableStatus) -> dict[str, Any]:
+    view = {name: getattr(status, name) for name in status.__dataclass_fields__ if name not in ("name", "now")}
+    return {name: view_of_time(value) if name in _TIMES and value is not None else value for name, value in view.items()}
+
+
+def _view_of_stall(stall: Stall) -> dict[str, Any]:
+    return {
+        "stream_partition": stall.stream_partition,
+        "kafka_partition": stall.kafka_partition,
+        "watermark": view_of_time(stall.watermark) if stall.watermark else None,
+        "since": view_of_time(stall.since),
+    }

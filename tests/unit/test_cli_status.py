@@ -1,0 +1,112 @@
+"""`connector status` on Delta tables that no Spark wrote (OPS-5)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from connector import cli
+from connector.bookkeeping import Bookkeeping
+from connector.cli.status import duration
+from connector.freshness import Asked
+from connector.history import Job, JobKind
+from connector.lake.history import History
+from connector.merge import Retention
+from connector.progress import BatchCounts, Progress
+from connector.watermark import Heard
+from tests.unit.warehouses import log_progress, log_table
+
+SETTINGS = """
+warehouse = "warehouse"
+[kafka]
+bootstrap_servers = "127.0.0.1:1"
+[streams.s]
+[tables.one]
+stream = "s"
+max_staleness = "10m"
+[tables.never]
+stream = "s"
+"""
+HOSTILE = "p\x1b[2J\u202e"
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stream of two batches, with a stray stream partition and rejected records; one of two tables was applied."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(SETTINGS)
+    folder, now = tmp_path / "warehouse", time.time_ns() // 1000
+    heard = Heard(1, {HOSTILE: {0: 50}})
+    counts = BatchCounts(changes=5, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2})
+    one = Progress().after(1, counts, {0: 7}, Asked(now, {0: 7}), Retention(), frozenset())
+    log_progress(folder, "s", one)
+    log_progress(folder, "s", one.after(2, replace(counts, rejected={}), {0: 9}, Asked(now, {0: 12}), Retention(), frozenset()))
+    log_table(folder, "one", Bookkeeping(apply=1, to_batch=1, complete_to_batch=1, highest_applied=60, past_since=now, as_of=now))
+    History(str(folder)).add_job(Job(JobKind.APPLY, "one", now - 2_000_000, now))
+    return folder
+
+
+def status(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, dict[str, object]]]:
+    assert cli.invoke(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-5, TBL-20"""
+    found = status(capsys)
+    stream, one, never = found["streams"]["s"], found["tables"]["one"], found["tables"]["never"]
+    assert (stream["ingest_batch"], stream["changes"], stream["lag"], stream["open_dead_letters"]) == (2, 10, 3, 2)
+    assert stream["undeclared"] == [HOSTILE]
+    assert (one["pending_batches"], one["is_consistent_cut"], one["max_staleness_s"], one["p95_s"]) == (1, False, 600, 2.0)
+    assert (never["apply"], never["pending_batches"], never["age_s"]) == (0, 2, None)
+    assert found["errors"] == {}
+
+
+def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DLQ-9: names of stream partitions come from outside."""
+    assert cli.invoke(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    assert "held by         p\\x1b[2J\\u202e in Kafka partition 0" in said
+    assert "2 open; rejected: 2 BAD_FRAMING" in said
+    assert "hint            no low watermark" in said
+    assert "hint: never: nothing was applied yet" in said
+
+
+def test_what_cannot_be_read_hides_nothing_else(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-5"""
+    log_table(warehouse, "never", Bookkeeping(apply=1))
+    next((warehouse / "tables/never/data/_delta_log").glob("*.json")).write_text("{")
+    assert cli.invoke(["status", "--json"]) == 1
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (set(found["tables"]), set(found["errors"])) == ({"one"}, {"tables.never"})
+    assert "error:" in said.err
+
+
+def test_a_warehouse_that_is_still_empty_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(SETTINGS)
+    found = status(capsys)
+    assert found["streams"]["s"]["hints"] == ["nothing was ingested yet: start `connector run`"]
+    assert (found["streams"]["s"]["lag"], found["tables"]["one"]["apply"]) == (None, 0)
+
+
+def test_watching_is_for_people(warehouse: Path) -> None:
+    assert cli.invoke(["status", "--json", "--watch"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.9, "0s"), (59, "59s"), (90, "1m30s"), (3601, "1h"), (86_400 * 2 + 3_600 * 4 + 5, "2d4h")]
+)
+def test_durations_are_short(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

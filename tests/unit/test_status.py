@@ -1,0 +1,126 @@
+"""How streams and tables stand, as values; what `connector status` makes of them is in test_cli_status.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from connector.bookkeeping import Bookkeeping
+from connector.freshness import Asked
+from connector.history import Job, JobKind
+from connector.merge import Retention
+from connector.model import ChildPartition, ChildPartitions
+from connector.progress import BatchCounts, Progress
+from connector.status import few, holder, stream_status, table_status
+from connector.tables import Key, KeyPart, TableDefinition
+from connector.values import ColumnType
+from connector.watermark import UNKNOWN, Heard, KeyRange, Lineage, Stall, advance
+
+S = 1_000_000
+NOW = 1_000 * S
+TABLE = TableDefinition(name="one", stream="s", source="t", key=Key((KeyPart("id", ColumnType.STRING),)), columns=(), max_staleness_s=600)
+APPLIED = Bookkeeping(apply=3, to_batch=2, complete_to_batch=1, complete_below=50, highest_applied=40, as_of=400 * S, letters=2)
+
+
+def announced(*names: str, ranges: tuple[tuple[bytes | None, bytes | None], ...] = ()) -> tuple[Lineage, ...]:
+    children = tuple(
+        ChildPartition(name, start_key=keys[0], end_key=keys[1])
+        for name, keys in zip(names, ranges or [(None, None)] * len(names), strict=True)
+    )
+    return tuple(Lineage(k, 2, ChildPartitions("root", 1, 0, children)) for k in (0, 1))
+
+
+def progress(heard: Heard, *, at: int = 0, ends: int = 3, high: int = 8, roots: frozenset[str] = frozenset(), **counts: object) -> Progress:
+    counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
+    return Progress().after(1, counted, {0: ends}, Asked(900 * S, {0: high}), Retention(), roots)
+
+
+def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
+    """WMK-3, WMK-12: by stream partition, Kafka partition, and since when."""
+    frontier = advance(UNKNOWN, Heard(2, {"a": {0: 50, 1: 70}, "b": {0: 60, 1: 40}}, announced("a", "b")), now=7)
+    assert holder(frontier) == Stall("b", 1, 40, 7)
+    assert holder(UNKNOWN) is None
+
+
+def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
+    """OPS-5, WMK-8, WMK-12, DLQ-7"""
+    heard = Heard(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
+    stands = progress(heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1})
+    status = stream_status("s", stands, NOW, stall_after_s=400, table_letters=2)
+    assert (status.ingest_batch, status.changes, status.late, status.open_dead_letters) == (1, 5, 2, 6)
+    assert (status.lag, status.asked_at, status.low_watermark) == (5, 900 * S, stands.low_watermark)
+    assert status.undeclared == ("stray",)
+    assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
+    assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
+    assert [hint.partition(": ")[0] for hint in status.hints] == ["no low watermark", "stray", "a, stray"]
+
+
+def test_a_hole_in_the_key_space_is_shown() -> None:
+    """WMK-9"""
+    heard = Heard(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None))))
+    status = stream_status("s", progress(heard), NOW, stall_after_s=400)
+    assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
+    assert status.to_json()["uncovered"] == {"root": "root", "start_key": "g", "end_key": {"base64": "bf8="}}
+    assert any("hole" in hint for hint in status.hints)
+
+
+def test_what_never_ran_and_who_never_spoke_is_said() -> None:
+    """WMK-6"""
+    assert stream_status("s", Progress(), NOW, stall_after_s=1).hints == ["nothing was ingested yet: start `connector run`"]
+    waiting = stream_status("s", progress(Heard(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")), NOW, stall_after_s=9999, roots=("a", "b"))
+    assert waiting.silent == ("b",)
+    assert waiting.low_watermark is None
+    assert [hint.split()[0] for hint in waiting.hints] == ["no", "named"]
+
+
+def test_a_table_says_what_it_is_worth() -> None:
+    """TBL-11, TBL-19, TBL-20"""
+    stands = replace(progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4)
+    merge = Job(JobKind.RUNTIME_MERGE, "one", NOW - 9 * S, NOW, error="full")
+    status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=500, last_job=merge, durations_us=[90 * S])
+    assert (status.upsert_stream_apply_watermark, status.is_consistent_cut, status.held_by) == (50, True, None)
+    assert (status.age_s, status.is_older_than_its_bound, status.pending_batches) == (600.0, True, 3)
+    assert (status.declared_max_staleness_s, status.max_staleness_s) == (600, 500)
+    assert (status.p95_s, status.recommended_max_staleness_s, status.last_job) == (90.0, 600, merge)
+    assert len(status.hints) == 3
+    at_its_bound = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600)
+    assert not at_its_bound.hints, "exactly at the bound is fresh enough"
+
+
+def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
+    """TBL-11"""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    status = table_status(TABLE, replace(APPLIED, highest_applied=50, past_since=8), stands, NOW)
+    assert (status.is_consistent_cut, status.no_cut_since, status.held_by) == (False, 8, Stall("a", 0, 50, 7))
+    empty = table_status(TABLE, Bookkeeping(), stands, NOW)
+    assert (empty.no_cut_since, empty.held_by, empty.age_s) == (None, None, None)
+    assert empty.hints == ["nothing was applied yet: start `connector run`"]
+
+
+def test_names_for_programs_are_stable() -> None:
+    """OPS-5: who reads `status --json` relies on them."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1})
+    stream = stream_status("s", stands, NOW, stall_after_s=1).to_json()
+    table = table_status(TABLE, replace(APPLIED, highest_applied=99), stands, NOW, last_job=Job(JobKind.APPLY, "one", 1, 2)).to_json()
+    assert json.loads(json.dumps([stream, table])) == [stream, table]
+    assert sorted(stream) == [
+        *("asked_at", "changes", "held_by", "hints", "horizon", "ingest_batch", "lag", "late", "low_watermark", "low_watermark_age_s"),
+        *("open_dead_letters", "rejected", "silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
+    ]
+    assert sorted(table) == [
+        *("age_s", "apply", "as_of", "declared_max_staleness_s", "held_by", "hints", "is_consistent_cut", "last_job", "letters"),
+        *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
+        "upsert_stream_apply_watermark",
+    ]
+    assert stream["asked_at"] == "1970-01-01T00:15:00.000000Z"
+    assert stream["held_by"] == {
+        "stream_partition": "a",
+        "kafka_partition": 0,
+        "watermark": "1970-01-01T00:00:00.000050Z",
+        "since": "1970-01-01T00:00:00.000000Z",
+    }
+    assert (table["last_job"]["kind"], table["last_job"]["error"]) == ("apply", None)
+
+
+def test_many_names_are_counted() -> None:
+    assert (few("abc"), few("abcde")) == ("a, b, c", "a, b, c and 2 more")

@@ -1,0 +1,33 @@
+"""Warehouses without a JVM: changelogs and tables that say what they would say, and hold no change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deltalake import CommitProperties, write_deltalake
+
+from connector.bookkeeping import Bookkeeping
+from connector.lake.rows import as_arrow
+from connector.progress import Progress
+
+FRONTIERS = {"kind": "string", "ingest_batch": "int64", "frontier": "string", "slot": "int64"}
+
+
+def commit(path: Path, rows: list[dict[str, Any]], types: dict[str, str], said: dict[str, Any], **others: Any) -> None:
+    """Append rows, and say something in the commit as ours do."""
+    said_as = CommitProperties(custom_metadata={"userMetadata": json.dumps({"lowmark": said})})
+    write_deltalake(str(path), as_arrow(rows, types), mode="append", commit_properties=said_as, **others)
+
+
+def log_progress(warehouse: Path, stream: str, progress: Progress) -> None:
+    """The commit that follows a batch: the frontier as a row, the rest as metadata (TBL-5)."""
+    row = {"kind": "frontier", "ingest_batch": progress.ingest_batch, "frontier": json.dumps(progress.frontier.to_json()), "slot": -3}
+    said = {"stream": stream, "progress": progress.to_json()}
+    commit(warehouse / f"streams/{stream}/changelog", [row], FRONTIERS, said, partition_by=["slot"])
+
+
+def log_table(warehouse: Path, table: str, bookkeeping: Bookkeeping) -> None:
+    """The commit of an apply (TBL-10)."""
+    commit(warehouse / f"tables/{table}/data", [{"id": "a"}], {"id": "string"}, bookkeeping.to_json(table))
