@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "read": ("read", "Read a table."),
     "run": ("run", "Ingest all streams and apply them to their tables."),
     "status": ("status", "Show how streams and tables stand."),
+    "table": ("table", "Show what was done to a table; change its bound."),
     "tail": ("tail", "Show the records of a stream, one JSON object a line."),
     "topic": ("topic", "Create the topics of a stream."),
     "validate": ("validate", "Check the configuration against a running Kafka; starts nothing."),

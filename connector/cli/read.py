@@ -17,10 +17,9 @@ from connector.bookkeeping import Bookkeeping
 from connector.cli import local_spark, settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
-from connector.errors import ConfigError, TableError
+from connector.errors import TableError
 from connector.history import Job, JobKind
 from connector.json_view import to_line, view_of_bytes, view_of_time
-from connector.sections import nearest, one_of
 from connector.values import TIMESTAMP_MAX, TIMESTAMP_MIN
 
 if TYPE_CHECKING:
@@ -52,11 +51,11 @@ def command(
     Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else {"base64": "…"}; NUMERIC is text, NULL
     is null, times are ISO 8601 in UTC, and numbers that JSON lacks are "NaN", "Infinity" and "-Infinity".
     """
+    from connector.lake.wishes import Wishes
+
     config = settings.load(ctx)
-    if name not in config.tables:
-        remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
-        raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
-    bound = config.tables[name].max_staleness_s if bound_s is None else bound_s
+    declared = settings.table(config, name).max_staleness_s
+    bound = Wishes(config.warehouse).bounds().get(name, declared) if bound_s is None else bound_s
     with ExitStack() as stack:
         found = _snapshot(config, name) if snapshot else _as_it_stands(config, name, bound, allow_older=allow_older)
         found = found or _merged(config, name, bound, stack, allow_older=allow_older, memory=memory)

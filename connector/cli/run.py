@@ -52,11 +52,12 @@ def _run(
     memory: str,
 ) -> None:
     from connector.lake.history import History
+    from connector.lake.wishes import Wishes
     from connector.spark import Journal, Pipeline
 
     spark = local_spark.start(stack, cores=cores, memory=memory)
     history = History(config.warehouse)
-    journal = Journal(history.add_job, history.add_cut, history.newest_cut)
+    journal = Journal(history.add_job, history.add_cut, history.newest_cut, Wishes(config.warehouse).bounds)
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
     pipeline = Pipeline(spark, config, worlds, earliest, journal, terminal.say)
     if once:

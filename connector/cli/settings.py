@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from connector.config import ConnectorConfig, StreamConfig, parse
 from connector.errors import ConfigError
 from connector.sections import ENVIRONMENT_PREFIX, nearest, one_of
+from connector.tables import TableDefinition
 
 if TYPE_CHECKING:
     import click
@@ -54,6 +57,23 @@ def stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
         return found
     remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
     raise ConfigError(f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy)
+
+
+def table(config: ConnectorConfig, name: str) -> TableDefinition:
+    """The table of that name. Raises `ConfigError`."""
+    if (found := config.tables.get(name)) is not None:
+        return found
+    remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
+    raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
+
+
+def who() -> str:
+    """Who calls, as far as the system knows: user and host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _document(file: Path) -> dict[str, object]:

@@ -6,7 +6,7 @@ Names of stream partitions, keys and reasons came from outside: all of it is esc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -72,8 +72,10 @@ class Found:
     @staticmethod
     def read(config: ConnectorConfig, at: int) -> Found:
         from connector.lake.standing import bookkeeping_of, progress_of
+        from connector.lake.wishes import Wishes
 
         found = Found(at)
+        bounds = found._try("settings", Wishes(config.warehouse).bounds) or {}
         tables = {name: found._try(f"tables.{name}", partial(bookkeeping_of, config.warehouse, name)) for name in config.tables}
         for name, stream in config.streams.items():
             progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
@@ -85,7 +87,7 @@ class Found:
                 name, progress, at, stall_after_s=stream.stall_after_s, roots=stream.partitions, table_letters=letters
             )
             for of, book in of_stream.items():
-                found.tables[of] = found._table(config, of, book, progress)
+                found.tables[of] = found._table(config, of, book, progress, bounds)
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -96,13 +98,13 @@ class Found:
             "errors": {path: str(error) for path, error in self.errors.items()},
         }
 
-    def _table(self, config: ConnectorConfig, name: str, book: Bookkeeping, progress: Progress) -> TableStatus:
+    def _table(self, config: ConnectorConfig, name: str, book: Bookkeeping, progress: Progress, bounds: Mapping[str, int]) -> TableStatus:
         from connector.lake.history import History
 
         history, definition = History(config.warehouse), config.tables[name]
         jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1)) or []
         durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
-        bound = definition.max_staleness_s
+        bound = bounds.get(name, definition.max_staleness_s)
         return table_status(
             definition, book, progress, self.at, max_staleness_s=bound, last_job=next(iter(jobs), None), durations_us=durations
         )

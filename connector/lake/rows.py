@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from connector.errors import TableError
+from connector.lake.plain_table import bookkeeping_of
 
 COMPACT_EVERY: Final = 200
 """After so many commits the small files become one."""
+ATTEMPTS: Final = 5
+
+Following = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""From what the newest commit says to a row and what its commit says."""
 
 
 def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> None:
@@ -24,6 +30,27 @@ def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str
             table.vacuum(dry_run=False)
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "written", error) from error
+
+
+def append_next(path: str, types: Mapping[str, str], following: Following) -> None:
+    """Append the row that follows what the newest commit says, and say what holds with it, as one step. Raises `TableError`.
+
+    `following` is called again, with what another process has said, if that one was quicker.
+    """
+    from deltalake import CommitProperties, DeltaTable, write_deltalake
+    from deltalake.exceptions import DeltaError
+
+    for attempt in range(ATTEMPTS):
+        try:
+            table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+            row, said = following(bookkeeping_of(table.history(1)[0]) if table else {})
+            saying = CommitProperties(custom_metadata={"userMetadata": json.dumps({"lowmark": said})}, max_commit_retries=0)
+            write_deltalake(table or path, as_arrow([row], types), mode="append" if table else "error", commit_properties=saying)
+        except (DeltaError, OSError, ValueError) as error:
+            if attempt == ATTEMPTS - 1:
+                raise trouble(path, "written", error) from error
+        else:
+            return
 
 
 def select(path: str, condition: str, columns: str = "*") -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from connector.spark.failures import applying, first_line, situation
 from connector.spark.ingest import Ingest, World
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
+from connector.wishes import bounds_in_force
 
 APPLY_EVERY_S: Final = 10.0
 """How often tables are brought up to date that declare no bound."""
@@ -33,6 +34,8 @@ MIN_APPLY_EVERY_S: Final = 1.0
 ASK_EVERY_S: Final = 60.0
 """How often Kafka is asked whether there is more, where nothing is to be read and no table declares a bound."""
 MIN_ASK_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 10.0
+"""How often is looked for what operators wish, where nothing else is to be done."""
 
 Say = Callable[[str], None]
 
@@ -43,20 +46,32 @@ class _StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19)."""
+    """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19).
+
+    `bounds` asks for the bounds in seconds that operators have set since, by table (TBL-20).
+    """
 
     add_job: Callable[[Job], None]
     add_cut: Callable[[CutRecord], None]
     newest_cut: Callable[[str], CutRecord | None]
+    bounds: Callable[[], Mapping[str, int]] = dict
 
 
 class StreamIngest:
     """The streaming query of one stream. `earliest` gives the first offset of every Kafka partition, `end` the next one."""
 
     def __init__(
-        self, spark: SparkSession, config: ConnectorConfig, stream: StreamConfig, world: World, earliest: Callable[[], Offsets], say: Say
+        self,
+        spark: SparkSession,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        world: World,
+        earliest: Callable[[], Offsets],
+        say: Say,
+        bounds: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
+        self._bounds = bounds
         base = f"{config.warehouse}/streams/{stream.name}"
         self._checkpoint = f"{base}/checkpoint"
         self.changelog = Changelog(spark, f"{base}/changelog", stream.name)
@@ -69,8 +84,7 @@ class StreamIngest:
             known_families=frozenset(column.family for table in tables for column in table.columns),
             reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
         )
-        bounds = [bound for table in tables if (bound := table.max_staleness_s)]
-        self._ask_every_s = max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
+        self._tables = tables
         self._in_flight = threading.Lock()
         self._stopping = False
         self._stopped = threading.Event()
@@ -130,10 +144,21 @@ class StreamIngest:
                 self._stopping = True
             self._query.stop()
 
+    def _ask_every_s(self) -> float:
+        bounds = bounds_in_force(self._tables, self._bounds()).values()
+        return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
+
     def _keep_asking(self) -> None:
-        while not self._stopped.wait(self._ask_every_s):
+        waited_s = pause_s = 0.0
+        while not self._stopped.wait(pause_s):
+            waited_s += pause_s
             try:
-                self.renew()
+                every_s = self._ask_every_s()
+                if waited_s >= every_s:
+                    self.renew()
+                    waited_s = 0.0
+                # What operators wish may change meanwhile.
+                pause_s = min(every_s - waited_s, LOOK_EVERY_S)
             except (BrokerError, TopicError):
                 continue  # Without an answer the states grow older, as they are; the query says what is wrong with Kafka.
             except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
@@ -171,7 +196,8 @@ class Pipeline:
         self._cuts = {name: journal.newest_cut(name) for name in config.streams}
         self._say = say
         self._streams = {
-            name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say) for name, stream in config.streams.items()
+            name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say, journal.bounds)
+            for name, stream in config.streams.items()
         }
         self._tables: dict[str, Table] = {}
         for name, definition in config.tables.items():
@@ -191,12 +217,10 @@ class Pipeline:
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set; then the batches in flight end, and everything ingested is applied."""
-        every = [bound / 2 for table in self._config.tables.values() if (bound := table.max_staleness_s)]
-        pause_s = max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *every]))
         try:
             for ingest in self._streams.values():
                 ingest.start(once=False)
-            while not stop.wait(pause_s):
+            while not stop.wait(self._pause_s()):
                 for ingest in self._streams.values():
                     ingest.check()
                 self._apply_all()
@@ -206,6 +230,10 @@ class Pipeline:
         for ingest in self._streams.values():
             ingest.check()
         self._apply_all()
+
+    def _pause_s(self) -> float:
+        bounds = bounds_in_force(self._config.tables.values(), self._journal.bounds()).values()
+        return max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *(bound / 2 for bound in bounds)]))
 
     def _apply_all(self, stop: threading.Event | None = None) -> None:
         """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them."""

@@ -21,7 +21,8 @@ from connector.spark.delta_log import DeltaLog
 from connector.spark.merging import check_changelog, merged_view, survey, unapplied
 from connector.spark.pivot import PLACE, unreadable
 from connector.spark.table import Table
-from connector.tables import BOOKKEEPING
+from connector.tables import BOOKKEEPING, TableDefinition
+from connector.wishes import bounds_in, bounds_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,9 @@ def read_table(
 ) -> Reading:
     """The table as it stands if it is at most `max_staleness_s` old; else merged with everything that was ingested.
 
-    Left out, the bound is the one that the table declares; where that is none, or 0, the read always merges, whatever the age. A
-    merge writes nothing: the table stays where it is. `now` is the time in microseconds, the clock's unless given.
+    Left out, the bound is the one that an operator has set, else the one that the table declares (TBL-20); where that is none, or 0,
+    the read always merges, whatever the age. A merge writes nothing: the table stays where it is. `now` is the time in microseconds,
+    the clock's unless given.
 
     Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_older` asks for
     what there is; `TableError` if there is no such table, or if it is damaged.
@@ -69,7 +71,7 @@ def read_table(
     changelog = Changelog(spark, f"{warehouse}/streams/{definition.stream}/changelog", definition.stream)
     check_changelog(table, before, changelog.newest())
     progress = changelog.progress()
-    bound = definition.max_staleness_s if max_staleness_s is None else max_staleness_s
+    bound = _bound_in_force(spark, warehouse, definition) if max_staleness_s is None else max_staleness_s
     at = time.time_ns() // 1000 if now is None else now
     if progress.suffices(before, bound, at):
         as_of = progress.as_of(before)
@@ -79,6 +81,11 @@ def read_table(
     if not allow_older:
         progress.check_age(name, reading.as_of, bound, at)
     return reading
+
+
+def _bound_in_force(spark: SparkSession, warehouse: str, definition: TableDefinition) -> int | None:
+    commit = DeltaLog(spark, f"{warehouse}/_connector/settings").newest()
+    return bounds_in_force([definition], bounds_in(commit.bookkeeping if commit else None)).get(definition.name)
 
 
 def _shown(table: Table, version: int) -> DataFrame:

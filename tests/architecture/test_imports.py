@@ -41,6 +41,7 @@ def test_the_core_is_every_root_module() -> None:
         "from connector import cli; cli.invoke(['read', '--help'])",
         "from connector import cli; cli.invoke(['run', '--help'])",
         "from connector import cli; cli.invoke(['status', '--help'])",
+        "from connector import cli; cli.invoke(['table', 'set', '--help'])",
         "from connector import cli; cli.invoke(['tail', '--help'])",
     ],
 )

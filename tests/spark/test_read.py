@@ -13,10 +13,12 @@ from pyspark.sql import SparkSession
 from connector.errors import StaleTableError, TableError
 from connector.history import CutRecord
 from connector.lake.history import History
+from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
 from connector.tables import Column, Key, KeyPart, TableDefinition
 from connector.values import ColumnType
+from connector.wishes import BoundWish
 from tests.changes import change
 from tests.property.histories import history
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
@@ -51,6 +53,12 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     assert (set(rows_by_key(fresh.rows)), fresh.as_of, fresh.changes) == ({"a"}, at_20_00, None)
     assert read(10).changes is None, "exactly at the bound is fresh enough"
     assert read(5, max_staleness_s=0).changes == 2, "no bound: everything"
+
+    wishes = Wishes(str(tmp_path))
+    wishes.set_bound(BoundWish("accounts", 60, 1, "me"))
+    assert read(5).changes == 2, "an operator's bound outranks the declared one"
+    wishes.set_bound(BoundWish("accounts", None, 2, "me"))
+    assert read(5).changes is None, "until it is unset"
 
     merged = read(10.001)
     assert rows_by_key(merged.rows) == stream.truth(), "the bound has passed"

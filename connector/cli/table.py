@@ -1,0 +1,94 @@
+"""`connector table`: what was done to a table, and its bound (TBL-19, TBL-20)."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from connector.cli import settings
+from connector.cli.parameters import DURATION_S
+from connector.cli.status import duration
+from connector.cli.terminal import console, counted, escaped, out, say
+from connector.cli.terminal import table as empty_table
+from connector.history import RECOMMENDED_OVER_S, Job, p95_s, recommended_bound_s
+from connector.json_view import to_line, view_of_time
+from connector.sections import nearest
+from connector.status import view_of_job
+from connector.wishes import BoundWish
+
+JOBS_FOR_PEOPLE = 40
+SETTING = "max_staleness"
+
+
+@click.group()
+def command() -> None:
+    """What was done to a table, and how old its readers let it be."""
+
+
+@command.command()
+@click.argument("name", metavar="NAME")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each job.")
+@click.option("--limit", type=click.IntRange(1), help=f"Stop after so many jobs; {JOBS_FOR_PEOPLE} without --json, unless given.")
+@click.pass_context
+def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
+    """Show the applies and runtime merges of table NAME, the newest first; then how long they take, and the bound that follows."""
+    from connector.lake.history import History
+
+    config = settings.load(ctx)
+    settings.table(config, name)
+    kept = History(config.warehouse)
+    jobs = kept.jobs(name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
+    if as_json:
+        for job in jobs:
+            out(to_line(view_of_job(job)))
+    elif jobs:
+        _print(jobs)
+    p95 = p95_s(kept.durations_us(name, since=time.time_ns() // 1000 - RECOMMENDED_OVER_S * 1_000_000))
+    if p95 is None:
+        say(f"{counted(len(jobs), 'job')} of {name}; no apply of the last seven days ended well")
+    else:
+        bound = duration(recommended_bound_s(p95) or 0)
+        say(f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f} s: a max_staleness of {bound} can be kept")
+
+
+def _print(jobs: list[Job]) -> None:
+    shown = empty_table("job", "ended", "took", "batches", "changes", "letters", "complete below", "error", right=frozenset({"changes"}))
+    for job in jobs:
+        below = "" if job.watermark_after is None else str(view_of_time(job.watermark_after))
+        batches = f"{job.from_batch + 1} to {job.to_batch}" if job.to_batch > job.from_batch else ""
+        counts = (f"{job.changes:,}", f"{job.letters:,}")
+        kind = job.kind.value.replace("_", " ")
+        shown.add_row(kind, str(view_of_time(job.ended_at)), f"{job.duration_s:.1f} s", batches, *counts, below, escaped(job.error))
+    console().print(shown)
+
+
+@command.command("set")
+@click.argument("name", metavar="NAME")
+@click.argument("setting", metavar=f"[{SETTING}=DURATION]", required=False)
+@click.option("--unset", is_flag=True, help="Have the bound of the configuration hold again.")
+@click.pass_context
+def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> None:
+    """Set the max_staleness of table NAME, as 10m or '0-0 0 0:10:0'. It outranks the configuration until --unset.
+
+    Readers see it at once, and a running pipeline within ten seconds; nothing has to be started again.
+    """
+    from connector.lake.wishes import Wishes
+
+    if (setting is None) is not unset:
+        raise click.UsageError(f"say {SETTING}=10m, or --unset")
+    bound = None if setting is None else _bound(ctx, setting)
+    config = settings.load(ctx)
+    declared = settings.table(config, name).max_staleness_s
+    Wishes(config.warehouse).set_bound(BoundWish(name, bound, time.time_ns() // 1000, settings.who()))
+    in_force = declared if bound is None else bound
+    whose = "of the configuration" if bound is None else "until it is unset"
+    say(f"{name}: {SETTING} {duration(in_force)} {whose}" if in_force else f"{name}: no {SETTING}, every read merges what is not applied")
+
+
+def _bound(ctx: click.Context, setting: str) -> int:
+    name, is_given, text = setting.partition("=")
+    if name.strip() != SETTING or not is_given:
+        hint = nearest(name.strip(), [SETTING])
+        raise click.UsageError(f"{escaped(setting)!r} is none; only {SETTING}=DURATION can be set so. {hint}".rstrip())
+    return DURATION_S.convert(text, None, ctx)

@@ -1,0 +1,51 @@
+"""What operators set while the pipeline runs (TBL-20)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Thread
+
+from connector.lake.rows import select
+from connector.lake.wishes import Wishes
+from connector.tables import Key, KeyPart, TableDefinition
+from connector.values import ColumnType
+from connector.wishes import BoundWish, bounds_in, bounds_in_force, saying
+
+
+def defined(name: str, bound: int | None) -> TableDefinition:
+    key = Key((KeyPart("id", ColumnType.STRING),))
+    return TableDefinition(name=name, stream="s", source="t", key=key, columns=(), max_staleness_s=bound)
+
+
+def test_an_operators_bound_outranks_the_configured_one_until_it_is_unset() -> None:
+    """TBL-20"""
+    tables = [defined("one", 600), defined("other", None), defined("third", 60)]
+    assert bounds_in_force(tables, {}) == {"one": 600, "third": 60}
+    said = saying(BoundWish("third", 0, 3, "me"), saying(BoundWish("other", 5, 2, "me"), saying(BoundWish("one", 7, 1, "me"), None)))
+    assert bounds_in_force(tables, bounds_in(said)) == {"one": 7, "other": 5}, "0 is no bound"
+    assert bounds_in(saying(BoundWish("one", None, 4, "me"), said)) == {"other": 5, "third": 0}
+
+
+def test_what_is_set_is_read_back_and_who_set_it_is_kept(tmp_path: Path) -> None:
+    """TBL-20, TBL-22"""
+    wishes = Wishes(str(tmp_path))
+    assert wishes.bounds() == {}
+    wishes.set_bound(BoundWish("one", 600, 1, "ann"))
+    wishes.set_bound(BoundWish("other", 0, 2, "bob"))
+    wishes.set_bound(BoundWish("one", None, 3, "bob"))
+    assert wishes.bounds() == {"other": 0}
+    kept = select(f"{tmp_path}/_connector/settings", "true ORDER BY made_at", "made_by, max_staleness_s")
+    assert kept == [{"made_by": who, "max_staleness_s": bound} for who, bound in (("ann", 600), ("bob", 0), ("bob", None))]
+
+
+def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
+    def set_some(first: int) -> None:
+        for number in (first, first + 1):
+            Wishes(str(tmp_path)).set_bound(BoundWish(f"t{number}", number, 1, "me"))
+
+    threads = [Thread(target=set_some, args=(first,)) for first in (0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Wishes(str(tmp_path)).bounds() == {f"t{number}": number for number in range(4)}
