@@ -180,9 +180,9 @@ class Table:
                     f"{self._path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
                 )
             return self._create()
-        self.bookkeeping()
+        before = self.bookkeeping()
         properties = _properties(self._spark, self._path)
-        existing, _ = from_properties(properties)
+        existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         if (existing.columns, existing.keep_unmapped) != (self._definition.columns, self._definition.keep_unmapped):
             raise TableError(
@@ -190,7 +190,15 @@ class Table:
                 "This release cannot change which cells a table with rows holds",
                 "Take the change back, or declare a table of another name on the same source: it is filled from the whole changelog",
             )
+        if existing.max_staleness_s != self._definition.max_staleness_s:
+            self._declare(to_properties(self._definition, ids), before)
         return Layout(self._definition, int(properties[BUCKETS_PROPERTY]))
+
+    def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
+        """Keep what the configuration says today of the bound: readers find it in the table's properties (TBL-16)."""
+        listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
+        with explained(f"table {self._definition.name}"), self._saying(user_metadata(before.to_json(self._definition.name))):
+            self._spark.sql(f"ALTER TABLE delta.`{self._path.replace('`', '``')}` SET TBLPROPERTIES ({listed})")
 
     def _create(self) -> Layout:
         layout = Layout(self._definition, BUCKETS)
@@ -215,6 +223,11 @@ def _properties(spark: SparkSession, path: str) -> Mapping[str, str]:
     detail = DeltaTable.forPath(spark, path).detail().select("properties").first()
     assert detail is not None
     return dict(detail["properties"])
+
+
+def _escaped(text: str) -> str:
+    """A text within the quotes of an SQL literal."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _named(bookkeeping: Bookkeeping) -> str:

@@ -70,6 +70,10 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     assert error.value.as_of == at_20_00 + 4 * MINUTE
     assert rows_by_key(read(15, allow_older=True).rows) == stream.truth()
 
+    stream.table(definition(max_staleness_s=300))
+    assert read(5.001).changes == 2, "the bound that the configuration declares today"
+    stream.table(definition(max_staleness_s=600))
+
     stream.clock = at_20_00 + 15 * MINUTE
     stream.process().renew()
     again = read(15)
