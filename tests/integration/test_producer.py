@@ -90,6 +90,7 @@ def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_
         later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
         monkeypatch.setattr("connector.kafka.producer._now", lambda: later)
         producer.send(Heartbeat("a", 1_000_004))
+        producer.flush()
         assert producer.announced == 2
         assert producer.delivered == 5
     found = read(kafka, facts.topic)

@@ -24,6 +24,7 @@ NOBODY = "127.0.0.1:1"
         ("isolation.level", "read_uncommitted"),
         ("enable.auto.commit", "true"),
         ("auto.offset.reset", "latest"),
+        ("transactional.id", "x"),
     ],
 )
 def test_a_setting_that_would_break_a_promise_is_refused(name: str, value: str) -> None:
