@@ -50,7 +50,7 @@ class Proofs:
 
     def add_empty(self, places: Mapping[int, Ranges], now: int) -> None:
         """Keep that nothing is there. `now` in microseconds."""
-        self._add("empty", self.topic_id, [(number, *found) for number, ranges in places.items() for found in ranges], 0, now)
+        self._add("empty", [(self.topic_id, number, *found) for number, ranges in places.items() for found in ranges], 0, now)
 
     def letters(self) -> tuple[int, tuple[Position, ...]]:
         """The last batch whose letters were found, 0 for none, and the last record of the dead-letter topic that need not be read again."""
@@ -63,16 +63,15 @@ class Proofs:
 
     def add_letters(self, to_batch: int, read: Iterable[Position], now: int) -> None:
         """Keep that every letter up to `to_batch` was found. `read` are the last records before which none of a later batch lies."""
-        found = list(read)
-        topic_id = found[0].topic_id if found else ""
-        places = [(position.kafka_partition, 0, position.offset + 1) for position in found] or [(0, 0, 0)]
-        self._add("letters", topic_id, places, to_batch, now)
+        places = [(position.topic_id, position.kafka_partition, 0, position.offset + 1) for position in read]
+        # Where every letter read belongs to a later batch, too, the batch alone is kept.
+        self._add("letters", places or [("", 0, 0, 0)], to_batch, now)
 
-    def _add(self, kind: str, topic_id: str, places: Iterable[tuple[int, int, int]], to_batch: int, now: int) -> None:
-        common = {"kind": kind, "stream": self.stream, "changelog_id": self.changelog_id, "topic_id": topic_id}
+    def _add(self, kind: str, places: Iterable[tuple[str, int, int, int]], to_batch: int, now: int) -> None:
+        of_changelog = {"kind": kind, "stream": self.stream, "changelog_id": self.changelog_id, "to_batch": to_batch, "proved_at": now}
         rows = [
-            {**common, "kafka_partition": number, "start": start, "stop": stop, "to_batch": to_batch, "proved_at": now}
-            for number, start, stop in places
+            {**of_changelog, "topic_id": topic_id, "kafka_partition": number, "start": start, "stop": stop}
+            for topic_id, number, start, stop in places
         ]
         if rows:
             append(self._path, rows, _PROOFS)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,19 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from connector import cli
-from connector.config import KafkaConfig
+from connector.config import ConnectorConfig, KafkaConfig
 from connector.deadletter import dead_letter_topic
 from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account
+
+
+class OnlyLogged(Live):
+    """Without a table: an audit looks at none."""
+
+    @property
+    def config(self) -> ConnectorConfig:
+        return replace(super().config, tables={})
 
 
 def test_nothing_lost_is_proved_broken_and_proved_again(
@@ -39,7 +50,7 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
         admin.delete_records([place])[place].result(30)
 
     with ExitStack() as stack:
-        live = Live(spark, kafka, topic, tmp_path / "warehouse", stack)
+        live = OnlyLogged(spark, kafka, topic, tmp_path / "warehouse", stack)
         live.publish(account("b", 1, name="Bea"), account("b", 2, name="Bob"), at=1)
         forget(topic, 1, 1)
         live.publish(account("a", 1, name="Ada"), at=0)
@@ -74,6 +85,17 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
     DeltaTable(changelog.table_uri).restore(ours)
     code, found, said = audit()
     assert (code, found["verdict"]) == (0, "proved")
+
+    # Without the proofs, and without the topic, nobody can say.
+    shutil.rmtree(live.warehouse / "_connector/proofs")
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
+        time.sleep(0.05)
+    code, found, said = audit()
+    assert (code, found["verdict"], found["kafka_partitions"][0]["unproved"]) == (0, "unproved", [[2, 5], [6, 8]])
+    assert len(found["letters"]["unproved"]) == 1
+    assert f"There is no topic {topic}" in said
 
 
 def _letter_of(live: Live) -> tuple[int, int]:

@@ -248,6 +248,19 @@ def test_a_batch_whose_letters_are_under_way_owes_none_yet(stream: Stream) -> No
     assert stream.letters_read == ["id-0-8", "id-1-3"]
 
 
+def test_a_proof_of_letters_names_the_topic_of_each_place(tmp_path: Path) -> None:
+    """REC-4: a dead-letter topic that was made anew is not read on from a place in the old one; other changelogs have their own."""
+    proofs = Proofs(str(tmp_path), "s", "t", "c", "id")
+    assert proofs.letters() == (0, ())
+    read = [Position("t.dead-letters", "old", 0, 9), Position("t.dead-letters", "new", 1, 0)]
+    proofs.add_letters(3, read, 1)
+    assert proofs.letters()[0] == 3
+    assert sorted(proofs.letters()[1], key=lambda position: position.kafka_partition) == read
+    assert replace(proofs, changelog_id="another").letters() == (0, ())
+    proofs.add_letters(4, [], 2)
+    assert proofs.letters() == (4, ())
+
+
 def test_batches_are_taken_as_many_at_a_time_as_memory_allows(stream: Stream) -> None:
     """TBL-6"""
     for step_rows, steps in ((1, 2), (STEP_ROWS, 1)):
