@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from connector.bookkeeping import Bookkeeping
@@ -12,6 +12,7 @@ from connector.freshness import NONE_ASKED, Asked, Moments, is_fresh
 from connector.json_view import view_of_time
 from connector.merge import Retention
 from connector.watermark import UNKNOWN, Frontier, Heard, advance
+from connector.wishes import EndWish
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Progress:
     """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
 
     `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). `horizon` is None
-    while the low watermark is not known. `moments` say how old the states of the newest batches are.
+    while the low watermark is not known. `moments` say how old the states of the newest batches are. `ends` are those stream
+    partitions that operators had end with `ingest_batch`; all such wishes up to the number `ends_to` have been taken (WMK-8).
     """
 
     ingest_batch: int = 0
@@ -70,6 +72,8 @@ class Progress:
     rejected: Mapping[str, int] = field(default_factory=dict)
     horizon: int | None = None
     moments: Moments = NONE_ASKED
+    ends: tuple[EndWish, ...] = ()
+    ends_to: int = 0
     frontier: Frontier = UNKNOWN
 
     @property
@@ -83,12 +87,26 @@ class Progress:
         return Cut(self.ingest_batch, self.low_watermark, self.low_watermark is None or is_stalled, self.horizon, self.moments, now)
 
     def after(
-        self, ingest_batch: int, counts: BatchCounts, ends: Mapping[int, int], asked: Asked, retention: Retention, roots: frozenset[str]
+        self,
+        ingest_batch: int,
+        counts: BatchCounts,
+        ends: Mapping[int, int],
+        asked: Asked,
+        retention: Retention,
+        roots: frozenset[str],
+        wishes: Sequence[EndWish] = (),
     ) -> Progress:
-        """The progress once `ingest_batch`, the next one, is in the changelog, read up to `ends`. `roots` as in `watermark.advance`."""
+        """The progress once `ingest_batch`, the next one, is in the changelog, read up to `ends`. `roots` as in `watermark.advance`.
+
+        `wishes` are those that the batch was committed with; one that was taken before is not taken again.
+        """
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
-        frontier = advance(self.frontier, counts.heard, now=counts.read_at, horizon=self.horizon, roots=roots)
+        taken = tuple(wish for wish in wishes if wish.number > self.ends_to)
+        ended = [wish.stream_partition for wish in taken]
+        # A batch without rows was read when Kafka was asked.
+        read_at = counts.read_at or asked.at
+        frontier = advance(self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended)
         return replace(
             self,
             ingest_batch=ingest_batch,
@@ -100,6 +118,8 @@ class Progress:
             rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
             horizon=retention.horizon(self.horizon, frontier.low_watermark),
             moments=self.moments.after(ingest_batch, ends, asked),
+            ends=taken,
+            ends_to=max((self.ends_to, *(wish.number for wish in taken))),
             frontier=frontier,
         )
 
@@ -137,9 +157,11 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """All but the frontier, which may be large and has a row of its own."""
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
-        return {**stored, "moments": self.moments.to_json(), "low_watermark": self.low_watermark}
+        ends = [asdict(wish) for wish in self.ends]
+        return {**stored, "moments": self.moments.to_json(), "ends": ends, "low_watermark": self.low_watermark}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
         known = {name: value for name, value in stored.items() if name in Progress.__dataclass_fields__}
-        return Progress(**{**known, "moments": Moments.from_json(stored["moments"])}, frontier=frontier)
+        ends = tuple(EndWish(**wish) for wish in stored.get("ends", ()))
+        return Progress(**{**known, "moments": Moments.from_json(stored["moments"]), "ends": ends}, frontier=frontier)

@@ -159,6 +159,64 @@ class TableStatus:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How a stream partition stands that is not over.
+
+    low_watermark, held_by       the least that it claims, and the Kafka partition in which it does; None: nothing yet
+    moved_at, is_stalled         when its low watermark became what it is, and whether that is longer ago than `stall_after`
+    roots                        whose descendant it is; none: nobody has declared it (WMK-8)
+    waits_for                    the parents that have not ended: until then they hold the low watermark (WMK-7)
+    is_over                      it has ended, and others wait for its siblings
+    """
+
+    name: str
+    low_watermark: int | None
+    held_by: int
+    moved_at: int
+    is_stalled: bool
+    roots: tuple[str, ...]
+    key_range: KeyRange | None
+    waits_for: tuple[str, ...]
+    is_over: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; names are stable, times ISO 8601."""
+        return {
+            "stream_partition": self.name,
+            "low_watermark": None if self.low_watermark is None else view_of_time(self.low_watermark),
+            "kafka_partition": self.held_by,
+            "since": view_of_time(self.moved_at),
+            "is_stalled": self.is_stalled,
+            "is_declared": bool(self.roots),
+            "roots": list(self.roots),
+            "key_range": None if self.key_range is None else view_of_range(self.key_range),
+            "waits_for": list(self.waits_for),
+            "is_over": self.is_over,
+        }
+
+
+def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list[PartitionStatus]:
+    """The stream partitions that are not over, those first that hold the low watermark, then those that wait for their parents."""
+    k = frontier.kafka_partitions
+    stalled = {stall.stream_partition for stall in frontier.stalls(now, stall_after_s * 1_000_000)}
+    statuses = [
+        PartitionStatus(
+            name=name,
+            low_watermark=one.low_watermark(k) or None,
+            held_by=one.held_by(k),
+            moved_at=frontier.moved[name].at,
+            is_stalled=name in stalled,
+            roots=tuple(sorted(one.roots)),
+            key_range=one.key_range,
+            waits_for=tuple(sorted(parent for parent in one.parents if parent in frontier.partitions)) if frontier.waits(name) else (),
+            is_over=one.has_ended,
+        )
+        for name, one in frontier.partitions.items()
+    ]
+    return sorted(statuses, key=lambda status: (bool(status.waits_for), status.low_watermark or 0, status.name))
+
+
 def stream_status(
     name: str, progress: Progress, now: int, *, stall_after_s: int, roots: Sequence[str] = (), table_letters: int = 0
 ) -> StreamStatus:

@@ -1,7 +1,8 @@
-"""What an operator sets while the pipeline runs, beside the configuration, so that nothing has to be restarted (TBL-20).
+"""What an operator sets and ends while the pipeline runs, so that nothing has to be restarted (TBL-20, WMK-8).
 
-Each wish is kept as a row, with who made it and when. What holds at present stands in the newest commit as a whole, so that it is
-read without looking at rows: by commands, by Spark and by the pipeline alike.
+Each wish is kept as a row, with who made it and when. The bounds that hold at present stand in the newest commit as a whole, so that
+they are read without looking at rows: by commands, by Spark and by the pipeline alike. The end of a stream partition is numbered:
+ingest takes it with a batch, whose progress says up to which number it did.
 """
 
 from __future__ import annotations
@@ -22,6 +23,21 @@ class BoundWish:
 
     table: str
     max_staleness_s: int | None
+    made_at: int
+    made_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndWish:
+    """The end of a stream partition that does not end by itself (WMK-8). `made_at` in microseconds.
+
+    Numbers rise in the order in which the wishes of a warehouse were made.
+    """
+
+    number: int
+    stream: str
+    stream_partition: str
+    reason: str
     made_at: int
     made_by: str
 

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "broker": ("broker", "Start or stop a local Kafka broker, for development."),
     "dead-letters": ("dead_letters", "List and explain what was rejected."),
     "demo": ("demo", "Real changes, end to end, compared with an independent truth."),
+    "partitions": ("partitions", "List the stream partitions of a stream; end one that does not end by itself."),
     "publish": ("publish", "Publish changes written as JSON, one object a line."),
     "read": ("read", "Read a table."),
     "run": ("run", "Ingest all streams and apply them to their tables."),

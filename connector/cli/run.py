@@ -73,6 +73,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
     """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.dead_letter_topic import DeadLetterPublisher
+    from connector.lake.wishes import Wishes
     from connector.spark import World
 
     facts = topics.describe(config.kafka, stream.topic)
@@ -92,6 +93,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         now=lambda: time.time_ns() // 1000,
         high_watermarks=lambda: topics.high_watermarks(config.kafka, topics.describe(config.kafka, stream.topic)),
         schema_by_id=_registry(config, stack),
+        ends=lambda taken_to: Wishes(config.warehouse).ends(stream.name, above=taken_to),
     )
 
 

@@ -154,13 +154,11 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
 
 
 def _print_tables(found: Found) -> None:
-    shown = table(
-        "table", "complete below", "cut", "age", "bound", "recommended", "pending batches", "last job", right=frozenset({"pending batches"})
-    )
+    shown = table("table", "complete below", "cut", "age", "bound", "can keep", "pending", "last job", right=frozenset({"pending"}))
     for of in found.tables.values():
         shown.add_row(
             of.name,
-            "" if of.upsert_stream_apply_watermark is None else str(view_of_time(of.upsert_stream_apply_watermark)),
+            "" if of.upsert_stream_apply_watermark is None else _to_the_second(of.upsert_stream_apply_watermark),
             _cut(of),
             "" if of.age_s is None else duration(of.age_s),
             "" if of.max_staleness_s is None else duration(of.max_staleness_s),
@@ -176,12 +174,16 @@ def _print_tables(found: Found) -> None:
 
 def _cut(of: TableStatus) -> str:
     if of.is_consistent_cut:
-        return "consistent"
+        return "yes"
     if not of.apply:
         return "nothing applied"
     since = "" if of.no_cut_since is None else f" for {duration((of.now - of.no_cut_since) / 1_000_000)}"
     held = "" if of.held_by is None else f", held by {escaped(of.held_by.stream_partition)}"
-    return f"none{since}{held}"
+    return f"no{since}{held}"
+
+
+def _to_the_second(timestamp: int) -> str:
+    return str(view_of_time(timestamp - timestamp % 1_000_000)).replace(".000000", "")
 
 
 def _job(job: Job, now: int) -> str:

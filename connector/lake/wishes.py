@@ -1,18 +1,23 @@
-"""What operators have set, on disk: `_connector/settings` in the warehouse, a row for each wish (TBL-20).
+"""What operators have set and ended, on disk: Delta tables under `_connector/` in the warehouse, a row for each wish (TBL-20, WMK-8).
 
-What holds at present stands in the newest commit as a whole.
+_connector/settings   the bounds of tables; those that hold at present stand in the newest commit as a whole
+_connector/ends       the ends of stream partitions; the newest commit says the greatest number
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from connector.lake.plain_table import newest_bookkeeping
-from connector.lake.rows import append_next
-from connector.wishes import BoundWish, bounds_in, saying
+from connector.lake.rows import append_next, quoted, select
+from connector.wishes import BoundWish, EndWish, bounds_in, saying
 
+_ENDS: Final = {
+    **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
+    **dict.fromkeys(("number", "made_at"), "int64"),
+}
 _BOUNDS: Final = {"table": "string", "max_staleness_s": "int64", "made_at": "int64", "made_by": "string"}
 
 
@@ -21,6 +26,7 @@ class Wishes:
 
     def __init__(self, warehouse: str) -> None:
         self._settings = f"{warehouse}/_connector/settings"
+        self._ends = f"{warehouse}/_connector/ends"
 
     def bounds(self) -> dict[str, int]:
         """The bounds in seconds that outrank the configuration, by table."""
@@ -33,3 +39,18 @@ class Wishes:
             return asdict(wish), saying(wish, said)
 
         append_next(self._settings, _BOUNDS, following)
+
+    def ends(self, stream: str, *, above: int) -> list[EndWish]:
+        """The ends wished for in a stream whose numbers are greater than `above`, in their order."""
+        if int((newest_bookkeeping(self._ends) or {}).get("number", 0)) <= above:
+            return []
+        return [EndWish(**row) for row in select(self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")]
+
+    def add_end(self, wish: EndWish) -> None:
+        """Have a stream partition end. The wish gets the next number, at least its own."""
+
+        def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            number = max(wish.number, int(said.get("number", 0)) + 1)
+            return asdict(replace(wish, number=number)), {"number": number}
+
+        append_next(self._ends, _ENDS, following)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +26,7 @@ from connector.spark.failures import explained
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
 from connector.watermark import UNKNOWN, Frontier
+from connector.wishes import EndWish
 
 TABLE_SLOTS: Final = 16
 CONTROL_SLOT: Final = -1
@@ -107,6 +108,8 @@ _ENTRIES_VIEW: Final = """
 class LoggedBatch:
     """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic and its ends as they were.
 
+    A batch that reads nothing keeps the offsets of the one before, so that Spark's next one goes on where that ended, and Spark's
+    last one, should it run again, is found to be done. `ends` are the stream partitions that operators have end with it (WMK-8).
     `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two.
     """
 
@@ -117,6 +120,7 @@ class LoggedBatch:
     asked: Asked
     changelog_id: str
     writer: str
+    ends: tuple[EndWish, ...] = ()
 
 
 _LONG_LIST: Final = 1000
@@ -186,9 +190,18 @@ class Changelog:
         newest = _logged_batch(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
+        self._append(selected, "batch", before, batch)
+
+    def append_nothing(self, batch: LoggedBatch) -> None:
+        """Commit a batch that reads nothing, behind the newest one, and read back that it was ours. Raises as `append` does."""
+        before = self._bookkeeping()
+        assert before is not None
+        self._append(self._rows_and_frontiers().limit(0), "ends", before, batch)
+
+    def _append(self, rows: DataFrame, commit: str, before: Mapping[str, Any], batch: LoggedBatch) -> None:
         bookkeeping = {
             **before,
-            "commit": "batch",
+            "commit": commit,
             "writer": batch.writer,
             "topic_id": batch.topic_id,
             "kafka_partitions": batch.kafka_partitions,
@@ -200,8 +213,9 @@ class Changelog:
             "begin": {**_with_text_keys(batch.offsets.start), **before.get("begin", {})},
             "start": _with_text_keys(batch.offsets.start),
             "end": _with_text_keys(batch.offsets.end),
+            "ends": [asdict(wish) for wish in batch.ends],
         }
-        self._commit(selected, "batches", batch.ingest_batch * _RENEWALS, {**bookkeeping, "renewals": 0})
+        self._commit(rows, "batches", batch.ingest_batch * _RENEWALS, {**bookkeeping, "renewals": 0})
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
@@ -346,9 +360,9 @@ def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:
     batch_range = BatchRange(offsets("start"), offsets("end"))
     names = {name: str(bookkeeping[name]) for name in ("topic_id", "changelog_id", "writer")}
     asked = Asked(int(bookkeeping["asked_at"]), offsets("asked_ends"))
-    return LoggedBatch(
-        int(bookkeeping["ingest_batch"]), batch_range, kafka_partitions=int(bookkeeping["kafka_partitions"]), asked=asked, **names
-    )
+    ends = tuple(EndWish(**wish) for wish in bookkeeping.get("ends", ()))
+    number, kafka_partitions = int(bookkeeping["ingest_batch"]), int(bookkeeping["kafka_partitions"])
+    return LoggedBatch(number, batch_range, kafka_partitions=kafka_partitions, asked=asked, ends=ends, **names)
 
 
 def _with_text_keys(offsets: Offsets) -> dict[str, int]:

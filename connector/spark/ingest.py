@@ -8,8 +8,8 @@ same letters with the same ids, and derives the same progress.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -28,6 +28,7 @@ from connector.spark.letters import rejected_letters
 from connector.spark.progress import count_rows
 from connector.spark.source import BatchRange, Topic, same
 from connector.validation import KafkaRecord, judge
+from connector.wishes import EndWish
 
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records says nothing about a disaster (DLQ-5)."""
@@ -40,7 +41,8 @@ class World:
     `topic` asks for the topic's identity and Kafka partitions anew; `high_watermarks` for the end of every Kafka partition, open
     transactions included. `publish` delivers letters, or raises; it returns how many there were. `schema_by_id` asks the
     registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
-    configured. `now` is the time in microseconds.
+    configured. `now` is the time in microseconds. `ends` asks for the stream partitions of this stream that operators want ended, as
+    far as their numbers are greater than the one given (WMK-8).
     """
 
     topic: Callable[[], Topic]
@@ -48,6 +50,7 @@ class World:
     now: Callable[[], int]
     high_watermarks: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
+    ends: Callable[[int], Sequence[EndWish]] = lambda taken_to: ()
 
 
 class Ingest:
@@ -104,6 +107,28 @@ class Ingest:
         if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
             self._changelog.renew(progress.renewed(newest.offsets.end, asked))
 
+    def end_partitions(self) -> None:
+        """Take the ends that operators wish for with a batch that reads nothing: one that does may be long in coming (WMK-8).
+
+        Raises as `batch` does.
+        """
+        newest, progress = self._changelog.newest(), self._changelog.progress()
+        if newest is None or progress.ingest_batch < newest.ingest_batch or not (wishes := self._world.ends(progress.ends_to)):
+            return
+        topic = self._world.topic()
+        if topic.topic_id == newest.topic_id:
+            batch = replace(
+                newest,
+                ingest_batch=newest.ingest_batch + 1,
+                kafka_partitions=topic.kafka_partitions,
+                asked=self._asked(),
+                writer=self._writer,
+                ends=tuple(wishes),
+            )
+            self._changelog.append_nothing(batch)
+            self._on_step("logged")
+            self._follow_up(batch)
+
     def _asked(self) -> Asked:
         at = self._world.now()
         return Asked(at, self._world.high_watermarks())
@@ -127,7 +152,7 @@ class Ingest:
         self._on_step("letters published")
         retention = Retention(self._stream.delete_retention_s)
         roots = frozenset(self._stream.partitions)
-        progress = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots)
+        progress = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
@@ -137,7 +162,9 @@ class Ingest:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
-        batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer)
+        # With the batch, so that whoever derives its progress after a crash takes the same ones.
+        ends = tuple(self._world.ends(self._changelog.progress().ends_to))
+        batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer, ends)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         try:

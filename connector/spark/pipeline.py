@@ -114,6 +114,12 @@ class StreamIngest:
             if not self._stopping:
                 self._ingest.renew()
 
+    def end_partitions(self) -> None:
+        """Have those stream partitions end that operators want ended, whether anything is to be read or not (WMK-8)."""
+        with self._in_flight:
+            if not self._stopping:
+                self._ingest.end_partitions()
+
     def wait(self, stop: threading.Event | None = None) -> None:
         """Wait for the query's end, or for `stop`. Raises what stopped it, if it did not stop by itself."""
         assert self._query is not None
@@ -153,6 +159,7 @@ class StreamIngest:
         while not self._stopped.wait(pause_s):
             waited_s += pause_s
             try:
+                self.end_partitions()
                 every_s = self._ask_every_s()
                 if waited_s >= every_s:
                     self.renew()
@@ -212,6 +219,7 @@ class Pipeline:
             if not stop.is_set():
                 ingest.start(once=True)
                 ingest.wait(stop)
+                ingest.end_partitions()
                 ingest.renew()
         self._apply_all(stop)
 

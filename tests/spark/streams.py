@@ -26,6 +26,7 @@ from connector.spark.source import BatchRange
 from connector.spark.table import Table
 from connector.tables import BOOKKEEPING, Column, Key, KeyPart, TableDefinition, Versions, read_change, row_of
 from connector.values import ColumnType
+from connector.wishes import EndWish
 from tests.changes import change, put
 
 ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
@@ -122,6 +123,7 @@ class Stream:
     known_tables: frozenset[str] = frozenset({"t"})
     reject_unknown_tables: bool = False
     schema_by_id: Callable[[int], str | None] | None = None
+    wishes: list[EndWish] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
@@ -149,6 +151,7 @@ class Stream:
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
             schema_by_id=self.schema_by_id,
+            ends=lambda taken_to: [wish for wish in self.wishes if wish.number > taken_to],
         )
         return Ingest(
             self.config,

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from connector.model import ChildPartition, ChildPartitions, Heartbeat
 from connector.progress import Progress
-from tests.spark.streams import ARRIVAL, STREAM, Stream, Topic, account, shown
+from connector.wishes import EndWish
+from tests.spark.streams import ARRIVAL, STREAM, CrashError, Stream, Topic, account, crash_at, shown
 
 S = 1_000_000
 RETENTION_S = 100
@@ -103,3 +104,35 @@ def test_progress_is_derived_again_from_the_changelog(stream: Stream) -> None:
     at_once = again.ingest()
     assert (at_once.low_watermark, at_once.horizon) == (second.low_watermark, second.horizon)
     assert Progress.from_json(first.to_json(), first.frontier) == first
+
+
+def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
+    """WMK-8, TBL-5, TBL-10: recorded with a batch that reads nothing; a crash changes neither which ends it took nor what it says."""
+    stream.topic.send_everywhere(announcement("p", "gone"), Heartbeat("p", 10 * S))
+    stream.topic.send(account("a", 5 * S, name="Ada"))
+    first = stream.topic.rest()
+    stream.ingest()
+    table = stream.table()
+    stream.apply(table)
+    assert stream.changelog().progress().low_watermark is None
+    assert not table.bookkeeping().is_consistent_cut
+
+    stream.wishes.append(EndWish(1, "s", "gone", "decommissioned", 7, "ann"))
+    with pytest.raises(CrashError):
+        stream.process(crash_at("logged")).end_partitions()
+    stream.wishes.append(EndWish(2, "s", "p", "too late for that batch", 8, "bob"))
+    stream.process().recover()
+    progress = stream.changelog().progress()
+    assert (progress.ingest_batch, progress.low_watermark, list(progress.frontier.live)) == (2, 10 * S + 1, ["p"])
+    assert (progress.ends, progress.ends_to) == ((stream.wishes[0],), 1)
+    stream.wishes.pop()
+    stream.apply(table)
+    assert table.bookkeeping().is_at(10 * S + 1, 2), "the cut has moved with nothing to read"
+
+    assert stream.ingest(offsets=first) == progress, "Spark's last batch, run again, is found to be done"
+    stream.process().end_partitions()
+    assert stream.changelog().progress() == progress, "a wish is taken once"
+    stream.topic.send_everywhere(Heartbeat("p", 20 * S))
+    progress = stream.ingest()
+    assert (progress.ingest_batch, progress.low_watermark, progress.ends) == (3, 20 * S + 1, ())
+    assert stream.logged_offsets() == stream.topic.offsets()

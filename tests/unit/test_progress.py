@@ -11,7 +11,8 @@ from connector.errors import StaleTableError
 from connector.freshness import NONE_ASKED, Asked
 from connector.merge import Retention
 from connector.progress import BatchCounts, Progress
-from connector.watermark import UNKNOWN
+from connector.watermark import UNKNOWN, Heard
+from connector.wishes import EndWish
 
 S = 1_000_000
 ONE = Progress().after(1, BatchCounts(changes=3), {0: 3}, Asked(100 * S, {0: 3}), Retention(), frozenset())
@@ -53,3 +54,24 @@ def test_who_is_behind_is_said() -> None:
     assert error.value.as_of == 100 * S
     with pytest.raises(StaleTableError, match=r"of unknown age.*Ingest has never run"):
         replace(Progress(), moments=NONE_ASKED).check_age("accounts", None, 60, 160 * S)
+
+
+def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
+    """WMK-8"""
+    heard = Heard(1, {"p": {0: 5}, "q": {0: 9}})
+    wishes = [EndWish(number, "s", name, "gone", 1, "me") for number, name in ((3, "p"), (4, "q"))]
+    asked = Asked(100 * S, {0: 3})
+    spoken = Progress().after(1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, Retention(), frozenset())
+    one = spoken.after(2, BatchCounts(heard=Heard(1)), {0: 3}, asked, Retention(), frozenset(), wishes[:1])
+    assert (one.ends, one.ends_to, list(one.frontier.live), one.frontier.ended) == ((wishes[0],), 3, ["q"], {"p": 5})
+    assert Progress.from_json(one.to_json(), one.frontier) == one
+    both = one.after(3, BatchCounts(heard=Heard(1)), {0: 3}, asked, Retention(), frozenset(), wishes)
+    assert (both.ends, both.ends_to, list(both.frontier.live)) == ((wishes[1],), 4, [])
+    assert both.after(4, BatchCounts(heard=Heard(1)), {0: 3}, asked, Retention(), frozenset()).ends == ()
+
+
+def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
+    """WMK-12: nobody is stalled because nothing was to be read."""
+    heard = Heard(1, {"p": {0: 5}})
+    quiet = Progress().after(1, BatchCounts(heard=heard), {0: 0}, Asked(100 * S, {0: 0}), Retention(), frozenset())
+    assert quiet.frontier.moved["p"].at == 100 * S

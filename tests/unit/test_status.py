@@ -117,7 +117,7 @@ def test_names_for_programs_are_stable() -> None:
         "stream_partition": "a",
         "kafka_partition": 0,
         "watermark": "1970-01-01T00:00:00.000050Z",
-        "since": "1970-01-01T00:00:00.000000Z",
+        "since": "1970-01-01T00:15:00.000000Z",
     }
     assert (table["last_job"]["kind"], table["last_job"]["error"]) == ("apply", None)
 
