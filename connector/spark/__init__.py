@@ -7,6 +7,7 @@ from connector.spark.ingest import Ingest, World
 from connector.spark.pipeline import Journal, Pipeline
 from connector.spark.reader import Reading, Snapshot, plain_rows, read_snapshot, read_table
 from connector.spark.session import start_session
+from connector.spark.standing import register_tables
 
 __all__ = [
     "Ingest",
@@ -19,5 +20,6 @@ __all__ = [
     "plain_rows",
     "read_snapshot",
     "read_table",
+    "register_tables",
     "start_session",
 ]

@@ -78,6 +78,15 @@ class DeltaLog:
         return Commit(version, operation, bookkeeping)
 
 
+def folders_in(spark: SparkSession, path: str) -> list[str]:
+    """The names of the folders at `path`, sorted; none where there is nothing."""
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    statuses = files.listStatus(folder) if files.exists(folder) else []
+    return sorted(str(status.getPath().getName()) for status in statuses if status.isDirectory())
+
+
 def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:
     try:
         parsed = json.loads(metadata) if metadata else None

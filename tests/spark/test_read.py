@@ -16,6 +16,7 @@ from connector.lake.history import History
 from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
+from connector.spark.standing import register_tables
 from connector.tables import Column, Key, KeyPart, TableDefinition
 from connector.values import ColumnType
 from connector.wishes import BoundWish
@@ -132,6 +133,27 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tm
     assert shown(table) == stream.truth(wanted)
     standing = read_table(spark, str(tmp_path), wanted.name)
     assert standing.changes is None, "nothing is missing: the table is shown as it stands"
+
+
+def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-20: bounds and ages can be compared; a bound that was set outranks the declared one."""
+    stream = Clock(spark, tmp_path)
+    stream.topic.send_everywhere(ANNOUNCED, Heartbeat("p", 10 * S))
+    stream.topic.send(account("a", 5 * S, amount="1"))
+    stream.ingest()
+    stream.apply(stream.table(definition("one", max_staleness_s=600)))
+    stream.table(definition("other"))
+    stream.topic.send(account("a", 15 * S, amount="2"))
+    stream.ingest()
+    register_tables(spark, str(tmp_path), now=stream.clock + 400 * S)
+    shown = (
+        "name, unix_micros(upsert_stream_apply_watermark), is_consistent_cut, pending_batches, age < max_staleness, max_staleness IS NULL"
+    )
+    rows = spark.sql(f"SELECT {shown} FROM lowmark_tables ORDER BY name").collect()
+    assert [tuple(row) for row in rows] == [("one", 10 * S + 1, True, 1, True, False), ("other", None, False, 2, None, True)]
+    Wishes(str(tmp_path)).set_bound(BoundWish("one", 300, 1, "me"))
+    register_tables(spark, str(tmp_path), now=stream.clock + 400 * S)
+    assert [row[0] for row in spark.sql("SELECT name FROM lowmark_tables WHERE age > max_staleness").collect()] == ["one"]
 
 
 def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
