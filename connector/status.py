@@ -210,7 +210,7 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
             roots=tuple(sorted(one.roots)),
             key_range=one.key_range,
             waits_for=tuple(sorted(parent for parent in one.parents if parent in frontier.partitions)) if frontier.waits(name) else (),
-            is_over=one.has_ended,
+            is_over=one.has_ended(k),
         )
         for name, one in frontier.partitions.items()
     ]
