@@ -10,14 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.deadletter import Reason
-from connector.model import DataChange, DeleteFamily
+from connector.errors import TableError
+from connector.model import DataChange, DeleteFamily, Heartbeat
 from connector.spark import table as table_module
 from connector.spark.table import Table
 from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
 from connector.values import ColumnType
 from tests.changes import change
 from tests.property.histories import history
-from tests.spark.streams import CrashError, Stream, account, copied, crash_at, definition, shown
+from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, shown
+from tests.spark.test_cut import ANNOUNCED, S
 
 STEPS = ("letters published", "graveyard written", "table committed")
 
@@ -152,3 +154,34 @@ def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_
         stream.ingest()
         stream.apply(stream.table(wanted))
         assert shown(stream.table(wanted)) == stream.truth(wanted)
+
+
+def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """MRG-10, MRG-11, TBL-12: what the horizon has passed leaves the graveyard, and a change that it would have stopped is too late."""
+    stream = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=10))
+    stream.topic.send_everywhere(ANNOUNCED)
+    stream.topic.send(*(account(row, 10 * S, amount="1") for row in "ab"), delete("a", 20 * S))
+    stream.topic.send_everywhere(Heartbeat("p", 20 * S))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert graveyard(spark, stream) == {("a", 1)}
+
+    for at in (100, 200):
+        stream.topic.send(delete("b", at * S - 1))
+        stream.topic.send_everywhere(Heartbeat("p", at * S))
+        stream.ingest()
+        stream.apply(stream.table())
+    assert graveyard(spark, stream) == {("b", 2), ("b", 3)}, "the table covered a batch whose horizon lies above the deletion of a"
+    assert stream.table().bookkeeping().horizon == 190 * S + 1
+
+    stream.topic.send(account("a", 15 * S, amount="2"), account("b", 195 * S, amount="3"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(stream.table()) == {}
+    assert [letter.reason for letter in stream.letters] == [Reason.TOO_LATE]
+
+    spark.sql(f"RESTORE TABLE delta.`{stream.folder}/tables/accounts/data` TO VERSION AS OF 1")
+    stream.topic.send(account("c", 300 * S, amount="4"))
+    stream.ingest()
+    with pytest.raises(TableError, match="has forgotten deletes that the table has not seen"):
+        stream.apply(stream.table())
