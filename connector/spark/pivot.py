@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from connector.spark.layout import NO_REST, REST_TYPE, Layout, nothing, order
-from connector.spark.typed import key_columns, typed
+from connector.spark.typed import key_columns, key_pieces, typed
 from connector.tables import BUCKET, Column
 
 _CHANGE_ORDER: Final = """named_struct('commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
@@ -65,15 +65,20 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
     """
     columns, families = list(enumerate(layout.columns)), list(enumerate(layout.families))
     kept = [*changes.columns, *(f"_key{place}" for place in range(len(layout.keys)))]
-    placed = changes.selectExpr(
-        "*",
-        *(f"{key} AS _key{place}" for place, key in enumerate(key_columns(layout.definition.key, "row_key"))),
-        *(f"{_first_cell(column, layout)} AS _i{n}" for n, column in columns),
-        *(f"{_first_deletion(family, layout)} AS _d{n}" for n, family in families),
-    ).selectExpr(
-        *kept,
-        *(f"CASE WHEN {_sets(column, f'get(entries, _i{n})')} THEN _i{n} END AS _i{n}" for n, column in columns),
-        *(f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS _d{n}" for n, family in families),
+    key = layout.definition.key
+    placed = (
+        changes.selectExpr("*", f"{key_pieces(key, 'row_key')} AS _pieces")
+        .selectExpr(
+            "*",
+            *(f"{part} AS _key{place}" for place, part in enumerate(key_columns(key, "_pieces"))),
+            *(f"{_first_cell(column, layout)} AS _i{n}" for n, column in columns),
+            *(f"{_first_deletion(family, layout)} AS _d{n}" for n, family in families),
+        )
+        .selectExpr(
+            *kept,
+            *(f"CASE WHEN {_sets(column, f'get(entries, _i{n})')} THEN _i{n} END AS _i{n}" for n, column in columns),
+            *(f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS _d{n}" for n, family in families),
+        )
     )
     # Each index found is another entry: if no entry is left over, the first that wrote a column was the last, too.
     found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [f"int(_d{n} IS NOT NULL)" for n, _ in families]

@@ -102,18 +102,28 @@ def _binary(type_: ColumnType, value: str) -> str:
     return f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}', map('mode', 'FAILFAST')) END"
 
 
-def key_columns(key: Key, row_key: str) -> list[str]:
-    """The key columns of the SQL expression `row_key`, in order; null for each part that does not fit."""
+def key_pieces(key: Key, row_key: str) -> str:
+    """What `key_columns` reads the SQL expression `row_key` from, and each of them several times: to be made a column first."""
     if key.form is KeyForm.ROW_KEY:
-        return [typed(key.parts[0].type, Encoding.TEXT, row_key)]
+        return row_key
+    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
+    spaced = f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
     if key.form is KeyForm.ORDERED:
-        return _ordered_columns(key, row_key)
+        return _ordered_pieces(spaced, len(key.parts))
     delimiter = key.delimiter.encode().hex(" ").upper() + " "
-    pieces = f"split({_spaced(row_key)}, r'{delimiter}', -1)"
+    return f"split(replace(replace({spaced}, '{delimiter}', ','), ' ', ''), ',', -1)"
+
+
+def key_columns(key: Key, pieces: str) -> list[str]:
+    """The key columns, in order, of a row key whose `key_pieces` are the column `pieces`; null for each part that does not fit."""
+    if key.form is KeyForm.ROW_KEY:
+        return [typed(key.parts[0].type, Encoding.TEXT, pieces)]
+    if key.form is KeyForm.ORDERED:
+        return [_ordered_part(part.type, pieces, place) for place, part in enumerate(key.parts)]
     right_count = f"size({pieces}) = {len(key.parts)}"
     columns = []
     for place, part in enumerate(key.parts):
-        piece = f"unhex(replace(get({pieces}, {place}), ' ', ''))"
+        piece = f"unhex(get({pieces}, {place}))"
         value = typed(part.type, Encoding.TEXT, piece)
         if part.type in CANONICAL_PATTERN:
             value = rf"CASE WHEN cast({piece} AS string) RLIKE r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
@@ -121,32 +131,23 @@ def key_columns(key: Key, row_key: str) -> list[str]:
     return columns
 
 
-def _spaced(row_key: str) -> str:
-    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
-    return f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
+def _ordered_pieces(spaced: str, count: int) -> str:
+    """`ordered_key.split_parts`: the digits of each part but of empty ones at the end; null if it is not a key of `count` parts."""
+    # A comma between parts, ~~ for 00 in a part, - for an empty part. What is wrong: any other 00, a part of no bytes, an empty part at
+    # the end, too many parts.
+    marked = f"replace(replace({spaced}, '00 01 ', ','), '00 FF ', '~~')"
+    marked = f"regexp_replace({marked}, r'(?<![^,])00 00 (?![^,])', '-')"
+    wrong = rf"00 |(?<![^,])(?![^,])|,-\z|(?:,[^,]*){{{count}}}"
+    return f"CASE WHEN NOT {marked} RLIKE r'{wrong}' THEN split(translate({marked}, '~ -', '0'), ',', -1) END"
 
 
-def _ordered_columns(key: Key, row_key: str) -> list[str]:
-    """`connector.ordered_key` on hexadecimal digits, which lie in the order of the bytes."""
-    pieces = f"split({_spaced(row_key)}, '00 01 ', -1)"
-    # No piece is without bytes, and the last of several is not the sign for an empty part.
-    lacking = r"\A(?:00 01 |\z)|00 01 (?:00 01 |(?:00 00 )?\z)"
-    right_count = f"size({pieces}) <= {len(key.parts)} AND NOT {_spaced(row_key)} RLIKE r'{lacking}'"
-    columns = []
-    for place, part in enumerate(key.parts):
-        piece = f"get({pieces}, {place})"
-        if part.type in NUMBER_RANGE:
-            value = _ordered_number(part.type, _unescaped(piece))
-        else:
-            whole = rf"coalesce(regexp_replace({piece}, r'\A00 00 \z', ''), '')"
-            value = typed(part.type, Encoding.TEXT, f"unhex({_unescaped(whole)})")
-        columns.append(f"CASE WHEN {right_count} THEN {value} END")
-    return columns
-
-
-def _unescaped(piece: str) -> str:
-    """The digits without spaces; with ! in place of each 00 that is not escaped, so that they are no number and cannot be bytes."""
-    return f"translate(replace(replace({piece}, '00 FF ', '~~'), '00 ', '!'), '~ ', '0')"
+def _ordered_part(type_: ColumnType, pieces: str, place: int) -> str:
+    """`ordered_key.read_part` on hexadecimal digits, which lie in the order of the bytes."""
+    digits = f"get({pieces}, {place})"
+    if type_ in NUMBER_RANGE:
+        return _ordered_number(type_, digits)
+    value = typed(type_, Encoding.TEXT, f"unhex(coalesce({digits}, ''))")
+    return f"CASE WHEN {pieces} IS NOT NULL THEN {value} END"
 
 
 def _ordered_number(type_: ColumnType, digits: str) -> str:

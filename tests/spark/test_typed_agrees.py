@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.ordered_key import NUMBER_RANGE, join_parts, write_number
 from connector.spark.registers import _UNMAPPED_NAME
-from connector.spark.typed import key_columns, typed
+from connector.spark.typed import key_columns, key_pieces, typed
 from connector.tables import Key, KeyForm, KeyPart, unmapped_name
 from connector.values import (
     MAX_JSON_DEPTH,
@@ -253,15 +253,15 @@ def test_ordered_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:
 
 def compared(spark: SparkSession, keys_: Sequence[Key], row_keys: Sequence[bytes]) -> tuple[list[object], int]:
     """Every row key that a key reads otherwise in the JVM, and how often a key of several columns could be read."""
-    columns = []
-    for n, key in enumerate(keys_):
-        columns += [
-            f"{shown(part.type, column)} AS k{n}_{m}"
-            for m, (part, column) in enumerate(zip(key.parts, key_columns(key, "cell"), strict=True))
-        ]
+    pieces = [f"{key_pieces(key, 'cell')} AS p{n}" for n, key in enumerate(keys_)]
+    columns = [
+        f"{shown(part.type, column)} AS k{n}_{m}"
+        for n, key in enumerate(keys_)
+        for m, (part, column) in enumerate(zip(key.parts, key_columns(key, f"p{n}"), strict=True))
+    ]
     differing: list[object] = []
     read = 0
-    for row in placed(spark, row_keys).selectExpr("place", *columns).collect():
+    for row in placed(spark, row_keys).selectExpr("place", *pieces).selectExpr("place", *columns).collect():
         row_key = row_keys[row["place"]]
         for n, key in enumerate(keys_):
             expected = key.read_key(row_key)
