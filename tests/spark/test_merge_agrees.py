@@ -23,7 +23,7 @@ from tests.property.histories import Delivery, history
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-HISTORIES = 2500
+HISTORIES = 1500
 ROUNDS = 3
 
 CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, transaction struct<record_sequence: bigint>,
