@@ -198,7 +198,7 @@ class PartitionStatus:
 
 def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list[PartitionStatus]:
     """The stream partitions that are not over, those first that hold the low watermark, then those that wait for their parents."""
-    k = frontier.kafka_partitions
+    k, waiting = frontier.kafka_partitions, frontier.waiting
     stalled = {stall.stream_partition for stall in frontier.stalls(now, stall_after_s * 1_000_000)}
     statuses = [
         PartitionStatus(
@@ -209,7 +209,7 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
             is_stalled=name in stalled,
             roots=tuple(sorted(one.roots)),
             key_range=one.key_range,
-            waits_for=tuple(sorted(parent for parent in one.parents if parent in frontier.partitions)) if frontier.waits(name) else (),
+            waits_for=tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else (),
             is_over=one.has_ended(k),
         )
         for name, one in frontier.partitions.items()

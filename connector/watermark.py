@@ -152,19 +152,21 @@ class Frontier:
     low_watermark: int | None = None
     low_moved_at: int = 0
 
-    def waits(self, name: str) -> bool:
-        """Whether a stream partition waits for a parent; until then the parents hold the low watermark."""
-        parents = self.partitions.keys() & self.partitions[name].parents
-        return not all(self.partitions[parent].has_ended(self.kafka_partitions) for parent in parents)
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Those that wait for a parent; until it has ended, the parents hold the low watermark."""
+        unended = {name for name, partition in self.partitions.items() if not partition.has_ended(self.kafka_partitions)}
+        return frozenset(name for name, partition in self.partitions.items() if not unended.isdisjoint(partition.parents))
 
     @property
     def live(self) -> Mapping[str, StreamPartition]:
         """Those that hold the low watermark: all but the waiting ones and those that ended and nobody waits for."""
-        awaited = {parent for name, partition in self.partitions.items() if self.waits(name) for parent in partition.parents}
+        waiting = self.waiting
+        awaited = frozenset[str]().union(*(self.partitions[name].parents for name in waiting))
         return {
             name: partition
             for name, partition in self.partitions.items()
-            if not self.waits(name) and (not partition.has_ended(self.kafka_partitions) or name in awaited)
+            if name not in waiting and (not partition.has_ended(self.kafka_partitions) or name in awaited)
         }
 
     @property
@@ -178,7 +180,7 @@ class Frontier:
         Roots that announced the same stream partition share the key space. They are not judged while one of theirs waits: its
         parents are then over in part only.
         """
-        waiting = frozenset[str]().union(*(partition.roots for name, partition in self.partitions.items() if self.waits(name)))
+        waiting = frozenset[str]().union(*(self.partitions[name].roots for name in self.waiting))
         ranged = [partition for partition in self.live.values() if partition.key_range is not None]
         for family in _families(partition.roots for partition in ranged if partition.roots):
             wrong = _hole_or_overlap([one.key_range for one in ranged if one.key_range and one.roots & family])
@@ -357,8 +359,7 @@ def _ended(frontier: Frontier, name: str) -> Frontier:
 
 def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[str]) -> Frontier:
     """What follows from the facts: who is over, how far the stream is complete, what may be forgotten."""
-    waiting = {name for name in facts.partitions if facts.waits(name)}
-    live = facts.live
+    waiting, live = facts.waiting, facts.live
     low = _low_watermark(facts, live, roots)
     over = {name: one.ends_at for name, one in facts.partitions.items() if name not in live and name not in waiting}
     partitions = {name: one for name, one in facts.partitions.items() if name not in over}

@@ -54,6 +54,11 @@ def saying(wish: BoundWish, said: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"max_staleness_s": {table: bound for table, bound in bounds.items() if bound is not None}}
 
 
+def bound_in_force(table: TableDefinition, wished: Mapping[str, int]) -> int | None:
+    """The bound of a table in seconds: an operator's before the configuration's. None and 0 are none (TBL-16)."""
+    return wished.get(table.name, table.max_staleness_s)
+
+
 def bounds_in_force(tables: Iterable[TableDefinition], wished: Mapping[str, int]) -> dict[str, int]:
-    """The bound of every table that has one: an operator's before the configuration's. 0 is none (TBL-16)."""
-    return {table.name: bound for table in tables if (bound := wished.get(table.name, table.max_staleness_s))}
+    """The bound of every table that has one."""
+    return {table.name: bound for table in tables if (bound := bound_in_force(table, wished))}

@@ -21,6 +21,7 @@ from connector.errors import TableError
 from connector.history import Job, JobKind
 from connector.json_view import to_line, view_of_bytes, view_of_time
 from connector.values import TIMESTAMP_MAX, TIMESTAMP_MIN
+from connector.wishes import bound_in_force
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig
@@ -54,8 +55,8 @@ def command(
     from connector.lake.wishes import Wishes
 
     config = settings.load(ctx)
-    declared = settings.table(config, name).max_staleness_s
-    bound = Wishes(config.warehouse).bounds().get(name, declared) if bound_s is None else bound_s
+    definition = settings.table(config, name)
+    bound = bound_in_force(definition, Wishes(config.warehouse).bounds()) if bound_s is None else bound_s
     with ExitStack() as stack:
         found = _snapshot(config, name) if snapshot else _as_it_stands(config, name, bound, allow_older=allow_older)
         found = found or _merged(config, name, bound, stack, allow_older=allow_older, memory=memory)

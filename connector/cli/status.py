@@ -22,6 +22,7 @@ from connector.json_view import to_line, view_of_time
 from connector.progress import Progress
 from connector.status import FEW, StreamStatus, TableStatus, few, stream_status, table_status
 from connector.watermark import Stall
+from connector.wishes import bound_in_force
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig
@@ -104,10 +105,8 @@ class Found:
         history, definition = History(config.warehouse), config.tables[name]
         jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1)) or []
         durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
-        bound = bounds.get(name, definition.max_staleness_s)
-        return table_status(
-            definition, book, progress, self.at, max_staleness_s=bound, last_job=next(iter(jobs), None), durations_us=durations
-        )
+        bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
+        return table_status(definition, book, progress, self.at, max_staleness_s=bound, last_job=last_job, durations_us=durations)
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
         try:

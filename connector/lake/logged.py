@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.audit import Run, digest
 from connector.errors import TableError
-from connector.lake.plain_table import bookkeeping_of
+from connector.lake.plain_table import batches, bookkeeping_of, rows_in, trouble
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -23,7 +23,7 @@ STEP_ROWS: Final = 1_000_000
 
 _RUNS: Final = """
     WITH logged AS (
-      SELECT kafka_partition, "offset" AS place, count(*) AS times FROM changelog
+      SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
       WHERE kind IN ('change', 'control', 'rejected') AND "offset" IS NOT NULL AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
@@ -32,7 +32,7 @@ _RUNS: Final = """
     GROUP BY kafka_partition, times, island ORDER BY 1, 2
 """
 _REJECTED: Final = """
-    SELECT letter_id, "key", value, headers FROM changelog WHERE kind = 'rejected' AND ingest_batch > {after} AND ingest_batch <= {to}
+    SELECT letter_id, "key", value, headers FROM t WHERE kind = 'rejected' AND ingest_batch > {after} AND ingest_batch <= {to}
 """
 
 
@@ -72,13 +72,8 @@ class Logged:
             yield letter_id or "(a rejected row without a letter id)", digest(key, value, pairs)
 
     def _selected(self, query: str) -> Iterator[tuple[Any, ...]]:
-        from deltalake import QueryBuilder
-
-        try:
-            for batch in QueryBuilder().register("changelog", self._delta).execute(query):
-                yield from zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True)
-        except Exception as error:  # of a damaged file nothing narrower is raised
-            raise _unreadable(self._delta.table_uri, error) from error
+        for batch in batches(self._delta, query):
+            yield from rows_in(batch)
 
 
 def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logged | None:
@@ -94,7 +89,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise trouble(path, "read", error) from error
     if ours is None:
         raise TableError(
             f"No commit of {path} is of stream {stream}",
@@ -128,8 +123,3 @@ def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] |
 
 def _offsets(stored: Mapping[str, Any]) -> Mapping[int, int]:
     return {int(number): int(offset) for number, offset in stored.items()}
-
-
-def _unreadable(path: str, error: Exception) -> TableError:
-    cause = str(error).partition("\n")[0]
-    return TableError(f"The changelog {path} cannot be read", cause, "Check the path, the rights on it and the files in it, and try again")

@@ -36,20 +36,29 @@ class PlainTable:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows, in no particular order, each as a tuple of the columns in `types`; a map is a list of pairs."""
-        from deltalake import QueryBuilder
-
         columns = ", ".join(_selected(name, type_) for name, type_ in self.types.items())
-        try:
-            batches = QueryBuilder().register("t", self._delta).execute(f"SELECT {columns} FROM t")  # noqa: S608, names are quoted
-            for batch in batches:
-                yield from zip(*(batch.column(position).to_pylist() for position in range(batch.num_columns)), strict=True)
-        except Exception as error:  # of a damaged file nothing narrower is raised
-            raise _unreadable(self._delta.table_uri, error) from error
+        for batch in batches(self._delta, f"SELECT {columns} FROM t"):  # noqa: S608, names are quoted
+            yield from rows_in(batch)
 
     @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties."""
         return {name: value for name, value in self._delta.metadata().configuration.items() if value is not None}
+
+
+def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
+    """Arrow's batches of what a query of `t`, the table, yields. Raises `TableError` if the table cannot be read."""
+    from deltalake import QueryBuilder
+
+    try:
+        yield from QueryBuilder().register("t", delta).execute(query)
+    except Exception as error:  # of a damaged file nothing narrower is raised
+        raise trouble(delta.table_uri, "read", error) from error
+
+
+def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows of an Arrow batch, as Python has them."""
+    return zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True)
 
 
 def newest_bookkeeping(path: str) -> Mapping[str, Any] | None:
@@ -60,7 +69,7 @@ def newest_bookkeeping(path: str) -> Mapping[str, Any] | None:
     except not_found:
         return None
     except unreadable as error:
-        raise _unreadable(path, error) from error
+        raise trouble(path, "read", error) from error
     return bookkeeping_of(newest[0]) if newest else {}
 
 
@@ -76,7 +85,7 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
             f"There is no table at {path}", "nothing was applied to it yet", "run the pipeline: connector run --once"
         ) from error
     except unreadable as error:
-        raise _unreadable(path, error) from error
+        raise trouble(path, "read", error) from error
     types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
     return PlainTable(delta.version(), types, bookkeeping_of(newest[0]) if newest else {}, delta)
 
@@ -108,6 +117,8 @@ def bookkeeping_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     return ours if isinstance(ours, dict) else {}
 
 
-def _unreadable(path: str, error: Exception) -> TableError:
+def trouble(path: str, what: str, error: Exception) -> TableError:
+    """The error of a table that cannot be `what`."""
     cause = str(error).partition("\n")[0]
-    return TableError(f"The table at {path} cannot be read", cause, "check the path, the rights on it and the files in it, and try again")
+    remedy = "Check the path, the rights on it, its files and the space on the disk, and try again"
+    return TableError(f"The table at {path} cannot be {what}", cause, remedy)

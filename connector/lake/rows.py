@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from connector.errors import TableError
-from connector.lake.plain_table import bookkeeping_of
+from connector.lake.plain_table import batches, bookkeeping_of, rows_in, trouble
 
 COMPACT_EVERY: Final = 200
 """After so many commits the small files become one."""
@@ -55,16 +54,17 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
 
 def select(path: str, condition: str, columns: str = "*") -> list[dict[str, Any]]:
     """The rows of the table for which `condition` holds, in SQL; none where there is no table. Raises `TableError`."""
-    from deltalake import DeltaTable, QueryBuilder
-    from deltalake.exceptions import TableNotFoundError
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        query = f"SELECT {columns} FROM t WHERE {condition}"  # noqa: S608, names are quoted
-        return [row for batch in QueryBuilder().register("t", DeltaTable(path)).execute(query) for row in _of_batch(batch)]
+        delta = DeltaTable(path)
     except TableNotFoundError:
         return []
-    except Exception as error:  # of a damaged file nothing narrower is raised
+    except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error
+    found = batches(delta, f"SELECT {columns} FROM t WHERE {condition}")  # noqa: S608, names are quoted
+    return [dict(zip(batch.schema.names, row, strict=True)) for batch in found for row in rows_in(batch)]
 
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any:
@@ -79,14 +79,3 @@ def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any
 def quoted(text: str) -> str:
     """A text in SQL."""
     return "'{}'".format(text.replace("'", "''"))
-
-
-def trouble(path: str, what: str, error: Exception) -> TableError:
-    """The error of a small table that could not be `what`."""
-    cause = str(error).partition("\n")[0]
-    return TableError(f"{path} cannot be {what}", cause, "Check the path, the rights on it and the space on the disk, and try again")
-
-
-def _of_batch(batch: Any) -> list[dict[str, Any]]:
-    columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
-    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

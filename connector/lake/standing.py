@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError
@@ -22,15 +24,9 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     Raises `TableError` if the changelog cannot be read.
     """
     path = f"{warehouse}/streams/{stream}/changelog"
-    said = newest_bookkeeping(path)
+    said = _said_of(path, "stream", stream)
     if said is None:
         return Progress()
-    if said.get("stream") != stream:
-        raise TableError(
-            f"The newest commit of {path} is not of stream {stream}",
-            "Somebody else wrote to the changelog",
-            "Restore it to our last version",
-        )
     progress = Progress.from_json(said["progress"], UNKNOWN)
     return replace(progress, frontier=_frontier(path, progress.ingest_batch)) if with_frontier and progress.ingest_batch else progress
 
@@ -48,12 +44,15 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
 
 def bookkeeping_of(warehouse: str, table: str) -> Bookkeeping:
     """What the newest commit of a table says; that of a table to which nothing was applied, if there is none. Raises `TableError`."""
-    path = f"{warehouse}/tables/{table}/data"
+    said = _said_of(f"{warehouse}/tables/{table}/data", "table", table)
+    return Bookkeeping() if said is None else Bookkeeping.from_json(said)
+
+
+def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
+    """What the newest commit at `path` says of the stream or table that must lie there; None if nothing does."""
     said = newest_bookkeeping(path)
-    if said is None:
-        return Bookkeeping()
-    if said.get("table") != table:
+    if said is not None and said.get(what) != name:
         raise TableError(
-            f"The newest commit of {path} is not of table {table}", "Somebody else wrote to it", "Restore it to our last version"
+            f"The newest commit of {path} is not of {what} {name}", "Somebody else wrote to it", "Restore it to our last version"
         )
-    return Bookkeeping.from_json(said)
+    return said

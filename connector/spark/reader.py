@@ -20,9 +20,10 @@ from connector.spark.changelog import Changelog
 from connector.spark.delta_log import DeltaLog
 from connector.spark.merging import check_changelog, merged_view, survey, unapplied
 from connector.spark.pivot import PLACE, unreadable
+from connector.spark.standing import wished_bounds
 from connector.spark.table import Table
-from connector.tables import BOOKKEEPING, TableDefinition
-from connector.wishes import bounds_in, bounds_in_force
+from connector.tables import BOOKKEEPING
+from connector.wishes import bound_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def read_table(
     changelog = Changelog(spark, f"{warehouse}/streams/{definition.stream}/changelog", definition.stream)
     check_changelog(table, before, changelog.newest())
     progress = changelog.progress()
-    bound = _bound_in_force(spark, warehouse, definition) if max_staleness_s is None else max_staleness_s
+    bound = bound_in_force(definition, wished_bounds(spark, warehouse)) if max_staleness_s is None else max_staleness_s
     at = time.time_ns() // 1000 if now is None else now
     if progress.suffices(before, bound, at):
         as_of = progress.as_of(before)
@@ -81,11 +82,6 @@ def read_table(
     if not allow_older:
         progress.check_age(name, reading.as_of, bound, at)
     return reading
-
-
-def _bound_in_force(spark: SparkSession, warehouse: str, definition: TableDefinition) -> int | None:
-    commit = DeltaLog(spark, f"{warehouse}/_connector/settings").newest()
-    return bounds_in_force([definition], bounds_in(commit.bookkeeping if commit else None)).get(definition.name)
 
 
 def _shown(table: Table, version: int) -> DataFrame:

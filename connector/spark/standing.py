@@ -14,7 +14,7 @@ from connector.spark.changelog import Changelog
 from connector.spark.delta_log import DeltaLog, folders_in
 from connector.spark.table import Table
 from connector.status import TableStatus, table_status
-from connector.wishes import bounds_in
+from connector.wishes import bound_in_force, bounds_in
 
 VIEW: Final = "lowmark_tables"
 
@@ -46,9 +46,14 @@ def register_tables(spark: SparkSession, warehouse: str, *, view: str = VIEW, no
     spark.createDataFrame(rows, _STORED).selectExpr(*_SHOWN).createOrReplaceTempView(view)
 
 
-def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
+def wished_bounds(spark: SparkSession, warehouse: str) -> dict[str, int]:
+    """The bounds in seconds that operators have set, by table (TBL-20)."""
     commit = DeltaLog(spark, f"{warehouse}/_connector/settings").newest()
-    wished, progress = bounds_in(commit.bookkeeping if commit else None), dict[str, Progress]()
+    return bounds_in(commit.bookkeeping if commit else None)
+
+
+def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
+    wished, progress = wished_bounds(spark, warehouse), dict[str, Progress]()
     for name in folders_in(spark, f"{warehouse}/tables"):
         path = f"{warehouse}/tables/{name}"
         if DeltaLog(spark, f"{path}/data").newest() is None:
@@ -57,8 +62,7 @@ def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableSt
         definition = table.layout.definition
         if (stream := definition.stream) not in progress:
             progress[stream] = Changelog(spark, f"{warehouse}/streams/{stream}/changelog", stream).progress()
-        bound = wished.get(name, definition.max_staleness_s)
-        yield table_status(definition, table.bookkeeping(), progress[stream], now, max_staleness_s=bound)
+        yield table_status(definition, table.bookkeeping(), progress[stream], now, max_staleness_s=bound_in_force(definition, wished))
 
 
 def _row(status: TableStatus) -> tuple[object, ...]:

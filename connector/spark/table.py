@@ -37,7 +37,8 @@ _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 class Table:
     """One table at `path`, written by one process. Another writer is noticed, and nothing is interleaved (TBL-14)."""
 
-    def __init__(self, spark: SparkSession, path: str, definition: TableDefinition) -> None:
+    def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, properties: Mapping[str, str] | None = None) -> None:
+        """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already."""
         self._spark = spark
         self._path = f"{path}/data"
         self._graveyard_path = f"{path}/graveyard"
@@ -45,15 +46,15 @@ class Table:
         self._log = DeltaLog(spark, self._path)
         self._graveyard_log = DeltaLog(spark, self._graveyard_path)
         self._has_swept = False
-        self.layout = self._open()
+        self.layout = self._open(properties)
 
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:
         """The table at `path` as it was made, for reading. Raises `TableError` if there is none."""
         if DeltaLog(spark, f"{path}/data").newest() is None:
             raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
-        definition, _ = from_properties(_properties(spark, f"{path}/data"))
-        return cls(spark, path, definition)
+        properties = _properties(spark, f"{path}/data")
+        return cls(spark, path, from_properties(properties)[0], properties)
 
     def newest(self) -> tuple[int, Bookkeeping]:
         """The version of the newest commit, and what it says. Raises `TableError` if it is not ours."""
@@ -173,7 +174,7 @@ class Table:
         finally:
             self._spark.conf.unset(_METADATA_CONF)
 
-    def _open(self) -> Layout:
+    def _open(self, properties: Mapping[str, str] | None) -> Layout:
         if self._log.newest() is None:
             if self._log.has_other_files():
                 raise TableError(
@@ -181,7 +182,7 @@ class Table:
                 )
             return self._create()
         before = self.bookkeeping()
-        properties = _properties(self._spark, self._path)
+        properties = properties or _properties(self._spark, self._path)
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         if (existing.columns, existing.keep_unmapped) != (self._definition.columns, self._definition.keep_unmapped):
