@@ -51,18 +51,10 @@ def test_watermark_is_honest(roots: int, late: bool, seed: int) -> None:
         is_honest(world, named=frozenset(control.name for control in world.controls) if late or roots > 1 else frozenset(), late=late)
 
 
-# Open: on some schedules (--seed 3) a change of a process that began anew comes below the low watermark.
-DIES_TOLD = pytest.mark.xfail(reason="a process that begins anew may send below the low watermark", strict=False)
-
-
 @pytest.mark.parametrize(
     ("is_told", "dies", "late"),
     # Not among them: who reads from the middle learns nothing of a root that no process knows of any more (decision 0010).
-    [
-        pytest.param(*case, marks=DIES_TOLD if case == (True, True, False) else ())
-        for case in product([False, True], repeat=3)
-        if case != (False, True, True)
-    ],
+    [case for case in product([False, True], repeat=3) if case != (False, True, True)],
 )
 def test_watermark_is_honest_of_what_a_producer_announces(is_told: bool, dies: bool, late: bool, seed: int) -> None:
     """WMK-6, REC-17: the low watermark becomes known, is honest and reaches the end, also where processes die and begin anew."""

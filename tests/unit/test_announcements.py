@@ -114,7 +114,7 @@ def test_a_merge_ends_who_has_reported_it() -> None:
     """WMK-7."""
     announcements = Announcements(RETENTION)
     sends(announcements, change("a", 50), change("b", 50), ends("a", 60, "c", parents=("a", "b")))
-    assert again(announcements) == [announcement("a", 60, "c"), announcement("b", 49, "b", "c")]
+    assert again(announcements) == [announcement("a", 60, "c"), announcement("b", 49, "b")]
     sends(announcements, ends("b", 60, "c", parents=("a", "b")), now=NOW + RETENTION)
     assert again(announcements, NOW + 2 * RETENTION) == [announcement("a", 60, "c"), announcement("b", 60, "c")]
 
@@ -123,7 +123,42 @@ def test_a_parent_whose_end_is_told_after_that_of_its_child_descends_as_it_shoul
     """A source that is read again from several places tells of ends in another order."""
     announcements = Announcements(RETENTION)
     sends(announcements, change("a", 80), ends("a", 90, "c"), change("p", 50), ends("p", 60, "a", "b"))
-    assert again(announcements) == [announcement("a", 90, "c"), announcement("p", 60, "b", "c")]
+    assert again(announcements) == [announcement("a", 90, "c"), announcement("p", 60, "a", "b")]
+    sends(announcements, change("b", 101), change("c", 111), now=NOW + RETENTION)
+    assert again(announcements, NOW + 2 * RETENTION) == [announcement("a", 110, "c"), announcement("p", 100, "b", "c")]
+
+
+def test_an_announcement_names_those_who_lived_at_its_time() -> None:
+    """`watermark_is_honest`: a child that is named before it began would be ended by another process that speaks of the time between."""
+    announcements = Announcements(RETENTION)
+    sends(announcements, announcement("root", 10, "a", "b"), change("a", 18), ends("b", 28, "c", "d"), Heartbeat("c", 30))
+    assert again(announcements) == [announcement("root", 17, "a", "b")]
+    sends(announcements, change("a", 40), change("d", 50), now=NOW + RETENTION)
+    assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 29, "a", "c", "d")]
+
+
+def test_what_is_not_current_is_said_again_soon() -> None:
+    """WMK-6: who begins to read behind an announcement that names some who are over waits for their end."""
+    retention = 1_000_000
+    announcements = Announcements(retention)
+    sends(announcements, announcement("root", 10, "a", "b"), announcement("other", 10, "x"), ends("b", 28, "c"))
+    stale = [announcement("root", 10, "a", "b"), announcement("other", 10, "x")]
+    assert again(announcements, NOW + retention) == stale
+    assert again(announcements, NOW + retention + 999) == []
+    assert again(announcements, NOW + retention + 1000) == stale[:1], "the other one is current"
+    sends(announcements, change("a", 40), now=NOW + retention + 1000)
+    assert again(announcements, NOW + retention + 2000) == [announcement("root", 28, "a", "c")]
+    assert again(announcements, NOW + retention + 3000) == []
+
+
+def test_through_whom_others_descend_is_not_forgotten() -> None:
+    """WMK-6: a silent sibling keeps the announcement's time back, and with it those who are over since."""
+    announcements = Announcements(RETENTION)
+    sends(announcements, announcement("root", 10, "a", "b"), ends("b", 28, "c"), ends("c", 30, "d"))
+    for number in range(1, 5):
+        assert again(announcements, NOW + number * RETENTION) == [announcement("root", 10, "a", "b")]
+    sends(announcements, change("a", 40), now=NOW + 5 * RETENTION)
+    assert again(announcements, NOW + 6 * RETENTION) == [announcement("root", 30, "a", "d")]
 
 
 def test_keys_are_announced_where_they_are_known() -> None:
