@@ -275,7 +275,8 @@ class Changelog:
         return self._spark.read.format("delta").load(self._path)
 
     def _frontier_of(self, ingest_batch: int) -> Frontier:
-        if self._frontier[0] != ingest_batch:
+        known = self._frontier  # one look at it: another thread may go on meanwhile
+        if known[0] != ingest_batch:
             of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
             row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
             if row is None:
@@ -284,8 +285,8 @@ class Changelog:
                     "Somebody else removed rows, or files of it",
                     "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF)",
                 )
-            self._frontier = (ingest_batch, Frontier.from_json(json.loads(row["frontier"])))
-        return self._frontier[1]
+            self._frontier = known = (ingest_batch, Frontier.from_json(json.loads(row["frontier"])))
+        return known[1]
 
     def _bookkeeping(self) -> Mapping[str, Any] | None:
         commit = self._log.newest()

@@ -24,7 +24,10 @@ class Commit:
 
 
 class DeltaLog:
-    """The log of the table at `path` (a path or URI that Spark can open). Remembers how far it has looked; reads forwards only."""
+    """The log of the table at `path` (a path or URI that Spark can open). Remembers how far it has looked; reads forwards only.
+
+    Several threads may look at once.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -35,14 +38,14 @@ class DeltaLog:
 
     def newest(self) -> Commit | None:
         """The newest commit, or None where there is no table. If a commit since the last look is not ours, that one, for good."""
-        if self._version < 0:
-            self._version = self._listed()
-        if self._version < 0:
+        # What is remembered may be a step behind what another thread has seen, but is never changed by steps.
+        version = self._version if self._version >= 0 else self._listed()
+        if version < 0:
             return None
-        commit = self._read(self._version)
-        while commit.bookkeeping is not None and self._files.exists(self._file(self._version + 1)):
-            self._version += 1
-            commit = self._read(self._version)
+        commit = self._read(version)
+        while commit.bookkeeping is not None and self._files.exists(self._file(commit.version + 1)):
+            commit = self._read(commit.version + 1)
+        self._version = commit.version
         return commit
 
     def has_other_files(self) -> bool:
