@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.from-lock
 SOURCES := connector tests $(wildcard benchmarks)
+# Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
+DIVIDED := --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check test-unit test-faults lint types contracts format bench lock clean
@@ -32,7 +34,7 @@ demo: $(STAMP) ## Real changes through a real broker into a table, killed half w
 
 test: lint types contracts ## Everything that this machine can run; says what it leaves out and why
 	@$(BIN)/python -m tests.machine
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(DIVIDED)
 
 check: test ## The same, under the name that some expect
 

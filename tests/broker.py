@@ -1,4 +1,4 @@
-"""The Kafka broker of a test run: one for all suites, found or started when the first test asks for it.
+"""The Kafka broker of a test run, or of each of its workers: one for all suites, found or started when the first test asks for it.
 
     CONNECTOR_TEST_BOOTSTRAP_SERVERS    an existing cluster; topics get unique names and are deleted at the end
     a Docker engine that answers        a container (testcontainers)

@@ -32,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
     config.stash[_seed] = random.SystemRandom().randrange(2**32) if given is None else given
+    # Workers of a run that is divided get the options as they are by then.
+    config.option.seed = config.stash[_seed]
     if config.getoption("--hypothesis-seed", None) is None:
         config.option.hypothesis_seed = str(config.stash[_seed])
 
