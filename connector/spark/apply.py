@@ -1,7 +1,8 @@
 """Apply: from the changelog into a table (TBL-9 to TBL-13). `apply` is the whole of it, on one page.
 
 Everything that is known of a row, its changes, its row in the table and what the graveyard remembers, is merged by one
-aggregation and a join (`pivot`, `registers`). Only buckets that a change touches are read and rewritten. The order of effects:
+aggregation and a join (`pivot`, `registers`). Only buckets that a change touches are read and rewritten, or where changes are few,
+only their rows are written. The order of effects:
 letters, then the graveyard, then the table's commit, which names both. Whatever happens before the commit is done again by the
 next apply, with the same letters under the same ids; whatever it left in the graveyard does not count.
 """
@@ -19,7 +20,7 @@ from connector.deadletter import DeadLetter
 from connector.progress import Cut
 from connector.spark.changelog import Changelog
 from connector.spark.letters import table_letters
-from connector.spark.merging import Survey, check_changelog, merged_buckets, survey, unapplied
+from connector.spark.merging import Survey, check_changelog, is_sparse, merged_buckets, merged_rows, survey, unapplied
 from connector.spark.pivot import PLACE, unreadable
 from connector.spark.sql import constant
 from connector.spark.table import Table, new_attempt
@@ -48,7 +49,7 @@ def apply(
     `publish` delivers letters, or raises. Raises `TableError`, `WriterConflictError`,
     `DeliveryError`; the table is then as it was.
     """
-    before, newest = table.bookkeeping(), changelog.newest()
+    (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
     if newest is None or _is_at(before, cut):
         return None
@@ -65,14 +66,21 @@ def apply(
         changes = changes.join(bad, [*PLACE], "left_anti")
     on_step("letters published")
     attempt = new_attempt()
-    rows = merged_buckets(table, changes, seen, before, cut.horizon)
+    sparse = is_sparse(table, seen)
+    if sparse:
+        rows, places = merged_rows(table, changes, seen, before, version, cut.horizon)
+    else:
+        rows = merged_buckets(table, changes, seen, before, cut.horizon)
     if seen.may_remove:
         # Two writes follow; the merge is worked out once for both.
         rows = rows.localCheckpoint()
         table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt)
     on_step("graveyard written")
     after = _after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt)
-    table.commit(rows.where("_exists"), seen.buckets, after)
+    if sparse:
+        table.commit_rows(rows.where("_exists"), places, version, after)
+    else:
+        table.commit(rows.where("_exists"), seen.buckets, after)
     on_step("table committed")
     return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
 

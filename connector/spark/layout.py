@@ -37,7 +37,11 @@ class Layout:
     @property
     def keys(self) -> list[str]:
         """Names of the key columns, quoted for SQL."""
-        return [f"`{part.name}`" for part in self.definition.key.parts]
+        return [f"`{name}`" for name in self.key_names]
+
+    @property
+    def key_names(self) -> list[str]:
+        return [part.name for part in self.definition.key.parts]
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -1,4 +1,4 @@
-"""Changes and what is known of their rows, merged: in whole buckets for an apply, row by row for a read (TBL-13, TBL-16)."""
+"""Changes and what is known of their rows, merged: in whole buckets or row by row (TBL-13, TBL-16)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError
 from connector.spark.changelog import LoggedBatch
+from connector.spark.deletion_vectors import FILE, PLACE, ROW
 from connector.spark.layout import Layout
 from connector.spark.pivot import pivot
 from connector.spark.registers import Known, joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
@@ -20,6 +21,10 @@ from connector.tables import BOOKKEEPING, BUCKET
 
 MANY_CHANGES: Final = 1_000_000
 """Keys of more changes are not sent to every task."""
+SPARSE_BYTES: Final = 1_000
+"""With fewer changes than one for so many bytes of a table, its rows are replaced one by one: about one row in twenty."""
+MIN_SPARSE_BYTES: Final = 16_000_000
+"""A smaller table is written anew as quickly, and stays a few files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,10 @@ class Survey:
     buckets: tuple[int, ...]
     all_newer: bool
     highest: int
+
+    def says_all(self, before: Bookkeeping) -> bool:
+        """Whether what was known of the rows no longer matters."""
+        return self.all_whole and self.all_newer and not self.with_rest and not before.with_rest
 
 
 def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | None) -> None:
@@ -87,6 +96,14 @@ def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
     return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})
 
 
+def is_sparse(table: Table, seen: Survey) -> bool:
+    """Whether so few changes touch so large a table that it pays to replace their rows one by one (TBL-13)."""
+    if not table.has_vectors or not seen.buckets or seen.changes > MANY_CHANGES:
+        return False
+    size = table.size_in_bytes()
+    return size >= MIN_SPARSE_BYTES and size >= seen.changes * SPARSE_BYTES
+
+
 def merged_buckets(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, horizon: int | None = None) -> DataFrame:
     """All rows of the buckets that a change touches, merged with the changes: `rows_of`."""
     layout, partitions = table.layout, max(1, len(seen.buckets))
@@ -96,6 +113,22 @@ def merged_buckets(table: Table, changes: DataFrame, seen: Survey, before: Bookk
         known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
     known = joined(known, known_by_rows(table.rows().where(touched), layout, partitions), layout, "full")
     return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon)
+
+
+def merged_rows(
+    table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int, horizon: int | None = None
+) -> tuple[DataFrame, DataFrame]:
+    """The rows that a change touches, merged with the changes: `rows_of`; and the places in the table of those that are there.
+
+    The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
+    """
+    layout, partitions = table.layout, max(1, len(seen.buckets))
+    known, touched = _touched(table, changes, seen)
+    shown = [] if seen.says_all(before) else ["*"]
+    old = table.rows(version).selectExpr(*(shown or layout.keys), *PLACE).join(touched, layout.key_names, "left_semi").localCheckpoint()
+    if shown:
+        known = _with_memory(table, known, touched, old, before, partitions)
+    return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon), old.select(FILE, ROW)
 
 
 def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int) -> DataFrame:
@@ -108,19 +141,30 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    keys, partitions = [part.name for part in layout.definition.key.parts], max(1, len(seen.buckets))
-    known = _known_by(changes, layout, seen, partitions)
-    known = replace(known, frame=known.frame.localCheckpoint())
-    touched = F.broadcast(known.frame.select(*layout.keys))
-    others = table.rows(version).selectExpr(*shown).join(touched, keys, "left_anti")
-    if not (seen.all_whole and seen.all_newer and not seen.with_rest and not before.with_rest):
-        if table.has_graveyard(before):
-            buried = table.graveyard(before).join(touched, keys, "left_semi")
-            known = joined(known, known_by_graveyard(buried, layout, partitions), layout, "left")
-        old = table.rows(version).join(touched, keys, "left_semi")
-        known = joined(known, known_by_rows(old, layout, partitions), layout, "full")
+    partitions = max(1, len(seen.buckets))
+    known, touched = _touched(table, changes, seen)
+    others = table.rows(version).selectExpr(*shown).join(touched, layout.key_names, "left_anti")
+    if not seen.says_all(before):
+        old = table.rows(version).join(touched, layout.key_names, "left_semi")
+        known = _with_memory(table, known, touched, old, before, partitions)
     rows = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
     return others.union(rows.where("_exists").selectExpr(*shown))
+
+
+def _touched(table: Table, changes: DataFrame, seen: Survey) -> tuple[Known, DataFrame]:
+    """What the changes say, worked out, and the keys of their rows, to be sent to every task."""
+    known = _known_by(changes, table.layout, seen, max(1, len(seen.buckets)))
+    known = replace(known, frame=known.frame.localCheckpoint())
+    return known, F.broadcast(known.frame.select(*table.layout.keys))
+
+
+def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame, before: Bookkeeping, partitions: int) -> Known:
+    """With what the graveyard remembers of the touched rows, and with the `old` ones."""
+    layout = table.layout
+    if table.has_graveyard(before):
+        buried = table.graveyard(before).join(touched, layout.key_names, "left_semi")
+        known = joined(known, known_by_graveyard(buried, layout, partitions), layout, "left")
+    return joined(known, known_by_rows(old, layout, partitions), layout, "full")
 
 
 def _known_by(changes: DataFrame, layout: Layout, seen: Survey, partitions: int) -> Known:

@@ -70,7 +70,7 @@ def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int) -> K
 
 def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
     """What both say of a row: the greater of each register and each deletion, and all that is left over."""
-    names = [BUCKET, *(part.name for part in layout.definition.key.parts)]
+    names = [BUCKET, *layout.key_names]
     return Known(
         one.frame.join(other.frame, names, how),
         [f"greatest({left}, {right})" for left, right in zip(one.registers, other.registers, strict=True)],

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
+from connector.spark.deletion_vectors import ENABLED, replace_rows, size_in_bytes
 from connector.spark.delta_log import DeltaLog, user_metadata
 from connector.spark.failures import explained
 from connector.spark.layout import Layout
@@ -46,6 +47,7 @@ class Table:
         self._log = DeltaLog(spark, self._path)
         self._graveyard_log = DeltaLog(spark, self._graveyard_path)
         self._has_swept = False
+        self.has_vectors = definition.deletion_vectors
         self.layout = self._open(properties)
 
     @classmethod
@@ -116,6 +118,29 @@ class Table:
         ).option("userMetadata", user_metadata(bookkeeping.to_json(self._definition.name)))
         with explained(f"table {self._definition.name}"):
             writer.save(self._path)
+        self._check_ours(bookkeeping)
+
+    def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, bookkeeping: Bookkeeping) -> None:
+        """Put `rows` in the place of those at `places` in `version`, the newest, and say `bookkeeping`: one commit, as `commit` makes."""
+        names = [f"`{name}`" for name, _ in self.layout.column_types]
+        said = user_metadata(bookkeeping.to_json(self._definition.name))
+        with explained(f"table {self._definition.name}"), self._saying(said):
+            replace_rows(
+                self._spark,
+                self._path,
+                version=version,
+                places=places,
+                rows=rows.selectExpr(*names),
+                app_id=f"lowmark/{self._definition.name}",
+                app_version=bookkeeping.apply,
+            )
+        self._check_ours(bookkeeping)
+
+    def size_in_bytes(self) -> int:
+        """How large the table's files are."""
+        return size_in_bytes(self._spark, self._path)
+
+    def _check_ours(self, bookkeeping: Bookkeeping) -> None:
         if self.bookkeeping() != bookkeeping:
             raise WriterConflictError(
                 f"Apply {bookkeeping.apply} of table {self._definition.name} was committed by another process",
@@ -193,6 +218,7 @@ class Table:
             )
         if existing.max_staleness_s != self._definition.max_staleness_s:
             self._declare(to_properties(self._definition, ids), before)
+        self.has_vectors = self._definition.deletion_vectors and properties.get(ENABLED) == "true"
         return Layout(self._definition, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
@@ -210,6 +236,7 @@ class Table:
         properties = {
             **to_properties(self._definition, ids),
             BUCKETS_PROPERTY: str(BUCKETS),
+            ENABLED: str(self._definition.deletion_vectors).lower(),
             **_statistics(self._definition),
             "delta.checkpointInterval": "50",
         }

@@ -1,7 +1,12 @@
-"""Apply is killed between any two of its steps, and run again; what is remembered of deleted rows survives, and no more than that."""
+"""Apply is killed between any two of its steps, and run again; what is remembered of deleted rows survives, and no more than that.
+
+Whether an apply writes whole buckets or single rows is drawn: nobody may see a difference (TBL-13).
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,7 +17,9 @@ from pyspark.sql import SparkSession
 from connector.deadletter import Reason
 from connector.errors import TableError
 from connector.model import DataChange, DeleteFamily, Heartbeat
+from connector.spark import merging
 from connector.spark import table as table_module
+from connector.spark.merging import Survey
 from connector.spark.table import Table
 from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
 from connector.values import ColumnType
@@ -22,6 +29,16 @@ from tests.spark.streams import STREAM, CrashError, Stream, account, copied, cra
 from tests.spark.test_cut import ANNOUNCED, S
 
 STEPS = ("letters published", "graveyard written", "table committed")
+
+
+@pytest.fixture(autouse=True)
+def either_way(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = Random(f"{seed}/ways")
+
+    def is_sparse(table: Table, seen: Survey) -> bool:
+        return table.has_vectors and bool(seen.buckets) and rng.random() < 0.5
+
+    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", is_sparse)
 
 
 def delete(row: str, at: int) -> DataChange:
@@ -185,3 +202,38 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
     stream.ingest()
     with pytest.raises(TableError, match="has forgotten deletes that the table has not seen"):
         stream.apply(stream.table())
+
+
+def test_few_changes_replace_single_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TBL-13, TBL-18: the other rows stay in their files, unless the table is to be without deletion vectors."""
+    monkeypatch.setattr(merging, "MIN_SPARSE_BYTES", 0)
+    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", merging.is_sparse)
+    stream, without = Stream(spark, tmp_path), definition("without", deletion_vectors=False)
+    stream.topic.send(*(account(f"r{n}", 10, name="first", amount="1") for n in range(9)))
+    stream.ingest()
+    for wanted in (definition(), without):
+        stream.apply(stream.table(wanted))
+    for at, changes in (
+        (20, [account("r1", 20, amount="2"), account("new", 20, amount="2"), delete("r2", 20)]),
+        (30, [whole("r1", 30), whole("r3", 30), whole("r3", 31)]),
+        (40, [account("r1", 25, name="late"), account("r2", 40, amount="4")]),
+    ):
+        stream.topic.send(*changes)
+        stream.ingest()
+        for wanted in (definition(), without):
+            stream.apply(stream.table(wanted))
+            assert shown(stream.table(wanted)) == stream.truth(wanted), at
+    added = {name: [action for action in actions(tmp_path, name) if "add" in action] for name in ("accounts", "without")}
+    assert any(action["add"].get("deletionVector") for action in added["accounts"])
+    assert not any(action["add"].get("deletionVector") for action in added["without"])
+
+
+def whole(row: str, at: int) -> DataChange:
+    made = account(row, at, name="n", amount=str(at))
+    return replace(made, entries=(DeleteFamily("f"), *made.entries))
+
+
+def actions(folder: Path, table: str) -> list[dict[str, dict[str, object]]]:
+    """What the table's newest commit did."""
+    newest = max((folder / f"tables/{table}/data/_delta_log").glob("*.json"))
+    return [json.loads(line) for line in newest.read_text().splitlines()]

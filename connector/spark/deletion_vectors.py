@@ -1,0 +1,79 @@
+"""Single rows of a Delta table, replaced in one commit: deletion vectors where they lay, new files for what they became (TBL-13).
+
+Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their vectors. An apply has read them already,
+to merge them, and knows where each of them lies. Delta has no public way to be told so: what is called here, through the JVM, are the
+steps of its own DELETE and of its writer (docs/decisions/0013-sparse-applies.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connector.errors import WriterConflictError
+
+FILE: Final = "_file"
+ROW: Final = "_row"
+PLACE: Final = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
+"""Where a row lies, as expressions over the table."""
+ENABLED: Final = "delta.enableDeletionVectors"
+_STATISTICS_PREFIX: Final = 32
+"""How much of a text Delta keeps in a file's statistics, unless told otherwise."""
+
+
+def size_in_bytes(spark: SparkSession, path: str) -> int:
+    """How large the files of the table's newest version are. No Spark job, where the session has seen that version."""
+    return int(_delta(spark).DeltaLog.forTable(spark._jsparkSession, path).update(False, _none(spark), _none(spark)).sizeInBytes())
+
+
+def replace_rows(
+    spark: SparkSession, path: str, *, version: int, places: DataFrame, rows: DataFrame, app_id: str, app_version: int
+) -> None:
+    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit with that transaction id.
+
+    `version` is the one that the places are of. The table must have deletion vectors `ENABLED`. The session's `userMetadata` goes with
+    the commit. Raises `WriterConflictError` if somebody has committed since, and what Delta raises where somebody does meanwhile.
+    """
+    session, delta, none = spark._jsparkSession, _delta(spark), _none(spark)
+    log = delta.DeltaLog.forTable(session, path)
+    transaction = log.startTransaction(none, none)
+    if transaction.snapshot().version() != version:
+        raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
+    # All files count as read: whatever another writer changes meanwhile is a conflict.
+    files = transaction.filterFiles()
+    vectors = _object(delta.commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
+        session, transaction, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
+    )
+    helper = _object(delta.commands, "DMLWithDeletionVectorsHelper")
+    touched = helper.findFilesWithMatchingRows(transaction, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
+    removed = helper.processUnmodifiedData(session, touched, transaction.snapshot(), _STATISTICS_PREFIX)._1()
+    added = transaction.writeFiles(rows._jdf)
+    transaction.updateSetTransaction(app_id, app_version, none)
+    transaction.commit(removed.appendedAll(added), _object(delta, "DeltaOperations$ManualUpdate"))
+
+
+def _delta(spark: SparkSession) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.delta
+
+
+def _none(spark: SparkSession) -> Any:
+    jvm: Any = spark._jvm
+    return _object(jvm.scala, "None")
+
+
+def _some(spark: SparkSession, column: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.scala.Some(F.col(column)._jc)
+
+
+def _every_row(spark: SparkSession) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()
+
+
+def _object(package: Any, name: str) -> Any:
+    """A singleton of Scala."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
