@@ -144,13 +144,17 @@ class Changelog:
         bookkeeping = self._bookkeeping()
         return None if bookkeeping is None else _logged_batch(bookkeeping)
 
-    def progress(self) -> Progress:
-        """The newest progress on record; it may lack the newest batch, if that one's progress commit is missing."""
+    def progress(self, *, with_frontier: bool = True) -> Progress:
+        """The newest progress on record; it may lack the newest batch, if that one's progress commit is missing.
+
+        Without its frontier, of which only the low watermark is known then, no row is read.
+        """
         bookkeeping = self._bookkeeping()
         if bookkeeping is None:
             return Progress()
         stored = bookkeeping["progress"]
-        return Progress.from_json(stored, self._frontier_of(stored["ingest_batch"]))
+        known = self._frontier_of(stored["ingest_batch"]) if with_frontier else Frontier(low_watermark=stored["low_watermark"])
+        return Progress.from_json(stored, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch if its range is `offsets`, None if `offsets` go on where it ends.

@@ -71,7 +71,7 @@ def read_table(
     version, before = table.newest()
     changelog = Changelog(spark, f"{warehouse}/streams/{definition.stream}/changelog", definition.stream)
     check_changelog(table, before, changelog.newest())
-    progress = changelog.progress()
+    progress = changelog.progress(with_frontier=False)
     bound = bound_in_force(definition, wished_bounds(spark, warehouse)) if max_staleness_s is None else max_staleness_s
     at = time.time_ns() // 1000 if now is None else now
     if progress.suffices(before, bound, at):

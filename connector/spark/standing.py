@@ -61,7 +61,7 @@ def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableSt
         table = Table.existing(spark, path)
         definition = table.layout.definition
         if (stream := definition.stream) not in progress:
-            progress[stream] = Changelog(spark, f"{warehouse}/streams/{stream}/changelog", stream).progress()
+            progress[stream] = Changelog(spark, f"{warehouse}/streams/{stream}/changelog", stream).progress(with_frontier=False)
         yield table_status(definition, table.bookkeeping(), progress[stream], now, max_staleness_s=bound_in_force(definition, wished))
 
 
