@@ -6,25 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.spark.typed import SPARK_TYPE
-from connector.tables import BUCKET, STATE, UNMAPPED, Column, TableDefinition
+from connector.tables import BUCKET, STATE, UNMAPPED, Column, OrderBy, TableDefinition
 
-CHANGE_ORDER_TYPE: Final = (
-    "struct<commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint, ingest_batch: bigint, "
-    "kafka_partition: int, offset: bigint, attempt: int>"
-)
-ORDER_TYPE: Final = f"struct<change: {CHANGE_ORDER_TYPE}, entry_index: int>"
-REST_TYPE: Final = (
-    "array<struct<family: string, qualifier: binary, range_start: bigint, range_end: bigint, "
-    f"order: {ORDER_TYPE}, cell_timestamp: bigint, value: binary>>"
-)
-STATE_TYPE: Final = (
-    f"struct<orders: array<{CHANGE_ORDER_TYPE}>, writers: array<int>, entry_indexes: array<int>, cell_timestamps: array<bigint>, "
-    f"deleters: array<int>, deletion_indexes: array<int>, rest: {REST_TYPE}>"
-)
-"""`orders` are those of the changes that wrote the row: one, if all its columns were written together. `writers` says by column
-which of them it was, and `entry_indexes` which of its entries; `deleters` and `deletion_indexes` say it by family.
-"""
-NO_REST: Final = f"cast(array() AS {REST_TYPE})"
+_RANK_TYPES: Final = {
+    OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
+    OrderBy.SEQUENCE_NUMBER: "sequence_number: binary",
+}
+"""What the source says of a change's order. A number is its four sections of eight bytes, so that bytes compare as sections do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +46,45 @@ class Layout:
         return range(len(self.families))
 
     @property
+    def change_order_type(self) -> str:
+        """The order of a change."""
+        rank = _RANK_TYPES[self.definition.order]
+        return f"struct<{rank}, ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
+
+    @property
+    def age(self) -> str:
+        """What of the order of a change the retention counts (MRG-10, MRG-12)."""
+        return "commit_timestamp" if self.definition.order is OrderBy.COMMIT else "ingest_batch"
+
+    @property
+    def rest_type(self) -> str:
+        """What has no register."""
+        order = f"struct<change: {self.change_order_type}, entry_index: int>"
+        return (
+            "array<struct<family: string, qualifier: binary, range_start: bigint, range_end: bigint, "
+            f"order: {order}, cell_timestamp: bigint, value: binary>>"
+        )
+
+    @property
+    def no_rest(self) -> str:
+        return f"cast(array() AS {self.rest_type})"
+
+    @property
+    def state_type(self) -> str:
+        """`orders` are those of the changes that wrote the row: one, if all its columns were written together. `writers` says by
+        column which of them it was, and `entry_indexes` which of its entries; `deleters` and `deletion_indexes` say it by family.
+        """
+        return (
+            f"struct<orders: array<{self.change_order_type}>, writers: array<int>, entry_indexes: array<int>, "
+            f"cell_timestamps: array<bigint>, deleters: array<int>, deletion_indexes: array<int>, rest: {self.rest_type}>"
+        )
+
+    @property
     def column_types(self) -> list[tuple[str, str]]:
         """All columns of the table on disk, with their Spark types, in order (TBL-22)."""
         keys = [(part.name, SPARK_TYPE[part.type]) for part in self.definition.key.parts]
         columns = [(column.name, SPARK_TYPE[column.type]) for column in self.columns]
-        return [*keys, *columns, (UNMAPPED, "map<string, binary>"), (STATE, STATE_TYPE), (BUCKET, "int")]
+        return [*keys, *columns, (UNMAPPED, "map<string, binary>"), (STATE, self.state_type), (BUCKET, "int")]
 
 
 def order(index: str, change: str) -> str:

@@ -10,13 +10,18 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from connector.spark.layout import NO_REST, REST_TYPE, Layout, nothing, order
+from connector.spark.layout import Layout, nothing, order
 from connector.spark.typed import key_columns, key_pieces, typed
-from connector.tables import BUCKET, Column
+from connector.tables import BUCKET, Column, OrderBy
 
-_CHANGE_ORDER: Final = """named_struct('commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
-    'record_sequence', coalesce(transaction.record_sequence, 0L), 'ingest_batch', order_position.ingest_batch,
-    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt)"""
+_RANK: Final = {
+    OrderBy.COMMIT: """'commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
+    'record_sequence', coalesce(transaction.record_sequence, 0L)""",
+    OrderBy.SEQUENCE_NUMBER: """'sequence_number', unhex(rpad(array_join(transform(
+    split(change_sequence_number, '/'), section -> lpad(section, 16, '0')), ''), 64, '0'))""",
+}
+_POSITION: Final = """'ingest_batch', order_position.ingest_batch,
+    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt"""
 
 PLACE: Final = ("kafka_partition", "offset")
 """What tells a change from all others of its stream."""
@@ -29,14 +34,14 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
     families that have columns. `all_plain` promises that every change is, and spares the search for anything else; of a change
     that is not, `_plain` alone is then right. Columns: `_bucket`, the key columns, `_change`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell
     timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_rest`, `_plain`, `_whole` (the change
-    covers all that is older in families with columns), `_unreadable` (the key or a value that the table cannot hold),
-    `_may_remove` (the change may leave no cell behind).
+    covers all that is older in families with columns), `_unreadable` (there is no order, or the key or a value is none that the table
+    can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp).
     """
-    rest = nothing(REST_TYPE) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
+    rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
     return _placed(changes, layout, all_plain=all_plain).selectExpr(
         f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
-        f"{_CHANGE_ORDER} AS _change",
+        f"{_change_order(layout)} AS _change",
         *(f"_{register}{n}" for n in layout.registers for register in "itv"),
         *(f"_d{n}" for n in layout.deletions),
         f"{rest} AS _rest",
@@ -44,6 +49,7 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
         f"{' AND '.join(['_plain', *(f'_d{n} IS NOT NULL' for n in layout.deletions)])} AS _whole",
         f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
+        "unix_micros(commit_timestamp) AS _committed",
     )
 
 
@@ -151,22 +157,29 @@ def _rest(layout: Layout) -> str:
     element = (
         "named_struct('family', e.family, 'qualifier', CASE WHEN e.kind <> 'DELETE_FAMILY' THEN e.qualifier END, "
         f"'range_start', CASE WHEN {bounded} THEN e.range_start END, 'range_end', CASE WHEN {bounded} THEN e.range_end END, "
-        f"'order', {order('i', _CHANGE_ORDER)}, 'cell_timestamp', CASE WHEN e.kind = 'SET_CELL' THEN e.cell_timestamp END, "
+        f"'order', {order('i', _change_order(layout))}, 'cell_timestamp', CASE WHEN e.kind = 'SET_CELL' THEN e.cell_timestamp END, "
         "'value', CASE WHEN e.kind = 'SET_CELL' THEN e.value END)"
     )
     elements = f"filter(transform(entries, (e, i) -> CASE WHEN {wanted} THEN {element} END), x -> x IS NOT NULL)"
-    return f"nullif(cast({elements} AS {REST_TYPE}), {NO_REST})"
+    return f"nullif(cast({elements} AS {layout.rest_type}), {layout.no_rest})"
+
+
+def _change_order(layout: Layout) -> str:
+    return f"named_struct({_RANK[layout.definition.order]}, {_POSITION})"
 
 
 def _unreadable(layout: Layout, *, all_plain: bool) -> str:
-    """Whether the key, or any cell that the change sets in a column, cannot be read; a masked cell counts too (TBL-9)."""
+    """Whether there is no number to order by, or the key, or any cell that the change sets in a column, cannot be read; a masked cell
+    counts too (TBL-9).
+    """
+    number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
     last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL" for n in layout.registers]
     masked = " OR ".join(
         f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
         for column in layout.columns
     )
-    return f"({' OR '.join([*keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
+    return f"({' OR '.join([*number, *keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
 
 
 def _may_remove(layout: Layout) -> str:

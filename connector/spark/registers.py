@@ -22,7 +22,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.layout import NO_REST, REST_TYPE, STATE_TYPE, Layout, nothing, order
+from connector.spark.layout import Layout, nothing, order
 from connector.spark.sql import constant
 from connector.spark.typed import SPARK_TYPE
 from connector.tables import BUCKET, STATE, UNMAPPED
@@ -48,7 +48,7 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else [])).repartition(partitions, BUCKET)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
-        known = Known(newest, *_said("_newest.", layout), nothing(REST_TYPE))
+        known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
     else:
         known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change")
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
@@ -75,7 +75,7 @@ def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
         one.frame.join(other.frame, names, how),
         [f"greatest({left}, {right})" for left, right in zip(one.registers, other.registers, strict=True)],
         [f"greatest({left}, {right})" for left, right in zip(one.deletions, other.deletions, strict=True)],
-        f"concat(coalesce({one.rest}, {NO_REST}), coalesce({other.rest}, {NO_REST}))",
+        f"concat(coalesce({one.rest}, {layout.no_rest}), coalesce({other.rest}, {layout.no_rest}))",
     )
 
 
@@ -92,7 +92,7 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
         "coalesce(_changed, false) AS _changed",
         *(f"{register} AS _r{n}" for n, register in enumerate(known.registers)),
         *(f"{deletion} AS {name}" for name, deletion in zip(deletions, known.deletions, strict=True)),
-        f"{known.rest if with_rest else nothing(REST_TYPE)} AS _rest",
+        f"{known.rest if with_rest else nothing(layout.rest_type)} AS _rest",
     )
     covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
     return _rows(_settle_rest(covered, layout, horizon) if with_rest else covered, layout, with_rest=with_rest)
@@ -109,7 +109,7 @@ def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[
         frame,
         [f"{prefix}_register{n}" for n in range(len(registers))],
         [f"{prefix}_deletion{n}" for n in range(len(deletions))],
-        f"{prefix}_rest" if rest else nothing(REST_TYPE),
+        f"{prefix}_rest" if rest else nothing(layout.rest_type),
     )
 
 
@@ -191,9 +191,9 @@ def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> Dat
     return (
         grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
         .selectExpr(*others, f"{newest} AS _kept")
-        .selectExpr(*rest, *registers, f"cast({with_values} AS {REST_TYPE}) AS _rest")
-        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.commit_timestamp >= {forgotten}) AS _rest")
-        .selectExpr(*others, f"nullif(_rest, {NO_REST}) AS _rest")
+        .selectExpr(*rest, *registers, f"cast({with_values} AS {layout.rest_type}) AS _rest")
+        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten}) AS _rest")
+        .selectExpr(*others, f"nullif(_rest, {layout.no_rest}) AS _rest")
     )
 
 
@@ -240,4 +240,4 @@ def _state(changes: list[str], layout: Layout) -> str:
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE array({', '.join(changes)}) END" if changes else "array()"
     )
     fields = ", ".join(f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items())
-    return f"CAST(named_struct('orders', {orders}, {fields}, 'rest', _rest) AS {STATE_TYPE})"
+    return f"CAST(named_struct('orders', {orders}, {fields}, 'rest', _rest) AS {layout.state_type})"

@@ -12,13 +12,15 @@ from pyspark.sql import SparkSession
 from connector.deadletter import Reason
 from connector.errors import TableError
 from connector.model import DataChange, DeleteFamily, Heartbeat
+from connector.ordering import OrderBy
 from connector.spark import table as table_module
+from connector.spark.reader import read_table
 from connector.spark.table import Table
 from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
 from connector.values import ColumnType
 from tests.changes import change
 from tests.property.histories import history
-from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, shown
+from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
 from tests.spark.test_cut import ANNOUNCED, S
 
 STEPS = ("letters published", "graveyard written", "table committed")
@@ -185,3 +187,31 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
     stream.ingest()
     with pytest.raises(TableError, match="has forgotten deletes that the table has not seen"):
         stream.apply(stream.table())
+
+
+def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(spark: SparkSession, tmp_path: Path) -> None:
+    """MRG-2, MRG-12, TBL-12, TBL-16: a newer commit with an older number is older; nothing is forgotten behind a change held back."""
+    stream, wanted = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=60)), definition(order=OrderBy.SEQUENCE_NUMBER)
+
+    def ingest(watermark: int, *numbered: tuple[str, DataChange]) -> Table:
+        stream.topic.send(*(replace(made, change_sequence_number=number) for number, made in numbered))
+        stream.topic.send_everywhere(Heartbeat("p", watermark * S))
+        stream.ingest()
+        return stream.table(wanted)
+
+    stream.topic.send_everywhere(ANNOUNCED)
+    table = ingest(20, ("10", delete("a", 10 * S)), ("9", account("a", 11 * S, amount="1")), ("1", account("b", 30 * S, amount="held")))
+    stream.apply(table)
+    stream.clock += 100 * S
+    whole = account("a", 12 * S, amount="2")
+    table = ingest(20, ("F/FF", replace(whole, entries=(DeleteFamily("f"), *whole.entries))))
+    assert rows_by_key(read_table(spark, str(tmp_path), "accounts").rows, wanted).keys() == {"b"}
+    stream.apply(table)
+    assert (shown(table), table.bookkeeping().complete_to_batch, table.bookkeeping().horizon) == ({}, 0, None)
+    table = ingest(40)
+    stream.apply(table)
+    assert shown(table) == stream.truth(wanted)
+    assert table.bookkeeping().horizon == 2
+    assert {row for row, _ in graveyard(spark, stream)} == {"a"}
+    stream.table(wanted).sweep(table.bookkeeping())
+    assert graveyard(spark, stream) == set()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connector.config import ConnectorConfig, KafkaConfig, RegistryConfig, UnknownTables, parse
 from connector.errors import ConfigError
-from connector.tables import Column, Key, KeyForm, KeyPart
+from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -51,7 +51,7 @@ max_offsets_per_trigger = 7
 [tables.orders]
 stream = "orders"
 source = "shop.orders"
-order = "commit"
+order = "change_sequence_number"
 versions = "latest"
 max_staleness = "10m"
 keep_unmapped = false
@@ -111,7 +111,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
     table = made.tables["orders"]
     assert (table.stream, table.source, table.max_staleness_s) == ("orders", "shop.orders", 600)
-    assert (table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (False, False, False)
+    assert (table.order, table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (OrderBy.SEQUENCE_NUMBER, False, False, False)
     assert table.key == Key((KeyPart("shop", ColumnType.STRING), KeyPart("number", ColumnType.INT64)), KeyForm.DELIMITED, "|")
     assert table.columns == (
         Column("total", "f", b"t", ColumnType.NUMERIC),
@@ -184,7 +184,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("order = 'change_sequence_number'\n", ["tables.t", "not available"]),
+        ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
         ("versions = 'all'\n", ["tables.t", "not available"]),
         ("hold_rows = true\n", ["tables.t", "not available"]),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
