@@ -261,13 +261,8 @@ class TableDefinition:
             shown_by[column.cell] = column.name
 
     def _check_available(self, where: str) -> None:
-        later = {
-            f'versions = "{self.versions}"': self.versions is not Versions.LATEST,
-            "hold_rows = true": self.hold_rows,
-        }
-        for setting, declared in later.items():
-            if declared:
-                raise ConfigError(f"{where}: {setting} is not available in this release", "", "Leave the setting out")
+        if self.hold_rows:
+            raise ConfigError(f"{where}: hold_rows = true is not available in this release", "", "Leave the setting out")
 
 
 def column_type(text: str) -> ColumnType:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.spark.typed import SPARK_TYPE
-from connector.tables import BUCKET, STATE, UNMAPPED, Column, OrderBy, TableDefinition
+from connector.tables import BUCKET, STATE, UNMAPPED, Column, OrderBy, TableDefinition, Versions
 
 _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
@@ -32,13 +32,18 @@ class Layout:
         return self.definition.columns
 
     @property
+    def registered(self) -> tuple[Column, ...]:
+        """The columns that have registers: all, or none in a table that keeps all versions, where every cell lies in `rest`."""
+        return self.columns if self.definition.versions is Versions.LATEST else ()
+
+    @property
     def families(self) -> list[str]:
-        return list(dict.fromkeys(column.family for column in self.columns))
+        return list(dict.fromkeys(column.family for column in self.registered))
 
     @property
     def registers(self) -> range:
-        """A register for each of `columns`."""
-        return range(len(self.columns))
+        """A register for each of `registered`."""
+        return range(len(self.registered))
 
     @property
     def deletions(self) -> range:
@@ -57,13 +62,23 @@ class Layout:
         return "commit_timestamp" if self.definition.order is OrderBy.COMMIT else "ingest_batch"
 
     @property
+    def rest_name(self) -> list[str]:
+        """The fields that name an element of `rest`. The cell timestamp is one of them where all versions are kept (MRG-7)."""
+        version = ["cell_timestamp"] if self.definition.versions is Versions.ALL else []
+        return ["family", "qualifier", "range_start", "range_end", *version]
+
+    @property
+    def rest_fields(self) -> list[str]:
+        """The fields of an element of `rest`: its name, then its order, so that of sorted elements with one name the newest is the last."""
+        return [*self.rest_name, "order", *(name for name in ("cell_timestamp", "value") if name not in self.rest_name)]
+
+    @property
     def rest_type(self) -> str:
         """What has no register."""
-        order = f"struct<change: {self.change_order_type}, entry_index: int>"
-        return (
-            "array<struct<family: string, qualifier: binary, range_start: bigint, range_end: bigint, "
-            f"order: {order}, cell_timestamp: bigint, value: binary>>"
-        )
+        types = {"family": "string", "qualifier": "binary", "value": "binary"}
+        types["order"] = f"struct<change: {self.change_order_type}, entry_index: int>"
+        fields = (f"{name}: {types.get(name, 'bigint')}" for name in self.rest_fields)
+        return f"array<struct<{', '.join(fields)}>>"
 
     @property
     def no_rest(self) -> str:

@@ -82,8 +82,8 @@ def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
         F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
         F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
     ]
-    row = pivot(changes, layout, all_plain=True).agg(*seen).first()
-    if row is not None and not row["all_plain"]:
+    row = pivot(changes, layout, all_plain=True).agg(*seen).first() if layout.registered else None
+    if row is None or not row["all_plain"]:
         row = pivot(changes, layout).agg(*seen).first()
     assert row is not None
     return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})

@@ -18,14 +18,13 @@ from connector.ordering import OrderBy
 from connector.spark.layout import Layout
 from connector.spark.pivot import pivot
 from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
-from connector.tables import Column, Key, KeyPart, TableDefinition, unmapped_name
+from connector.tables import Column, Key, KeyPart, TableDefinition, Versions, unmapped_name
 from connector.values import ColumnType
 from tests.property.histories import Delivery, history
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-HISTORIES = 1500
-FEWER = 500
+HISTORIES = 1000
 ROUNDS = 3
 
 CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, transaction struct<record_sequence: bigint>,
@@ -43,20 +42,22 @@ def definition(**others: Any) -> TableDefinition:
 
 
 TABLES = {
-    "latest": (definition(), HISTORIES),
-    "latest, mapped only": (definition(keep_unmapped=False), HISTORIES),
-    "latest, by number": (definition(order=OrderBy.SEQUENCE_NUMBER), FEWER),
+    "latest": (definition(), HISTORIES, ROUNDS),
+    "latest, mapped only, by number": (definition(keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER), 400, 2),
+    "all": (definition(versions=Versions.ALL), 400, 2),
+    "all, mapped only, by number": (definition(versions=Versions.ALL, keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER), 400, 2),
 }
+"""Of each kind of table its definition, of how many histories it is made, and in how many rounds."""
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table: str) -> None:
     """MRG-1, MRG-2, MRG-4 to MRG-10, TBL-7: whatever the batches, the rows are those of the definition, and the rest is buried."""
     rng = Random(seed)
-    wanted, count = TABLES[table]
+    wanted, count, rounds = TABLES[table]
     layout, horizon = Layout(wanted, buckets=4), 3
     deliveries = histories(rng, count)
-    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=True, horizon=horizon)
+    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=True, rounds=rounds, horizon=horizon)
     got = {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()}
     want = expected(deliveries, wanted)
     differing = [key for key in {*got, *want} if got.get(key) != want.get(key)]
@@ -77,14 +78,21 @@ def histories(rng: Random, count: int = HISTORIES) -> list[Delivery]:
 
 
 def in_rounds(
-    spark: SparkSession, rng: Random, layout: Layout, deliveries: Iterable[Delivery], *, with_rest: bool, horizon: int | None = None
+    spark: SparkSession,
+    rng: Random,
+    layout: Layout,
+    deliveries: Iterable[Delivery],
+    *,
+    with_rest: bool,
+    rounds: int = ROUNDS,
+    horizon: int | None = None,
 ) -> tuple[DataFrame, int]:
     """The table after all deliveries in a few rounds, and how many entries the graveyard has. The last round forgets below `horizon`."""
-    rounds: list[list[Delivery]] = [[] for _ in range(ROUNDS)]
+    batches: list[list[Delivery]] = [[] for _ in range(rounds)]
     for delivery in deliveries:
-        rounds[rng.randrange(ROUNDS)].append(delivery)
+        batches[rng.randrange(rounds)].append(delivery)
     table = graveyard = None
-    for number, batch in enumerate(rounds, start=1):
+    for number, batch in enumerate(batches, start=1):
         of_batch = changes(spark, batch)
         plain = all_are("_plain", pivot(of_batch, layout, all_plain=True))
         pivoted = pivot(of_batch, layout, all_plain=plain)
@@ -96,7 +104,7 @@ def in_rounds(
         if table is None:
             table = rows_of(known, layout, with_rest=with_rest).limit(0)
         known = joined(known, known_by_rows(table, layout, 2), layout, "full")
-        forget_below = horizon if number == ROUNDS else None
+        forget_below = horizon if number == rounds else None
         rows = rows_of(known, layout, with_rest=with_rest, horizon=forget_below).localCheckpoint()
         gone = rows.where("_changed AND NOT _exists")
         table, graveyard = rows.where("_exists"), gone if graveyard is None else graveyard.unionByName(gone)

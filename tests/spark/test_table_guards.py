@@ -14,7 +14,7 @@ from connector.errors import TableError, WriterConflictError
 from connector.model import DeleteFamily
 from connector.ordering import OrderBy
 from connector.spark.table import Table
-from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
+from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition, Versions
 from connector.values import ColumnType, Encoding
 from tests.changes import change
 from tests.spark.streams import COLUMNS, Stream, account, copied, definition, shown, versions
@@ -108,6 +108,7 @@ CHANGED = {
     "a column renamed": definition(columns=(COLUMNS[0], replace(COLUMNS[1], name="sum"))),
     "unmapped cells": definition(keep_unmapped=False),
     "order": definition(order=OrderBy.SEQUENCE_NUMBER),
+    "versions": definition(versions=Versions.ALL),
 }
 
 

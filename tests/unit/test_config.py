@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connector.config import ConnectorConfig, KafkaConfig, RegistryConfig, UnknownTables, parse
 from connector.errors import ConfigError
-from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy
+from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, Versions
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -52,7 +52,7 @@ max_offsets_per_trigger = 7
 stream = "orders"
 source = "shop.orders"
 order = "change_sequence_number"
-versions = "latest"
+versions = "all"
 max_staleness = "10m"
 keep_unmapped = false
 deletion_vectors = false
@@ -111,7 +111,8 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
     table = made.tables["orders"]
     assert (table.stream, table.source, table.max_staleness_s) == ("orders", "shop.orders", 600)
-    assert (table.order, table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (OrderBy.SEQUENCE_NUMBER, False, False, False)
+    assert (table.order, table.versions) == (OrderBy.SEQUENCE_NUMBER, Versions.ALL)
+    assert (table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (False, False, False)
     assert table.key == Key((KeyPart("shop", ColumnType.STRING), KeyPart("number", ColumnType.INT64)), KeyForm.DELIMITED, "|")
     assert table.columns == (
         Column("total", "f", b"t", ColumnType.NUMERIC),
@@ -185,7 +186,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
     ("text", "words"),
     [
         ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
-        ("versions = 'all'\n", ["tables.t", "not available"]),
+        ("versions = 'both'\n", ["tables.t.versions", "all, latest"]),
         ("hold_rows = true\n", ["tables.t", "not available"]),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),

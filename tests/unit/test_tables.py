@@ -180,7 +180,6 @@ REFUSED = {
         lambda: replace(ordered(INT64), delimiter="|"),
         "The delimiter of the key is '|'. the order-preserving",
     ),
-    "all versions": (lambda: table(versions=Versions.ALL), 'tables.t: versions = "all" is not available in this release'),
     "held rows": (lambda: table(hold_rows=True), "hold_rows = true is not available in this release"),
 }
 
@@ -317,7 +316,7 @@ def test_ids_are_kept_and_never_used_again() -> None:
 @pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])
 def test_a_definition_survives_in_properties(key: Key) -> None:
     """TBL-8: as text in ASCII, beside other properties, the same for the same definition."""
-    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=key, keep_unmapped=False)
+    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=key, keep_unmapped=False, versions=Versions.ALL)
     properties = to_properties(definition, assign_ids(NO_IDS, definition))
     assert all(value.isascii() for value in properties.values())
     assert from_properties({**properties, "delta.enableDeletionVectors": "true"}) == (definition, assign_ids(NO_IDS, definition))
@@ -336,7 +335,7 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
 def test_a_table_of_a_later_release_is_refused() -> None:
     """TBL-8: the type has what is not available yet, its files cannot be read as if it had not."""
     with pytest.raises(TableError, match="not available in this release"):
-        from_properties(to_properties(with_(BEFORE, versions=Versions.ALL), assign_ids(NO_IDS, BEFORE)))
+        from_properties(to_properties(with_(BEFORE, hold_rows=True), assign_ids(NO_IDS, BEFORE)))
 
 
 @pytest.mark.parametrize(
