@@ -18,7 +18,8 @@ class Bookkeeping:
     complete_below      the low watermark up to which the table is complete; None: not known
     complete_to_batch   nothing of the batches up to it is held back; of those after it the changes below `complete_below` are merged
     past_since          since when the table is no consistent cut; None: it is one, or nothing was applied (TBL-11)
-    horizon             that of `to_batch`: deletes below it may be forgotten (MRG-10)
+    horizon             that of `to_batch`: deletes below it may be forgotten (MRG-10); in a table ordered by sequence number an
+                        ingest batch, that of `complete_to_batch` (MRG-12)
     as_of               the moment that the batches up to `complete_to_batch` contained at this commit; None: not known (TBL-16)
     with_rest           whether some row's state has a `rest`
     buried              whether there is a graveyard

@@ -226,3 +226,42 @@ class Retention:
             return before
         reached = low_watermark - self.delete_retention_s * 1_000_000
         return reached if before is None else max(before, reached)
+
+
+class BatchHorizon(NamedTuple):
+    """Ingest batches up to `ingest_batch` had been read by `at` (µs). What holds them all may forget deletes of batches below `horizon`."""
+
+    ingest_batch: int
+    at: int
+    horizon: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHorizons:
+    """The horizons of a stream's batches for tables ordered by sequence number, which count the retention between ingest times (MRG-12).
+
+    Of many batches a few are kept: a table remembers deletes longer for it, by about a sixteenth of the retention, never shorter.
+    """
+
+    kept: tuple[BatchHorizon, ...] = ()
+
+    def after(self, ingest_batch: int, at: int, retention: Retention) -> BatchHorizons:
+        """What is known once `ingest_batch`, the next one, was read at `at` (µs). No horizon lies below an earlier one."""
+        retention_us = retention.delete_retention_s * 1_000_000
+        last = self.kept[-1] if self.kept else BatchHorizon(0, 0, 0)
+        # A clock that was set back has not made what was read before it younger.
+        at = max(at, last.at)
+        if self.kept and at - last.at < retention_us // _KEPT_PER_RETENTION:
+            return self
+        passed = (batch.ingest_batch + 1 for batch in self.kept if batch.at < at - retention_us)
+        horizon = max(last.horizon, *passed, 0)
+        return BatchHorizons((*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :])
+
+    def of(self, complete_to_batch: int) -> int | None:
+        """Below which batch a table may forget that holds all batches up to `complete_to_batch`; None if that is not known any more."""
+        return next((batch.horizon for batch in reversed(self.kept) if batch.ingest_batch <= complete_to_batch), None)
+
+
+_KEPT_PER_RETENTION: Final = 32
+NONE_READ: Final = BatchHorizons()
+"""No batch was read yet."""

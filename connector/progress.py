@@ -10,7 +10,7 @@ from connector.bookkeeping import Bookkeeping
 from connector.errors import StaleTableError
 from connector.freshness import NONE_ASKED, Asked, Moments, is_fresh
 from connector.json_view import view_of_time
-from connector.merge import Retention
+from connector.merge import NONE_READ, BatchHorizon, BatchHorizons, Retention
 from connector.watermark import UNKNOWN, Frontier, Heard, advance
 from connector.wishes import EndWish
 
@@ -43,7 +43,8 @@ class Cut:
     """What an apply brings a table to: the changes of ingest batches up to `batch` with commit timestamps below `low_watermark`.
 
     The two name the state of the source at `low_watermark` (TBL-10). With `goes_past` the low watermark is not known or stalled, and
-    everything ingested is applied (TBL-11). Deletes below `horizon`, that of `batch`, may be forgotten once the cut is reached.
+    everything ingested is applied (TBL-11). Deletes below `horizon`, that of `batch`, may be forgotten once the cut is reached; in
+    tables ordered by sequence number those below `batch_horizons`.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class Cut:
     horizon: int | None = None
     moments: Moments = NONE_ASKED
     chosen_at: int = 0
+    batch_horizons: BatchHorizons = NONE_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,9 @@ class Progress:
     """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
 
     `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). `horizon` is None
-    while the low watermark is not known. `moments` say how old the states of the newest batches are. `ends` are those stream
-    partitions that operators had end with `ingest_batch`; all such wishes up to the number `ends_to` have been taken (WMK-8).
+    while the low watermark is not known; `batch_horizons` serve tables ordered by sequence number instead. `moments` say how old the
+    states of the newest batches are. `ends` are those stream partitions that operators had end with `ingest_batch`; all such wishes up
+    to the number `ends_to` have been taken (WMK-8).
     """
 
     ingest_batch: int = 0
@@ -71,6 +74,7 @@ class Progress:
     ignored_claims: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
     horizon: int | None = None
+    batch_horizons: BatchHorizons = NONE_READ
     moments: Moments = NONE_ASKED
     ends: tuple[EndWish, ...] = ()
     ends_to: int = 0
@@ -84,7 +88,8 @@ class Progress:
     def cut(self, now: int, stall_after_s: int) -> Cut:
         """What all tables of the stream are to be brought to at `now` (TBL-10, TBL-11)."""
         is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
-        return Cut(self.ingest_batch, self.low_watermark, self.low_watermark is None or is_stalled, self.horizon, self.moments, now)
+        goes_past = self.low_watermark is None or is_stalled
+        return Cut(self.ingest_batch, self.low_watermark, goes_past, self.horizon, self.moments, now, self.batch_horizons)
 
     def after(
         self,
@@ -117,6 +122,7 @@ class Progress:
             ignored_claims=self.ignored_claims + counts.ignored_claims,
             rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
             horizon=retention.horizon(self.horizon, frontier.low_watermark),
+            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
             moments=self.moments.after(ingest_batch, ends, asked),
             ends=taken,
             ends_to=max((self.ends_to, *(wish.number for wish in taken))),
@@ -158,10 +164,13 @@ class Progress:
         """All but the frontier, which may be large and has a row of its own."""
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
         ends = [asdict(wish) for wish in self.ends]
-        return {**stored, "moments": self.moments.to_json(), "ends": ends, "low_watermark": self.low_watermark}
+        read_back = {"moments": self.moments.to_json(), "ends": ends, "batch_horizons": [list(kept) for kept in self.batch_horizons.kept]}
+        return {**stored, **read_back, "low_watermark": self.low_watermark}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
         known = {name: value for name, value in stored.items() if name in Progress.__dataclass_fields__}
         ends = tuple(EndWish(**wish) for wish in stored.get("ends", ()))
-        return Progress(**{**known, "moments": Moments.from_json(stored["moments"]), "ends": ends}, frontier=frontier)
+        horizons = BatchHorizons(tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ())))
+        moments = Moments.from_json(stored["moments"])
+        return Progress(**{**known, "moments": moments, "ends": ends, "batch_horizons": horizons}, frontier=frontier)

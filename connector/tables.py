@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from connector.deadletter import Reason, Rejection
 from connector.errors import ConfigError, InvalidChangeError, TableError
 from connector.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, MAX_ROW_KEY_BYTES, TABLE_PATTERN, DataChange, Rule, SetCell
 from connector.ordered_key import join_parts, read_part, split_parts, write_part
@@ -260,14 +261,8 @@ class TableDefinition:
             shown_by[column.cell] = column.name
 
     def _check_available(self, where: str) -> None:
-        later = {
-            f'order = "{self.order}"': self.order is not OrderBy.COMMIT,
-            f'versions = "{self.versions}"': self.versions is not Versions.LATEST,
-            "hold_rows = true": self.hold_rows,
-        }
-        for setting, declared in later.items():
-            if declared:
-                raise ConfigError(f"{where}: {setting} is not available in this release", "", "Leave the setting out")
+        if self.hold_rows:
+            raise ConfigError(f"{where}: hold_rows = true is not available in this release", "", "Leave the setting out")
 
 
 def column_type(text: str) -> ColumnType:
@@ -306,21 +301,25 @@ def unmapped_cell(name: str) -> tuple[str, bytes]:
     return family, qualifier
 
 
-def read_change(definition: TableDefinition, change: DataChange) -> Unreadable | None:
-    """Why a change does not fit this table, if it does not: its key, else the first cell it sets that its column cannot hold.
+def read_change(definition: TableDefinition, change: DataChange) -> Rejection | None:
+    """Why a change does not fit this table, if it does not: it has no sequence number to order it by, else its key cannot be read,
+    else the first cell it sets that its column cannot hold.
 
     Every cell counts, also one that a later entry of the change masks: the change is set aside whole (TBL-9).
     """
+    if definition.order is OrderBy.SEQUENCE_NUMBER and change.change_sequence_number is None:
+        return Rejection(Reason.MISSING_SEQUENCE_NUMBER, Reason.MISSING_SEQUENCE_NUMBER.cause)
     key = definition.key.read_key(change.row_key)
     if isinstance(key, Unreadable):
-        return key
+        return Rejection(Reason.UNREADABLE_VALUE, key.detail)
     columns = {column.cell: column for column in definition.columns}
     for entry in change.entries:
         column = columns.get((entry.family, entry.qualifier)) if isinstance(entry, SetCell) else None
         if column is not None and isinstance(entry, SetCell):
             value = read_value(column.type, column.encoding, entry.value)
             if isinstance(value, Unreadable):
-                return Unreadable(f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})", entry.value)
+                found = Unreadable(f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})", entry.value)
+                return Rejection(Reason.UNREADABLE_VALUE, found.detail)
     return None
 
 

@@ -24,6 +24,7 @@ from connector.spark.merging import Survey, check_changelog, is_sparse, merged_b
 from connector.spark.pivot import PLACE, unreadable
 from connector.spark.sql import constant
 from connector.spark.table import Table, new_attempt
+from connector.tables import OrderBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,18 @@ def apply(
         changes = changes.join(bad, [*PLACE], "left_anti")
     on_step("letters published")
     attempt = new_attempt()
+    horizon = _horizon(table.layout.definition.order, before, cut, complete_to_batch)
     sparse = is_sparse(table, seen)
     if sparse:
-        rows, places = merged_rows(table, changes, seen, before, version, cut.horizon)
+        rows, places = merged_rows(table, changes, seen, before, version, horizon)
     else:
-        rows = merged_buckets(table, changes, seen, before, cut.horizon)
+        rows = merged_buckets(table, changes, seen, before, horizon)
     if seen.may_remove:
         # Two writes follow; the merge is worked out once for both.
         rows = rows.localCheckpoint()
         table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt)
     on_step("graveyard written")
-    after = _after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt)
+    after = replace(_after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt), horizon=horizon)
     if sparse:
         table.commit_rows(rows.where("_exists"), places, version, after)
     else:
@@ -101,6 +103,13 @@ def _is_held(cut: Cut) -> str:
     return f"(unix_micros(commit_timestamp) >= {constant(cut.low_watermark or 0, 'kafka_partition')})"
 
 
+def _horizon(order: OrderBy, before: Bookkeeping, cut: Cut, complete_to_batch: int) -> int | None:
+    """Below which commit timestamp, or in a table ordered by sequence number below which ingest batch, deletes may be forgotten."""
+    if order is OrderBy.COMMIT:
+        return cut.horizon
+    return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
+
+
 def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, complete_to_batch: int, attempt: str) -> Bookkeeping:
     number = before.apply + 1
     after = replace(
@@ -114,7 +123,6 @@ def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, compl
         highest_applied=max(before.highest_applied, seen.highest),
         complete_below=cut.low_watermark,
         complete_to_batch=complete_to_batch,
-        horizon=cut.horizon,
         as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
         with_rest=before.with_rest or seen.with_rest,
         buried=before.buried or seen.may_remove > 0,

@@ -2,7 +2,7 @@
 
 Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their vectors. An apply has read them already,
 to merge them, and knows where each of them lies. Delta has no public way to be told so: what is called here, through the JVM, are the
-steps of its own DELETE and of its writer (docs/decisions/0013-sparse-applies.md).
+steps of its own DELETE and of its writer (docs/decisions/0014-sparse-applies.md).
 """
 
 from __future__ import annotations

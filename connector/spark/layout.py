@@ -6,25 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.spark.typed import SPARK_TYPE
-from connector.tables import BUCKET, STATE, UNMAPPED, Column, TableDefinition
+from connector.tables import BUCKET, STATE, UNMAPPED, Column, OrderBy, TableDefinition, Versions
 
-CHANGE_ORDER_TYPE: Final = (
-    "struct<commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint, ingest_batch: bigint, "
-    "kafka_partition: int, offset: bigint, attempt: int>"
-)
-ORDER_TYPE: Final = f"struct<change: {CHANGE_ORDER_TYPE}, entry_index: int>"
-REST_TYPE: Final = (
-    "array<struct<family: string, qualifier: binary, range_start: bigint, range_end: bigint, "
-    f"order: {ORDER_TYPE}, cell_timestamp: bigint, value: binary>>"
-)
-STATE_TYPE: Final = (
-    f"struct<orders: array<{CHANGE_ORDER_TYPE}>, writers: array<int>, entry_indexes: array<int>, cell_timestamps: array<bigint>, "
-    f"deleters: array<int>, deletion_indexes: array<int>, rest: {REST_TYPE}>"
-)
-"""`orders` are those of the changes that wrote the row: one, if all its columns were written together. `writers` says by column
-which of them it was, and `entry_indexes` which of its entries; `deleters` and `deletion_indexes` say it by family.
-"""
-NO_REST: Final = f"cast(array() AS {REST_TYPE})"
+_RANK_TYPES: Final = {
+    OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
+    OrderBy.SEQUENCE_NUMBER: "sequence_number: binary",
+}
+"""What the source says of a change's order. A number is its four sections of eight bytes, so that bytes compare as sections do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +36,18 @@ class Layout:
         return self.definition.columns
 
     @property
+    def registered(self) -> tuple[Column, ...]:
+        """The columns that have registers: all, or none in a table that keeps all versions, where every cell lies in `rest`."""
+        return self.columns if self.definition.versions is Versions.LATEST else ()
+
+    @property
     def families(self) -> list[str]:
-        return list(dict.fromkeys(column.family for column in self.columns))
+        return list(dict.fromkeys(column.family for column in self.registered))
 
     @property
     def registers(self) -> range:
-        """A register for each of `columns`."""
-        return range(len(self.columns))
+        """A register for each of `registered`."""
+        return range(len(self.registered))
 
     @property
     def deletions(self) -> range:
@@ -62,11 +55,55 @@ class Layout:
         return range(len(self.families))
 
     @property
+    def change_order_type(self) -> str:
+        """The order of a change."""
+        rank = _RANK_TYPES[self.definition.order]
+        return f"struct<{rank}, ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
+
+    @property
+    def age(self) -> str:
+        """What of the order of a change the retention counts (MRG-10, MRG-12)."""
+        return "commit_timestamp" if self.definition.order is OrderBy.COMMIT else "ingest_batch"
+
+    @property
+    def rest_name(self) -> list[str]:
+        """The fields that name an element of `rest`. The cell timestamp is one of them where all versions are kept (MRG-7)."""
+        version = ["cell_timestamp"] if self.definition.versions is Versions.ALL else []
+        return ["family", "qualifier", "range_start", "range_end", *version]
+
+    @property
+    def rest_fields(self) -> list[str]:
+        """The fields of an element of `rest`: its name, then its order, so that of sorted elements with one name the newest is the last."""
+        return [*self.rest_name, "order", *(name for name in ("cell_timestamp", "value") if name not in self.rest_name)]
+
+    @property
+    def rest_type(self) -> str:
+        """What has no register."""
+        types = {"family": "string", "qualifier": "binary", "value": "binary"}
+        types["order"] = f"struct<change: {self.change_order_type}, entry_index: int>"
+        fields = (f"{name}: {types.get(name, 'bigint')}" for name in self.rest_fields)
+        return f"array<struct<{', '.join(fields)}>>"
+
+    @property
+    def no_rest(self) -> str:
+        return f"cast(array() AS {self.rest_type})"
+
+    @property
+    def state_type(self) -> str:
+        """`orders` are those of the changes that wrote the row: one, if all its columns were written together. `writers` says by
+        column which of them it was, and `entry_indexes` which of its entries; `deleters` and `deletion_indexes` say it by family.
+        """
+        return (
+            f"struct<orders: array<{self.change_order_type}>, writers: array<int>, entry_indexes: array<int>, "
+            f"cell_timestamps: array<bigint>, deleters: array<int>, deletion_indexes: array<int>, rest: {self.rest_type}>"
+        )
+
+    @property
     def column_types(self) -> list[tuple[str, str]]:
         """All columns of the table on disk, with their Spark types, in order (TBL-22)."""
         keys = [(part.name, SPARK_TYPE[part.type]) for part in self.definition.key.parts]
         columns = [(column.name, SPARK_TYPE[column.type]) for column in self.columns]
-        return [*keys, *columns, (UNMAPPED, "map<string, binary>"), (STATE, STATE_TYPE), (BUCKET, "int")]
+        return [*keys, *columns, (UNMAPPED, "map<string, binary>"), (STATE, self.state_type), (BUCKET, "int")]
 
 
 def order(index: str, change: str) -> str:

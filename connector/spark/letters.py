@@ -87,15 +87,16 @@ def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
     assert isinstance(decoded, codec.ChangeRecord), decoded
     assert isinstance(decoded.record, DataChange)
     fault = read_change(definition, decoded.record)
+    reason = fault.reason if fault else Reason.UNREADABLE_VALUE
     order = row["order_position"]
     return DeadLetter(
         position=Position(row["topic"], row["topic_id"], row["kafka_partition"], row["offset"]),
         key=bytes(row["row_key"]),
         value=value,
         headers=tuple((name, _bytes(header)) for name, header in row["headers"] or ()),
-        reason=Reason.UNREADABLE_VALUE,
+        reason=reason,
         rule="",
-        detail=fault.detail if fault else Reason.UNREADABLE_VALUE.cause,
+        detail=fault.detail if fault else reason.cause,
         attempt=order["attempt"],
         first_failed_at=row["ingest_time"],
         record_timestamp=row["record_timestamp"],

@@ -17,7 +17,7 @@ from connector.spark.pivot import pivot
 from connector.spark.registers import Known, joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
 from connector.spark.sql import constant
 from connector.spark.table import Table
-from connector.tables import BOOKKEEPING, BUCKET
+from connector.tables import BOOKKEEPING, BUCKET, OrderBy
 
 MANY_CHANGES: Final = 1_000_000
 """Keys of more changes are not sent to every task."""
@@ -75,22 +75,24 @@ def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
     """Look at all changes, quickly if all are plain.
 
     Only a change that leaves no cell behind can take its row out of the table, or one that is not newer than everything merged
-    before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists.
+    before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists. What is newer is only
+    known in a table ordered by commit.
     """
     good, highest = "NOT _unreadable", constant(before.highest_applied, "_change.kafka_partition")
+    may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
     seen = [
         F.count("*").alias("changes"),
         F.expr("count_if(_unreadable)").alias("unreadable"),
-        F.expr(f"count_if({good} AND (_may_remove OR _change.commit_timestamp <= {highest}))").alias("may_remove"),
+        F.expr(f"count_if({good} AND (_may_remove OR {may_be_older}))").alias("may_remove"),
         F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("with_rest"),
         F.expr("count_if(NOT _plain) = 0").alias("all_plain"),
         F.expr("count_if(NOT _whole) = 0").alias("all_whole"),
         F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
-        F.expr(f"count_if({good} AND _change.commit_timestamp <= {highest}) = 0").alias("all_newer"),
-        F.expr(f"coalesce(max(CASE WHEN {good} THEN _change.commit_timestamp END), 0)").alias("highest"),
+        F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
+        F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
     ]
-    row = pivot(changes, layout, all_plain=True).agg(*seen).first()
-    if row is not None and not row["all_plain"]:
+    row = pivot(changes, layout, all_plain=True).agg(*seen).first() if layout.registered else None
+    if row is None or not row["all_plain"]:
         row = pivot(changes, layout).agg(*seen).first()
     assert row is not None
     return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})

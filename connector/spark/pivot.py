@@ -10,13 +10,18 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from connector.spark.layout import NO_REST, REST_TYPE, Layout, nothing, order
+from connector.spark.layout import Layout, nothing, order
 from connector.spark.typed import key_columns, key_pieces, typed
-from connector.tables import BUCKET, Column
+from connector.tables import BUCKET, Column, OrderBy, Versions
 
-_CHANGE_ORDER: Final = """named_struct('commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
-    'record_sequence', coalesce(transaction.record_sequence, 0L), 'ingest_batch', order_position.ingest_batch,
-    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt)"""
+_RANK: Final = {
+    OrderBy.COMMIT: """'commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
+    'record_sequence', coalesce(transaction.record_sequence, 0L)""",
+    OrderBy.SEQUENCE_NUMBER: """'sequence_number', unhex(rpad(array_join(transform(
+    split(change_sequence_number, '/'), section -> lpad(section, 16, '0')), ''), 64, '0'))""",
+}
+_POSITION: Final = """'ingest_batch', order_position.ingest_batch,
+    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt"""
 
 PLACE: Final = ("kafka_partition", "offset")
 """What tells a change from all others of its stream."""
@@ -29,14 +34,14 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
     families that have columns. `all_plain` promises that every change is, and spares the search for anything else; of a change
     that is not, `_plain` alone is then right. Columns: `_bucket`, the key columns, `_change`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell
     timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_rest`, `_plain`, `_whole` (the change
-    covers all that is older in families with columns), `_unreadable` (the key or a value that the table cannot hold),
-    `_may_remove` (the change may leave no cell behind).
+    covers all that is older in families with columns), `_unreadable` (there is no order, or the key or a value is none that the table
+    can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp).
     """
-    rest = nothing(REST_TYPE) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
+    rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
     return _placed(changes, layout, all_plain=all_plain).selectExpr(
         f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
-        f"{_CHANGE_ORDER} AS _change",
+        f"{_change_order(layout)} AS _change",
         *(f"_{register}{n}" for n in layout.registers for register in "itv"),
         *(f"_d{n}" for n in layout.deletions),
         f"{rest} AS _rest",
@@ -44,6 +49,7 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
         f"{' AND '.join(['_plain', *(f'_d{n} IS NOT NULL' for n in layout.deletions)])} AS _whole",
         f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
+        "unix_micros(commit_timestamp) AS _committed",
     )
 
 
@@ -63,7 +69,7 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
     set a cell, its timestamp `_t<n>`, bytes `_b<n>` and typed value `_v<n>`; with the index `_d<n>` of the last deletion of family
     n; and `_plain`.
     """
-    columns, families = list(enumerate(layout.columns)), list(enumerate(layout.families))
+    columns, families = list(enumerate(layout.registered)), list(enumerate(layout.families))
     kept = [*changes.columns, *(f"_key{place}" for place in range(len(layout.keys)))]
     key = layout.definition.key
     placed = (
@@ -102,7 +108,7 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
 def _first_cell(column: Column, layout: Layout) -> str:
     """Where the first entry is that could set the column: the first with its qualifier, if that tells it from other entries."""
     qualifier = f"X'{column.qualifier.hex()}'"
-    if column.qualifier and [other.qualifier for other in layout.columns].count(column.qualifier) == 1:
+    if column.qualifier and [other.qualifier for other in layout.registered].count(column.qualifier) == 1:
         return _index("entries.qualifier", qualifier)
     cell = f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
     return _index("arrays_zip(entries.kind, entries.family, entries.qualifier)", cell)
@@ -122,55 +128,79 @@ def _index(array: str, element: str) -> str:
 
 
 def _sets(column: Column, entry: str) -> str:
-    return f"({entry}.kind = 'SET_CELL' AND {_is_of(column, entry)})"
+    return f"({entry}.kind = 'SET_CELL' AND {is_of(column, entry)})"
 
 
 def _deletes(column: Column, entry: str) -> str:
     """Whether the entry deletes the whole column, and nothing else."""
-    return f"({entry}.kind = 'DELETE_CELLS' AND {entry}.range_start = 0 AND {entry}.range_end = 0 AND {_is_of(column, entry)})"
+    return f"({entry}.kind = 'DELETE_CELLS' AND {entry}.range_start = 0 AND {entry}.range_end = 0 AND {is_of(column, entry)})"
 
 
 def _deletes_family(family: str, entry: str) -> str:
     return f"({entry}.kind = 'DELETE_FAMILY' AND {entry}.family = '{family}')"
 
 
-def _is_of(column: Column, entry: str = "e") -> str:
+def is_of(column: Column, entry: str = "e") -> str:
+    """Whether an entry, or an element of `rest`, is of the column's cell."""
     return f"{entry}.family = '{column.family}' AND {entry}.qualifier = X'{column.qualifier.hex()}'"
 
 
 def _rest(layout: Layout) -> str:
     """The entries that no register holds, as elements of `rest`; null if there are none."""
-    mapped = " OR ".join(f"({_is_of(column)})" for column in layout.columns) or "false"
-    families = ", ".join(f"'{family}'" for family in layout.families) or "NULL"
+    mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
+    families = ", ".join(f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)) or "NULL"
+    in_family = f"coalesce(e.family IN ({families}), false)"
     keeps = "true" if layout.definition.keep_unmapped else "false"
-    bounded = "e.kind = 'DELETE_CELLS' AND NOT (e.range_start = 0 AND e.range_end = 0)"
-    wanted = (
-        f"CASE WHEN e.kind = 'DELETE_FAMILY' THEN NOT coalesce(e.family IN ({families}), false) AND {keeps} "
-        f"WHEN {bounded} THEN {mapped} OR {keeps} ELSE NOT ({mapped}) AND {keeps} END"
-    )
-    element = (
-        "named_struct('family', e.family, 'qualifier', CASE WHEN e.kind <> 'DELETE_FAMILY' THEN e.qualifier END, "
-        f"'range_start', CASE WHEN {bounded} THEN e.range_start END, 'range_end', CASE WHEN {bounded} THEN e.range_end END, "
-        f"'order', {order('i', _CHANGE_ORDER)}, 'cell_timestamp', CASE WHEN e.kind = 'SET_CELL' THEN e.cell_timestamp END, "
-        "'value', CASE WHEN e.kind = 'SET_CELL' THEN e.value END)"
-    )
+    if layout.definition.versions is Versions.ALL:
+        ranged = "e.kind = 'DELETE_CELLS'"
+        wanted = f"{keeps} OR CASE WHEN e.kind = 'DELETE_FAMILY' THEN {in_family} ELSE {mapped} END"
+    else:
+        ranged = "e.kind = 'DELETE_CELLS' AND NOT (e.range_start = 0 AND e.range_end = 0)"
+        wanted = (
+            f"CASE WHEN e.kind = 'DELETE_FAMILY' THEN NOT {in_family} AND {keeps} "
+            f"WHEN {ranged} THEN {mapped} OR {keeps} ELSE NOT ({mapped}) AND {keeps} END"
+        )
+    fields = {
+        "family": "e.family",
+        "qualifier": "CASE WHEN e.kind <> 'DELETE_FAMILY' THEN e.qualifier END",
+        "range_start": f"CASE WHEN {ranged} THEN e.range_start END",
+        "range_end": f"CASE WHEN {ranged} THEN e.range_end END",
+        "order": order("i", _change_order(layout)),
+        "cell_timestamp": "CASE WHEN e.kind = 'SET_CELL' THEN e.cell_timestamp END",
+        "value": "CASE WHEN e.kind = 'SET_CELL' THEN e.value END",
+    }
+    named = (f"'{name}', {fields[name]}" for name in layout.rest_fields)
+    element = f"named_struct({', '.join(named)})"
     elements = f"filter(transform(entries, (e, i) -> CASE WHEN {wanted} THEN {element} END), x -> x IS NOT NULL)"
-    return f"nullif(cast({elements} AS {REST_TYPE}), {NO_REST})"
+    return f"nullif(cast({elements} AS {layout.rest_type}), {layout.no_rest})"
+
+
+def _change_order(layout: Layout) -> str:
+    return f"named_struct({_RANK[layout.definition.order]}, {_POSITION})"
 
 
 def _unreadable(layout: Layout, *, all_plain: bool) -> str:
-    """Whether the key, or any cell that the change sets in a column, cannot be read; a masked cell counts too (TBL-9)."""
+    """Whether there is no number to order by, or the key, or any cell that the change sets in a column, cannot be read; a masked cell
+    counts too (TBL-9).
+    """
+    number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
     last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL" for n in layout.registers]
     masked = " OR ".join(
         f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
         for column in layout.columns
     )
-    return f"({' OR '.join([*keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
+    return f"({' OR '.join([*number, *keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
 
 
 def _may_remove(layout: Layout) -> str:
-    """Whether the change could leave its row without a cell: unless it is plain and sets a cell behind every deletion of a family."""
+    """Whether the change could leave its row without a cell: unless it is plain and sets a cell behind every deletion of a family, or,
+    where all versions are kept, sets one last.
+    """
+    if layout.definition.versions is Versions.ALL:
+        last = "get(entries, size(entries) - 1)"
+        is_kept = "true" if layout.definition.keep_unmapped else " OR ".join(is_of(column, last) for column in layout.columns)
+        return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"
     deletion = {family: f"coalesce(_d{n}, -1)" for n, family in enumerate(layout.families)}
     leaves = [f"coalesce(_i{n} > {deletion[column.family]}, false)" for n, column in enumerate(layout.columns)]
     return f"NOT (_plain AND ({' OR '.join(leaves) or 'false'}))"

@@ -1,4 +1,4 @@
-"""The merge rule in the JVM, for `versions = latest` and order by commit: `connector.merge`, one register per column.
+"""The merge rule in the JVM: `connector.merge`, one register per column where `versions = latest`.
 
 `merge.py` is the definition. Here the state of a row is laid out so that a merge is one comparison per column in generated
 code, and a test holds the two against each other on generated histories:
@@ -8,6 +8,9 @@ code, and a test holds the two against each other on generated histories:
 * the order of the newest deletion of each family that has a column.
 * `rest`, null for nearly every row: whatever has no register, that is cells and families that no column maps, and deletions
   of a range of cell timestamps.
+
+Where `versions = all`, a column has any number of cells: there are no registers, everything lies in `rest`, and the typed columns
+are worked out from it.
 
 A register is the greatest of its kind, so the changes of a row are one aggregation, and what it makes is compared with what
 the table and the graveyard hold of the row. Changes carry one order for all their entries as far as possible, and so does a
@@ -22,10 +25,11 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.layout import NO_REST, REST_TYPE, STATE_TYPE, Layout, nothing, order
+from connector.spark.layout import Layout, nothing, order
+from connector.spark.pivot import is_of
 from connector.spark.sql import constant
-from connector.spark.typed import SPARK_TYPE
-from connector.tables import BUCKET, STATE, UNMAPPED
+from connector.spark.typed import SPARK_TYPE, typed
+from connector.tables import BUCKET, STATE, UNMAPPED, Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else [])).repartition(partitions, BUCKET)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
-        known = Known(newest, *_said("_newest.", layout), nothing(REST_TYPE))
+        known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
     else:
         known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change")
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
@@ -56,7 +60,7 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
 
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
     """What the table's rows say."""
-    values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.columns)]
+    values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
     by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored").repartition(partitions, BUCKET)
     return Known(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.rest")
 
@@ -64,7 +68,7 @@ def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
 def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int) -> Known:
     """What all entries of the graveyard for a row say."""
     by_bucket = entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored").repartition(partitions, BUCKET)
-    said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.columns], layout)
+    said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
     return _known_together(by_bucket, *said, "_stored.rest", layout, prefix="_buried")
 
 
@@ -75,7 +79,7 @@ def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
         one.frame.join(other.frame, names, how),
         [f"greatest({left}, {right})" for left, right in zip(one.registers, other.registers, strict=True)],
         [f"greatest({left}, {right})" for left, right in zip(one.deletions, other.deletions, strict=True)],
-        f"concat(coalesce({one.rest}, {NO_REST}), coalesce({other.rest}, {NO_REST}))",
+        f"concat(coalesce({one.rest}, {layout.no_rest}), coalesce({other.rest}, {layout.no_rest}))",
     )
 
 
@@ -92,10 +96,11 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
         "coalesce(_changed, false) AS _changed",
         *(f"{register} AS _r{n}" for n, register in enumerate(known.registers)),
         *(f"{deletion} AS {name}" for name, deletion in zip(deletions, known.deletions, strict=True)),
-        f"{known.rest if with_rest else nothing(REST_TYPE)} AS _rest",
+        f"{known.rest if with_rest else nothing(layout.rest_type)} AS _rest",
     )
     covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
-    return _rows(_settle_rest(covered, layout, horizon) if with_rest else covered, layout, with_rest=with_rest)
+    settled = _settle_rest(covered, layout, horizon) if with_rest else covered
+    return _rows_of_versions(settled, layout) if layout.definition.versions is Versions.ALL else _rows(settled, layout, with_rest=with_rest)
 
 
 def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
@@ -109,7 +114,7 @@ def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[
         frame,
         [f"{prefix}_register{n}" for n in range(len(registers))],
         [f"{prefix}_deletion{n}" for n in range(len(deletions))],
-        f"{prefix}_rest" if rest else nothing(REST_TYPE),
+        f"{prefix}_rest" if rest else nothing(layout.rest_type),
     )
 
 
@@ -145,13 +150,16 @@ def _uncovered(layout: Layout) -> list[str]:
     """Registers that no newer deletion of their family covers; a covered one is forgotten, the deletion says it all (MRG-9)."""
     return [
         f"CASE WHEN coalesce(_f{layout.families.index(column.family)} > _r{n}.order, false) THEN NULL ELSE _r{n} END AS _r{n}"
-        for n, column in enumerate(layout.columns)
+        for n, column in enumerate(layout.registered)
     ]
 
 
 def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
-    """Normalise `rest`, take the values of cells and registers that a deleted range covers (MRG-9), and forget what is too old (MRG-10)."""
-    name = "(x.family, x.qualifier, x.range_start, x.range_end)"
+    """Normalise `rest`, take the values of cells and registers that a deleted range covers (MRG-9), and forget what is too old (MRG-10).
+
+    Where all versions are kept, such a cell goes altogether: the range covers all that its name can stand for.
+    """
+    name = f"({', '.join(f'x.{field}' for field in layout.rest_name)})"
     # Sorted by name and order, the newest of each name is the last.
     newest = f"filter(_sorted, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
     families = (
@@ -162,28 +170,28 @@ def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> Dat
         )
         + "), x -> x.value IS NOT NULL))"
     )
-    deleted = "exists(_kept, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
+    deleted = "exists(_deletions, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
     if layout.families:
         deleted += f" OR coalesce(element_at({families}, x.family) > x.order, false)"
     wider = (
-        "x.range_start IS NOT NULL AND exists(_kept, y -> y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order AND "
+        "x.range_start IS NOT NULL AND exists(_deletions, y -> y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order AND "
         "(y.range_start <= x.range_start AND (y.range_end = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end)) "
         "OR (y.range_start IS NULL AND y.cell_timestamp IS NULL AND y.value IS NULL)))"
     )
     in_range = (
-        "exists(_kept, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order} "
+        "exists(_deletions, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order} "
         "AND y.range_start <= {t} AND (y.range_end = 0 OR {t} < y.range_end))"
     )
     hidden = in_range.format(family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp")
     value = f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE x.value END"
-    fields = [f"'{field}', x.{field}" for field in ("family", "qualifier", "range_start", "range_end", "order", "cell_timestamp")]
-    with_values = (
-        f"transform(filter(_kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
-    )
+    if layout.definition.versions is Versions.ALL:
+        deleted, value = f"{deleted} OR (x.value IS NOT NULL AND {hidden})", "x.value"
+    fields = [f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields]
+    with_values = f"transform(filter(_kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}))"
     forgotten = constant(horizon or 0, BUCKET)
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []
-    for n, column in enumerate(layout.columns):
+    for n, column in enumerate(layout.registered):
         hides = in_range.format(family=f"'{column.family}'", qualifier=f"X'{column.qualifier.hex()}'", order=f"_r{n}.order", t=f"_r{n}.t")
         without = f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', cast(NULL AS {SPARK_TYPE[column.type]}))"
         registers.append(f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}")
@@ -191,9 +199,10 @@ def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> Dat
     return (
         grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
         .selectExpr(*others, f"{newest} AS _kept")
-        .selectExpr(*rest, *registers, f"cast({with_values} AS {REST_TYPE}) AS _rest")
-        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.commit_timestamp >= {forgotten}) AS _rest")
-        .selectExpr(*others, f"nullif(_rest, {NO_REST}) AS _rest")
+        .selectExpr(*others, "_kept", "filter(_kept, x -> x.value IS NULL) AS _deletions")
+        .selectExpr(*rest, *registers, f"cast({with_values} AS {layout.rest_type}) AS _rest")
+        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten}) AS _rest")
+        .selectExpr(*others, f"nullif(_rest, {layout.no_rest}) AS _rest")
     )
 
 
@@ -223,6 +232,35 @@ def _rows(settled: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
     )
 
 
+def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
+    """The table's columns where every cell lies in `rest`: a column shows the visible cell with the greatest cell timestamp (MRG-7).
+
+    A cell that its column cannot hold stays unmapped (TBL-8). The elements of `rest` are sorted by their names.
+    """
+    next_cell = "get(_cells, i + 1)"
+    has_newer = f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
+    columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
+    mapped = " OR ".join(f"(_v{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns) or "false"
+    pairs = f"transform(_others, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
+    exists = ["coalesce(size(_shown) > 0, false)"] if keeps else [f"_v{n} IS NOT NULL" for n, _ in columns]
+    return (
+        settled.selectExpr("*", "filter(_rest, x -> x.value IS NOT NULL) AS _cells")
+        .selectExpr("*", f"filter(_cells, (x, i) -> NOT {has_newer}) AS _shown")
+        .selectExpr("*", *(f"get(filter(_shown, x -> {is_of(column, 'x')}), 0).value AS _b{n}" for n, column in columns))
+        .selectExpr("*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns))
+        .selectExpr("*", f"filter(_shown, x -> {'true' if keeps else 'false'} AND NOT ({mapped})) AS _others")
+        .selectExpr(
+            *layout.keys,
+            *(f"_v{n} AS `{column.name}`" for n, column in columns),
+            f"CASE WHEN size(_others) > 0 THEN map_from_entries({pairs}) END AS {UNMAPPED}",
+            f"{_state([], layout)} AS {STATE}",
+            BUCKET,
+            f"({' OR '.join(exists)}) AS _exists",
+            "_changed",
+        )
+    )
+
+
 def _state(changes: list[str], layout: Layout) -> str:
     """`changes` are the orders of those that made each register and each deletion."""
 
@@ -240,4 +278,4 @@ def _state(changes: list[str], layout: Layout) -> str:
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE array({', '.join(changes)}) END" if changes else "array()"
     )
     fields = ", ".join(f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items())
-    return f"CAST(named_struct('orders', {orders}, {fields}, 'rest', _rest) AS {STATE_TYPE})"
+    return f"CAST(named_struct('orders', {orders}, {fields}, 'rest', _rest) AS {layout.state_type})"

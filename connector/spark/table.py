@@ -92,7 +92,8 @@ class Table:
     def bury(self, gone: DataFrame, before: Bookkeeping, *, attempt: str) -> None:
         """Add graveyard entries for the apply after `before`. They do not count before a commit of the table names the attempt."""
         apply = before.apply + 1
-        newest = f"greatest(array_max({STATE}.orders).commit_timestamp, array_max({STATE}.rest.order.change.commit_timestamp))"
+        age = self.layout.age
+        newest = f"greatest(array_max({STATE}.orders.{age}), array_max({STATE}.rest.order.change.{age}))"
         entries = gone.selectExpr(
             *self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt", f"coalesce({newest}, 0L) AS _newest"
         )

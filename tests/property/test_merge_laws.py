@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connector.merge import EMPTY, RowState, exists, expire, is_too_late, join, lift, normal, visible
+from connector.merge import EMPTY, NONE_READ, Retention, RowState, exists, expire, is_too_late, join, lift, normal, visible
 from connector.ordering import OrderBy, OrderPosition
 from connector.tables import Versions
 from tests.property import model
@@ -150,6 +150,22 @@ def test_expiry_in_steps_is_expiry_at_the_last_horizon(
         kept = joined_in_a_tree(RULE, rng, [kept, *batch])
         forgetful = expire(joined_in_a_tree(RULE, rng, [forgetful, *batch]), horizon)
         assert visible(forgetful) == visible(kept)
+
+
+@settings(max_examples=40)
+@given(pauses=st.lists(st.integers(0, 40), min_size=1, max_size=60), retention=st.integers(1, 60))
+def test_in_a_table_by_number_deletes_are_remembered_long_enough_and_not_for_ever(pauses: list[int], retention: int) -> None:
+    """MRG-12, `deletes_stay_deleted`: what is forgotten is older than the retention when the newest batch that the table holds was read."""
+    horizons, read_at = NONE_READ, [0]
+    for batch, pause in enumerate(pauses, start=1):
+        read_at.append(read_at[-1] + pause * 1_000_000)
+        horizons = horizons.after(batch, read_at[batch], Retention(retention))
+    for complete_to in range(1, len(read_at)):
+        horizon, old = horizons.of(complete_to), read_at[complete_to] - retention * 1_000_000
+        assert horizon is not None
+        assert all(read_at[batch] < old for batch in range(1, horizon))
+        older = old - retention * 1_000_000 // 16 - max(pauses) * 1_000_000
+        assert all(batch < horizon for batch in range(1, complete_to) if read_at[batch] < older)
 
 
 @settings(max_examples=30)

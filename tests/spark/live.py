@@ -20,11 +20,11 @@ from connector.kafka.dead_letter_topic import read_letters
 from connector.lake.history import History
 from connector.merge import join, lift, visible
 from connector.model import DataChange, kafka_key
-from connector.ordering import OrderBy, OrderPosition
+from connector.ordering import OrderPosition
 from connector.spark import Journal, Pipeline
 from connector.spark.changelog import Changelog
 from connector.spark.reader import table_path
-from connector.tables import BOOKKEEPING, TableDefinition, Versions, read_change, row_of
+from connector.tables import BOOKKEEPING, TableDefinition, read_change, row_of
 from tests.spark.streams import definition, plain
 
 
@@ -137,7 +137,7 @@ def truth(wanted: TableDefinition, changes: Iterable[DataChange]) -> list[dict[s
     """The rows that `connector.merge` makes of changes that differ in rank, so that their order of arrival does not matter."""
     states: dict[bytes, list[object]] = {}
     for number, change in enumerate(change for change in changes if read_change(wanted, change) is None):
-        state = lift(change, OrderPosition(1, 0, number, 0), OrderBy.COMMIT, Versions.LATEST)
+        state = lift(change, OrderPosition(1, 0, number, 0), wanted.order, wanted.versions)
         states.setdefault(change.row_key, []).append(state)
     rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())  # type: ignore[arg-type]
     return [row for row in rows if row is not None]

@@ -17,14 +17,14 @@ from connector.config import StreamConfig
 from connector.deadletter import DeadLetter
 from connector.merge import join, lift, visible
 from connector.model import DataChange, Record, kafka_key
-from connector.ordering import OrderBy, OrderPosition
+from connector.ordering import OrderPosition
 from connector.progress import Progress
 from connector.spark.apply import Applied, apply
 from connector.spark.changelog import Changelog
 from connector.spark.ingest import Ingest, World
 from connector.spark.source import BatchRange
 from connector.spark.table import Table
-from connector.tables import BOOKKEEPING, Column, Key, KeyPart, TableDefinition, Versions, read_change, row_of
+from connector.tables import BOOKKEEPING, Column, Key, KeyPart, TableDefinition, read_change, row_of
 from connector.values import ColumnType
 from connector.wishes import EndWish
 from tests.changes import change, put
@@ -205,7 +205,7 @@ class Stream:
             found = decoded.record if isinstance(decoded, codec.ChangeRecord) else None
             if isinstance(found, DataChange) and found.table == wanted.source and read_change(wanted, found) is None:
                 position = OrderPosition(batches[number, offset], number, offset, 0)
-                states.setdefault(found.row_key, []).append(lift(found, position, OrderBy.COMMIT, Versions.LATEST))
+                states.setdefault(found.row_key, []).append(lift(found, position, wanted.order, wanted.versions))
         rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())
         return {row[wanted.key.parts[0].name]: row for row in rows if row is not None}
 

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,15 +18,17 @@ from pyspark.sql import SparkSession
 from connector.deadletter import Reason
 from connector.errors import TableError
 from connector.model import DataChange, DeleteFamily, Heartbeat
+from connector.ordering import OrderBy
 from connector.spark import merging
 from connector.spark import table as table_module
 from connector.spark.merging import Survey
+from connector.spark.reader import read_table
 from connector.spark.table import Table
-from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
+from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition, Versions
 from connector.values import ColumnType
 from tests.changes import change
 from tests.property.histories import history
-from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, shown
+from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
 from tests.spark.test_cut import ANNOUNCED, S
 
 STEPS = ("letters published", "graveyard written", "table committed")
@@ -51,16 +54,16 @@ def graveyard(spark: SparkSession, stream: Stream, name: str = "accounts") -> se
     return {(row["id"], row["_apply"]) for row in rows}
 
 
-def nasty(name: str, *, keep_unmapped: bool) -> TableDefinition:
+def nasty(name: str, **others: Any) -> TableDefinition:
     """For generated histories: bytes, some of them in columns."""
     columns = (Column("c0", "f", b"", ColumnType.BYTES), Column("c1", "f", b"q", ColumnType.BYTES))
-    return definition(name, key=Key((KeyPart("id", ColumnType.BYTES),)), columns=columns, keep_unmapped=keep_unmapped)
+    return definition(name, key=Key((KeyPart("id", ColumnType.BYTES),)), columns=columns, **others)
 
 
 def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """TBL-10, TBL-12, MRG-1 to MRG-9: nothing_invented, deletes_stay_deleted: generated histories, in batches, each apply killed first."""
     rng, stream = Random(seed), Stream(spark, tmp_path)
-    wanted = [nasty("all", keep_unmapped=True), nasty("mapped", keep_unmapped=False)]
+    wanted = [nasty("latest"), nasty("all", versions=Versions.ALL, keep_unmapped=False)]
     deliveries = [d for n in range(150) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
     rng.shuffle(deliveries)
     for part in range(2):
@@ -237,3 +240,31 @@ def actions(folder: Path, table: str) -> list[dict[str, dict[str, object]]]:
     """What the table's newest commit did."""
     newest = max((folder / f"tables/{table}/data/_delta_log").glob("*.json"))
     return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(spark: SparkSession, tmp_path: Path) -> None:
+    """MRG-2, MRG-12, TBL-12, TBL-16: a newer commit with an older number is older; nothing is forgotten behind a change held back."""
+    stream, wanted = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=60)), definition(order=OrderBy.SEQUENCE_NUMBER)
+
+    def ingest(watermark: int, *numbered: tuple[str, DataChange]) -> Table:
+        stream.topic.send(*(replace(made, change_sequence_number=number) for number, made in numbered))
+        stream.topic.send_everywhere(Heartbeat("p", watermark * S))
+        stream.ingest()
+        return stream.table(wanted)
+
+    stream.topic.send_everywhere(ANNOUNCED)
+    table = ingest(20, ("10", delete("a", 10 * S)), ("9", account("a", 11 * S, amount="1")), ("1", account("b", 30 * S, amount="3")))
+    stream.apply(table)
+    stream.clock += 100 * S
+    whole = account("a", 12 * S, amount="2")
+    table = ingest(20, ("F/FF", replace(whole, entries=(DeleteFamily("f"), *whole.entries))))
+    assert rows_by_key(read_table(spark, str(tmp_path), "accounts").rows, wanted).keys() == {"b"}
+    stream.apply(table)
+    assert (shown(table), table.bookkeeping().complete_to_batch, table.bookkeeping().horizon) == ({}, 0, None)
+    table = ingest(40)
+    stream.apply(table)
+    assert shown(table) == stream.truth(wanted)
+    assert table.bookkeeping().horizon == 2
+    assert {row for row, _ in graveyard(spark, stream)} == {"a"}
+    stream.table(wanted).sweep(table.bookkeeping())
+    assert graveyard(spark, stream) == set()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +24,11 @@ from tests.property.histories import Delivery, history
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-HISTORIES = 1500
+HISTORIES = 1000
 ROUNDS = 3
 
 CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, transaction struct<record_sequence: bigint>,
+    change_sequence_number string,
     order_position struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>,
     entries array<struct<kind: string, family: string, qualifier: binary, cell_timestamp: bigint, range_start: bigint,
         range_end: bigint, value: binary>>"""
@@ -34,42 +36,63 @@ CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, tra
 MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
 
 
-def definition(*, keep_unmapped: bool) -> TableDefinition:
+def definition(**others: Any) -> TableDefinition:
     columns = tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
-    return TableDefinition(
-        name="t", stream="s", source="t", key=Key((KeyPart("select", ColumnType.BYTES),)), columns=columns, keep_unmapped=keep_unmapped
-    )
+    return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", ColumnType.BYTES),)), columns=columns, **others)
 
 
-@pytest.mark.parametrize("keep_unmapped", [True, False])
-def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, keep_unmapped: bool) -> None:
-    """MRG-1, MRG-4 to MRG-9, TBL-7: whatever the batches, the rows are those of the definition, and the rest is buried."""
+TABLES = {
+    "latest": (definition(), HISTORIES, ROUNDS),
+    "latest, mapped only, by number": (definition(keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER), 400, 2),
+    "all": (definition(versions=Versions.ALL), 400, 2),
+    "all, mapped only, by number": (definition(versions=Versions.ALL, keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER), 400, 2),
+}
+"""Of each kind of table its definition, of how many histories it is made, and in how many rounds."""
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table: str) -> None:
+    """MRG-1, MRG-2, MRG-4 to MRG-10, TBL-7: whatever the batches, the rows are those of the definition, and the rest is buried."""
     rng = Random(seed)
-    layout = Layout(definition(keep_unmapped=keep_unmapped), buckets=4)
-    deliveries = histories(rng)
-    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=True)
-    got = {bytes(row["select"]): shown(row.asDict(), keep_unmapped) for row in known.collect()}
-    want = expected(deliveries, keep_unmapped)
+    wanted, count, rounds = TABLES[table]
+    layout, horizon = Layout(wanted, buckets=4), 3
+    deliveries = histories(rng, count)
+    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=True, rounds=rounds, horizon=horizon)
+    got = {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()}
+    want = expected(deliveries, wanted)
     differing = [key for key in {*got, *want} if got.get(key) != want.get(key)]
     assert not differing, [(key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key]) for key in differing[:2]]
     assert known.count() == len(want)
     assert buried > 0
+    remembered = known.selectExpr("explode(_state.rest) AS x").where("x.value IS NULL").selectExpr(f"x.order.change.{layout.age} AS age")
+    assert {row["age"] for row in remembered.distinct().collect()} == {age for age in AGES[wanted.order] if age >= horizon}
 
 
-def histories(rng: Random) -> list[Delivery]:
-    keys = ((b"%d.1" % number, b"%d.2" % number) for number in range(HISTORIES))
-    return [delivery for rows in keys for delivery in history(rng, distinct_ranks=True, rows=rows)]
+AGES = {OrderBy.COMMIT: range(1, 7), OrderBy.SEQUENCE_NUMBER: range(4)}
+"""The commit timestamps, or the ingest batches, of generated histories."""
+
+
+def histories(rng: Random, count: int = HISTORIES) -> list[Delivery]:
+    keys = ((b"%d.1" % number, b"%d.2" % number) for number in range(count))
+    return [delivery for rows in keys for delivery in history(rng, distinct_ranks=rng.random() < 0.5, rows=rows)]
 
 
 def in_rounds(
-    spark: SparkSession, rng: Random, layout: Layout, deliveries: Iterable[Delivery], *, with_rest: bool
+    spark: SparkSession,
+    rng: Random,
+    layout: Layout,
+    deliveries: Iterable[Delivery],
+    *,
+    with_rest: bool,
+    rounds: int = ROUNDS,
+    horizon: int | None = None,
 ) -> tuple[DataFrame, int]:
-    """The table after all deliveries in a few rounds, and how many entries the graveyard has."""
-    rounds: list[list[Delivery]] = [[] for _ in range(ROUNDS)]
+    """The table after all deliveries in a few rounds, and how many entries the graveyard has. The last round forgets below `horizon`."""
+    batches: list[list[Delivery]] = [[] for _ in range(rounds)]
     for delivery in deliveries:
-        rounds[rng.randrange(ROUNDS)].append(delivery)
+        batches[rng.randrange(rounds)].append(delivery)
     table = graveyard = None
-    for batch in rounds:
+    for number, batch in enumerate(batches, start=1):
         of_batch = changes(spark, batch)
         plain = all_are("_plain", pivot(of_batch, layout, all_plain=True))
         pivoted = pivot(of_batch, layout, all_plain=plain)
@@ -81,7 +104,8 @@ def in_rounds(
         if table is None:
             table = rows_of(known, layout, with_rest=with_rest).limit(0)
         known = joined(known, known_by_rows(table, layout, 2), layout, "full")
-        rows = rows_of(known, layout, with_rest=with_rest).localCheckpoint()
+        forget_below = horizon if number == rounds else None
+        rows = rows_of(known, layout, with_rest=with_rest, horizon=forget_below).localCheckpoint()
         gone = rows.where("_changed AND NOT _exists")
         table, graveyard = rows.where("_exists"), gone if graveyard is None else graveyard.unionByName(gone)
     assert table is not None
@@ -93,21 +117,21 @@ def all_are(flag: str, pivoted: DataFrame) -> bool:
     return pivoted.where(f"NOT {flag}").count() == 0
 
 
-def shown(row: dict[str, object], keep_unmapped: bool) -> dict[str, bytes]:
+def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
     cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(MAPPED)}
     unmapped = row["_unmapped"] or {}
     assert isinstance(unmapped, dict)
-    assert keep_unmapped or not unmapped
+    assert wanted.keep_unmapped or not unmapped
     return {name: bytes(value) for name, value in {**cells, **unmapped}.items() if value is not None}  # type: ignore[call-overload]
 
 
-def expected(deliveries: Iterable[Delivery], keep_unmapped: bool) -> dict[bytes, dict[str, bytes]]:
+def expected(deliveries: Iterable[Delivery], wanted: TableDefinition) -> dict[bytes, dict[str, bytes]]:
     states = defaultdict(list)
     for delivery in deliveries:
-        states[delivery.change.row_key].append(lift(delivery.change, delivery.position, OrderBy.COMMIT, Versions.LATEST))
+        states[delivery.change.row_key].append(lift(delivery.change, delivery.position, wanted.order, wanted.versions))
     rows = {key: visible(reduce(join, known)) for key, known in states.items()}
-    kept = {key: {unmapped_name(*cell): v for cell, v in cells.items() if keep_unmapped or cell in MAPPED} for key, cells in rows.items()}
-    return {key: cells for key, cells in kept.items() if cells}
+    kept = {key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED} for key, cells in rows.items()}
+    return {key: {unmapped_name(*cell): value for cell, value in cells.items()} for key, cells in kept.items() if cells}
 
 
 def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:
@@ -117,7 +141,8 @@ def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:
 
 def _row(change: DataChange, position: tuple[int, ...]) -> tuple[object, ...]:
     transaction = (change.transaction.record_sequence,) if change.transaction else None
-    return (change.row_key, change.commit_timestamp, change.tie_breaker, transaction, position, [_entry(entry) for entry in change.entries])
+    entries = [_entry(entry) for entry in change.entries]
+    return (change.row_key, change.commit_timestamp, change.tie_breaker, transaction, change.change_sequence_number, position, entries)
 
 
 def _entry(entry: Entry) -> tuple[object, ...]:
@@ -132,7 +157,7 @@ def _entry(entry: Entry) -> tuple[object, ...]:
 
 def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: int) -> None:
     """MRG-1: the short form finds the plain changes, and says of them what the long one says."""
-    layout = Layout(definition(keep_unmapped=True), buckets=4)
+    layout = Layout(definition(), buckets=4)
     delivered = changes(spark, histories(Random(seed))).localCheckpoint()
     long, short = pivot(delivered, layout).where("_plain"), pivot(delivered, layout, all_plain=True).where("_plain")
     assert 0 < long.count() < delivered.count()
@@ -143,13 +168,14 @@ def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: 
 def test_newest_wins_where_all_changes_are_alike(spark: SparkSession, seed: int, whole: bool) -> None:
     """MRG-1, TBL-13: the short ways for plain and for whole changes lead to the rows of the definition."""
     rng = Random(seed)
-    layout = Layout(definition(keep_unmapped=False), buckets=4)
+    wanted = definition(keep_unmapped=False)
+    layout = Layout(wanted, buckets=4)
     simplified = ((delivery, plain(delivery.change, whole=whole)) for delivery in histories(rng))
     deliveries = [replace(delivery, change=replace(delivery.change, entries=entries)) for delivery, entries in simplified if entries]
     assert all_are("_whole" if whole else "_plain", pivot(changes(spark, deliveries), layout, all_plain=True))
     known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=False)
-    want = expected(deliveries, False)
-    assert {bytes(row["select"]): shown(row.asDict(), False) for row in known.collect()} == want
+    want = expected(deliveries, wanted)
+    assert {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()} == want
     assert known.count() == len(want)
     assert buried > 0
 

@@ -17,7 +17,7 @@ from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
 from connector.spark.standing import register_tables
-from connector.tables import Column, Key, KeyPart, TableDefinition
+from connector.tables import Column, Key, KeyPart, OrderBy, TableDefinition, Versions
 from connector.values import ColumnType
 from connector.wishes import BoundWish
 from tests.changes import change
@@ -103,11 +103,17 @@ def generated(rng: Random) -> Sequence[DataChange]:
     return [delivery.change for n in range(60) for delivery in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
 
 
-@pytest.mark.parametrize("kind", ["whole rows, newer", "partial, newer", "late, with deletes", "anything"])
+OF_GENERATED = {
+    "anything": ANYTHING,
+    "anything, all versions by number": replace(ANYTHING, order=OrderBy.SEQUENCE_NUMBER, versions=Versions.ALL),
+}
+
+
+@pytest.mark.parametrize("kind", ["whole rows, newer", "partial, newer", "late, with deletes", *OF_GENERATED])
 def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tmp_path: Path, seed: int, kind: str) -> None:
     """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one, against the definition."""
     rng, stream = Random(seed), Stream(spark, tmp_path)
-    wanted: TableDefinition = ANYTHING if kind == "anything" else definition()
+    wanted: TableDefinition = OF_GENERATED.get(kind, definition())
     rows = [f"r{n}" for n in range(12)]
     before = [whole(row, 100 + n, "1") for n, row in enumerate(rows)]
     before += [change(DeleteFamily("f"), at=200, row_key=row.encode()) for row in rows[:4]]
@@ -118,13 +124,12 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tm
             *(account(row, rng.randrange(90, 310), amount="8") for row in rows),
             *(change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode()) for row in rows[6:9]),
         ],
-        "anything": generated(rng),
-    }[kind]
-    stream.topic.send(*(generated(rng) if kind == "anything" else before))
+    }.get(kind, [])
+    stream.topic.send(*(generated(rng) if kind in OF_GENERATED else before))
     stream.ingest()
     table = stream.table(wanted)
     stream.apply(table)
-    stream.topic.send(*after)
+    stream.topic.send(*(after or generated(rng)))
     stream.ingest()
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 from connector.deadletter import Reason
 from connector.errors import TableError, WriterConflictError
 from connector.model import DeleteFamily
+from connector.ordering import OrderBy
 from connector.spark.table import Table
-from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition
+from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition, Versions
 from connector.values import ColumnType, Encoding
 from tests.changes import change
 from tests.spark.streams import COLUMNS, Stream, account, copied, definition, shown, versions
@@ -106,6 +107,8 @@ CHANGED = {
     "a column less": definition(columns=COLUMNS[:1]),
     "a column renamed": definition(columns=(COLUMNS[0], replace(COLUMNS[1], name="sum"))),
     "unmapped cells": definition(keep_unmapped=False),
+    "order": definition(order=OrderBy.SEQUENCE_NUMBER),
+    "versions": definition(versions=Versions.ALL),
 }
 
 
@@ -138,22 +141,24 @@ def test_nothing_is_applied_from_another_changelog(spark: SparkSession, stream: 
 
 
 def test_poison_is_contained_in_the_table_that_cannot_hold_it(spark: SparkSession, stream: Stream) -> None:
-    """TBL-9, DLQ-1: a value or key that does not fit makes the change, whole, a letter of that table; others go on with it."""
+    """TBL-9, MRG-2, DLQ-1: a value or key that does not fit, or no number, makes the change, whole, a letter of that table alone."""
     accounts, names = stream.table(), stream.table(definition("names", columns=COLUMNS[:1]))
     numbers = definition("numbers", key=Key((KeyPart("n", ColumnType.INT64),), KeyForm.DELIMITED), columns=COLUMNS[:1])
-    stream.topic.send(account("a", 9, name="Eve", amount="much"), account("7", 10, name="Seven"))
+    numbered = definition("numbered", order=OrderBy.SEQUENCE_NUMBER, columns=COLUMNS[:1])
+    stream.topic.send(account("a", 9, name="Eve", amount="much"), replace(account("7", 10, name="Seven"), change_sequence_number="7"))
     stream.topic.send(change(at=11, row_key=b"x", table="elsewhere"))
     stream.ingest()
-    for table in (accounts, names, stream.table(numbers)):
+    for table in (accounts, names, stream.table(numbers), stream.table(numbered)):
         stream.apply(table)
     assert shown(accounts)["a"]["name"] == "Ada"
     assert shown(names)["a"]["name"] == "Eve"
     for table in (accounts, names):
         assert shown(table) == stream.truth(table.layout.definition)
     assert shown(stream.table(numbers)) == stream.truth(numbers) != {}
+    assert shown(stream.table(numbered)).keys() == {"7"}
     letters = stream.one_letter_each()
-    assert {letter.reason for letter in letters.values()} == {Reason.UNREADABLE_VALUE}
-    assert {id_.rpartition("-")[2] for id_ in letters} == {"accounts", "numbers"}
+    reasons = {"accounts": Reason.UNREADABLE_VALUE, "numbers": Reason.UNREADABLE_VALUE, "numbered": Reason.MISSING_SEQUENCE_NUMBER}
+    assert {id_.rpartition("-")[2]: letter.reason for id_, letter in letters.items()} == reasons
     [letter] = [letter for letter in letters.values() if letter.table == "accounts"]
     assert "amount" in letter.detail
     assert "much" in letter.detail

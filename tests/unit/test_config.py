@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connector.config import ConnectorConfig, KafkaConfig, RegistryConfig, UnknownTables, parse
 from connector.errors import ConfigError
-from connector.tables import Column, Key, KeyForm, KeyPart
+from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, Versions
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -51,8 +51,8 @@ max_offsets_per_trigger = 7
 [tables.orders]
 stream = "orders"
 source = "shop.orders"
-order = "commit"
-versions = "latest"
+order = "change_sequence_number"
+versions = "all"
 max_staleness = "10m"
 keep_unmapped = false
 deletion_vectors = false
@@ -111,6 +111,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
     table = made.tables["orders"]
     assert (table.stream, table.source, table.max_staleness_s) == ("orders", "shop.orders", 600)
+    assert (table.order, table.versions) == (OrderBy.SEQUENCE_NUMBER, Versions.ALL)
     assert (table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (False, False, False)
     assert table.key == Key((KeyPart("shop", ColumnType.STRING), KeyPart("number", ColumnType.INT64)), KeyForm.DELIMITED, "|")
     assert table.columns == (
@@ -184,8 +185,8 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("order = 'change_sequence_number'\n", ["tables.t", "not available"]),
-        ("versions = 'all'\n", ["tables.t", "not available"]),
+        ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
+        ("versions = 'both'\n", ["tables.t.versions", "all, latest"]),
         ("hold_rows = true\n", ["tables.t", "not available"]),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),

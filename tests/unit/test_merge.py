@@ -6,7 +6,21 @@ from time import perf_counter
 import pytest
 
 from connector.errors import ConfigError
-from connector.merge import EMPTY, CellName, Retention, RowState, Tombstone, exists, expire, is_too_late, join, lift, normal, visible
+from connector.merge import (
+    EMPTY,
+    NONE_READ,
+    CellName,
+    Retention,
+    RowState,
+    Tombstone,
+    exists,
+    expire,
+    is_too_late,
+    join,
+    lift,
+    normal,
+    visible,
+)
 from connector.model import ChangeType, DataChange
 from connector.ordering import OrderBy, OrderPosition
 from connector.tables import Versions
@@ -214,6 +228,16 @@ def test_horizon_never_goes_back() -> None:
     assert Retention().horizon(9 * day, 10 * day) == 9 * day
     assert Retention().horizon(9 * day, None) == 9 * day
     assert Retention().horizon(None, None) is None
+
+
+def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> None:
+    """MRG-12: from a batch to the newest one that a table holds with all before it, however long that has been the newest."""
+    seconds, horizons = 1_000_000, NONE_READ
+    for batch, read_at in enumerate((100, 110, 120, 120, 121), start=1):
+        horizons = horizons.after(batch, read_at * seconds, Retention(10))
+    assert [horizons.of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
+    later = horizons.after(6, 90 * seconds, Retention(10)).after(7, 131 * seconds, Retention(1000))
+    assert [later.of(batch) for batch in (6, 7)] == [3, 3], "neither a clock nor a setting brings back what was forgotten"
 
 
 def test_retention_is_positive() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from connector.deadletter import Reason, Rejection
 from connector.errors import ConfigError, InvalidChangeError, TableError
 from connector.model import DeleteFamily, SetCell
 from connector.tables import (
@@ -179,8 +180,6 @@ REFUSED = {
         lambda: replace(ordered(INT64), delimiter="|"),
         "The delimiter of the key is '|'. the order-preserving",
     ),
-    "all versions": (lambda: table(versions=Versions.ALL), 'tables.t: versions = "all" is not available in this release'),
-    "order by number": (lambda: table(order=OrderBy.SEQUENCE_NUMBER), 'order = "change_sequence_number" is not available in this release'),
     "held rows": (lambda: table(hold_rows=True), "hold_rows = true is not available in this release"),
 }
 
@@ -259,7 +258,15 @@ def test_a_change_that_does_not_fit_says_which_column_and_which_bytes() -> None:
 def test_a_key_that_does_not_fit_is_named_first() -> None:
     """TBL-9."""
     found = read_change(table(column("a", b"a", INT64), key=delimited(INT64)), change(SetCell("f", b"a", b"x"), row_key=b"01"))
-    assert found == Unreadable("INT64 in its one form, b'1', as key column k0", b"01")
+    assert found == Rejection(Reason.UNREADABLE_VALUE, "expected INT64 in its one form, b'1', as key column k0, got b'01'")
+
+
+def test_in_a_table_ordered_by_number_every_change_has_one() -> None:
+    """MRG-2, TBL-9: named before anything else that does not fit."""
+    numbered = table(column("a", b"a", INT64), order=OrderBy.SEQUENCE_NUMBER)
+    found = read_change(numbered, change(SetCell("f", b"a", b"x")))
+    assert found == Rejection(Reason.MISSING_SEQUENCE_NUMBER, "The table is ordered by change_sequence_number, and the change has none")
+    assert read_change(numbered, change(SetCell("f", b"a", b"1"), change_sequence_number="0")) is None
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -309,7 +316,7 @@ def test_ids_are_kept_and_never_used_again() -> None:
 @pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])
 def test_a_definition_survives_in_properties(key: Key) -> None:
     """TBL-8: as text in ASCII, beside other properties, the same for the same definition."""
-    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=key, keep_unmapped=False)
+    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=key, keep_unmapped=False, versions=Versions.ALL)
     properties = to_properties(definition, assign_ids(NO_IDS, definition))
     assert all(value.isascii() for value in properties.values())
     assert from_properties({**properties, "delta.enableDeletionVectors": "true"}) == (definition, assign_ids(NO_IDS, definition))
@@ -328,7 +335,7 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
 def test_a_table_of_a_later_release_is_refused() -> None:
     """TBL-8: the type has what is not available yet, its files cannot be read as if it had not."""
     with pytest.raises(TableError, match="not available in this release"):
-        from_properties(to_properties(with_(BEFORE, versions=Versions.ALL), assign_ids(NO_IDS, BEFORE)))
+        from_properties(to_properties(with_(BEFORE, hold_rows=True), assign_ids(NO_IDS, BEFORE)))
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,15 @@ from tests.changes import change, delete_cells, delete_family, put
 Q = ("f", b"q")
 
 
-def in_any_order(changes: Sequence[DataChange], versions: Versions = Versions.LATEST) -> list[dict[tuple[str, bytes], bytes]]:
+def in_any_order(
+    changes: Sequence[DataChange], versions: Versions = Versions.LATEST, order_by: OrderBy = OrderBy.COMMIT
+) -> list[dict[tuple[str, bytes], bytes]]:
     """What is visible of their row, once for each different outcome of all orders of arrival."""
     outcomes: list[dict[tuple[str, bytes], bytes]] = []
     for arrival in permutations(changes):
         state = EMPTY
         for offset, each in enumerate(arrival):
-            state = normal(join(state, lift(each, OrderPosition(1, 0, offset), OrderBy.COMMIT, versions)))
+            state = normal(join(state, lift(each, OrderPosition(1, 0, offset), order_by, versions)))
         if visible(state) not in outcomes:
             outcomes.append(visible(state))
     return outcomes
@@ -91,10 +93,18 @@ def test_example_5_an_upsert_delivered_twice_is_there(versions: Versions) -> Non
 def test_example_6_cell_timestamps_do_not_decide_what_a_delete_hides() -> None:
     """MRG example 6, MRG-6, MRG-9: `latest` forgets older versions at once, `all` keeps them."""
     rewritten = [change(put("1", cell_timestamp=10), at=1), change(delete_cells(), at=2), change(put("3", cell_timestamp=5), at=3)]
-    assert in_any_order(rewritten) == [{Q: b"3"}]
+    assert in_any_order(rewritten) == in_any_order(rewritten, Versions.ALL) == [{Q: b"3"}]
     ranged = [change(put("v1", cell_timestamp=1), at=1), change(put("v2", cell_timestamp=2), at=2), change(delete_cells(2, 3), at=3)]
     assert in_any_order(ranged, Versions.LATEST) == [{}]
     assert in_any_order(ranged, Versions.ALL) == [{Q: b"v1"}]
+
+
+def test_example_6_where_numbers_decide_and_commits_go_backwards() -> None:
+    """MRG example 6, MRG-2: the same by sequence number; a later section counts less."""
+    written = [put("v1", cell_timestamp=1), put("v2", cell_timestamp=2), delete_cells(2, 3)]
+    numbered = [change(entry, at=9 - place, change_sequence_number=f"1/{place}/FF") for place, entry in enumerate(written)]
+    assert in_any_order(numbered, Versions.LATEST, OrderBy.SEQUENCE_NUMBER) == [{}]
+    assert in_any_order(numbered, Versions.ALL, OrderBy.SEQUENCE_NUMBER) == [{Q: b"v1"}]
 
 
 def test_example_7_a_key_change_takes_effect_on_both_rows() -> None:
