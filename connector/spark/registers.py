@@ -177,9 +177,14 @@ def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> Dat
     hidden = in_range.format(family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp")
     value = f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE x.value END"
     fields = [f"'{field}', x.{field}" for field in ("family", "qualifier", "range_start", "range_end", "order", "cell_timestamp")]
-    with_values = (
-        f"transform(filter(_kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}, 'value', {value}))"
+    # The bytes that a column could not hold are those of its newest write, or gone.
+    rewritten = " OR ".join(
+        f"coalesce(x.range_start IS NULL AND x.family = '{column.family}' AND x.qualifier = X'{column.qualifier.hex()}' "
+        f"AND _r{n}.order > x.order, false)"
+        for n, column, _ in layout.late
     )
+    stays = f"NOT ({deleted}) AND NOT ({wider}) AND NOT ({rewritten or 'false'})"
+    with_values = f"transform(filter(_kept, x -> {stays}), x -> named_struct({', '.join(fields)}, 'value', {value}))"
     forgotten = constant(horizon or 0, BUCKET)
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []
