@@ -19,9 +19,10 @@ _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: its version, Delta's word for what it did, and our bookkeeping, if it is ours."""
+    """One commit: its version, when it was made (microseconds), Delta's word for what it did, and our bookkeeping, if it is ours."""
 
     version: int
+    at: int
     operation: str
     bookkeeping: Mapping[str, Any] | None
 
@@ -88,7 +89,14 @@ class DeltaLog:
             restored = info.get("operationParameters", {}).get("version")
             if restored is not None and self._files.exists(self._file(int(restored))):
                 bookkeeping = self._read(int(restored)).bookkeeping
-        return Commit(version, operation, bookkeeping)
+        return Commit(version, int(info.get("timestamp", 0)) * 1000, operation, bookkeeping)
+
+
+def remove_folder(spark: SparkSession, path: str) -> None:
+    """Remove a folder and all that is in it."""
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(folder, True)
 
 
 def folders_in(spark: SparkSession, path: str) -> list[str]:

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
-from connector.spark.delta_log import DeltaLog, saying, user_metadata
+from connector.spark.delta_log import DeltaLog, folders_in, remove_folder, saying, user_metadata
 from connector.spark.failures import explained
 from connector.spark.layout import Layout
+from connector.spark.maintenance import KEPT_HOURS, clean, compact
 from connector.tables import (
     BUCKET,
     NO_IDS,
@@ -33,6 +34,7 @@ from connector.tables import (
     from_properties,
     to_properties,
 )
+from connector.upkeep import Mark
 from connector.values import ColumnType
 
 BUCKETS: Final = 16
@@ -163,6 +165,35 @@ class Table:
             with explained(f"table {self._definition.name}"), saying(self._spark, _graveyard_metadata(horizon)):
                 DeltaTable.forPath(self._spark, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
+
+    def mark(self) -> Mark:
+        """How many applies there were, and when the newest commit was made."""
+        bookkeeping = self.bookkeeping()
+        commit = self._log.newest()
+        return Mark(bookkeeping.apply, commit.at if commit else 0)
+
+    def compact(self) -> None:
+        """Put small files together, of rows and of the graveyard; no row changes (TBL-15). Between two applies of this process."""
+        bookkeeping = self.bookkeeping()
+        with explained(f"table {self._definition.name}"):
+            compact(self._spark, self._path, user_metadata(bookkeeping.to_json(self._definition.name)))
+            if (forgotten_below := self._forgotten_below(bookkeeping)) is not None:
+                compact(self._spark, self._graveyard_path, _graveyard_metadata(forgotten_below))
+
+    def clean(self, now: int) -> None:
+        """Remove files that no version of the last `KEPT_HOURS` needs, and graveyards of tables that were replaced before (TBL-15)."""
+        bookkeeping = self.bookkeeping()
+        with explained(f"table {self._definition.name}"):
+            clean(self._spark, self._path)
+            if self.has_graveyard(bookkeeping):
+                clean(self._spark, self._graveyard_path)
+            for name in folders_in(self._spark, self._folder):
+                path = f"{self._folder}/{name}"
+                if name.startswith(GRAVEYARD) and path != self._graveyard_path:
+                    newest = DeltaLog(self._spark, path).newest()
+                    # Without a commit it is one that a rebuild is about to write.
+                    if newest is not None and now - newest.at > KEPT_HOURS * 3_600_000_000:
+                        remove_folder(self._spark, path)
 
     def _forgotten_below(self, bookkeeping: Bookkeeping) -> int | None:
         """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard.
