@@ -24,6 +24,7 @@ class Bookkeeping:
     with_rest           whether some row's state has a `rest`
     buried              whether there is a graveyard
     attempts            for the applies after `swept_to` that wrote to the graveyard, the attempt that counts (TBL-12)
+    rebuild             the name of the rebuild that put this table in the place of an older one; empty: there was none (TBL-21)
 
     All times and timestamps are microseconds.
     """
@@ -44,6 +45,7 @@ class Bookkeeping:
     buried: bool = False
     attempts: Mapping[int, str] = field(default_factory=dict)
     swept_to: int = 0
+    rebuild: str = ""
 
     @property
     def is_consistent_cut(self) -> bool:

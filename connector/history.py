@@ -14,15 +14,16 @@ BUFFER_MINUTES: Final = 7
 
 
 class JobKind(StrEnum):
-    """An apply moves a table; a runtime merge is worked out for one reader, and moves nothing."""
+    """An apply moves a table; a rebuild puts another in its place; a runtime merge is worked out for one reader, and moves nothing."""
 
     APPLY = "apply"
+    REBUILD = "rebuild"
     RUNTIME_MERGE = "runtime_merge"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One apply or runtime merge. Times and watermarks in microseconds.
+    """One apply, rebuild or runtime merge. Times and watermarks in microseconds.
 
     It took the batches after `from_batch` to `to_batch`; `changes` counts those it merged, `letters` those that it set aside. A
     watermark is what the table is complete below; None: not known. `error` is empty where all went well.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -354,20 +354,30 @@ COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
 
 @dataclass(frozen=True, slots=True)
 class ColumnIds:
-    """By what number the state of a row refers to each column. `next_id` has never been given to one."""
+    """By what number each column is known. `next_id` has never been given to one.
+
+    `since` has the last ingest batch before a column was defined, for those that came to a table with rows (TBL-8).
+    """
 
     by_name: Mapping[str, int]
     next_id: int
+    since: Mapping[str, int] = field(default_factory=dict)
 
 
 NO_IDS: Final = ColumnIds({}, 0)
 
 
-def assign_ids(existing: ColumnIds, definition: TableDefinition) -> ColumnIds:
-    """Ids for all columns: the old ones where there are, new ones from `next_id` on. The id of a removed column is gone for good."""
-    new = [column.name for column in definition.columns if column.name not in existing.by_name]
+def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0) -> ColumnIds:
+    """Ids for all columns: the old ones where there are, new ones from `next_id` on. The id of a removed column is gone for good.
+
+    New ones are defined behind the ingest batch `batch`.
+    """
+    names = [column.name for column in definition.columns]
+    new = [name for name in names if name not in existing.by_name]
     given = {**existing.by_name, **{name: existing.next_id + place for place, name in enumerate(new)}}
-    return ColumnIds({column.name: given[column.name] for column in definition.columns}, existing.next_id + len(new))
+    since = {**existing.since, **dict.fromkeys(new, batch)}
+    known = {name: since[name] for name in names if since.get(name)}
+    return ColumnIds({name: given[name] for name in names}, existing.next_id + len(new), known)
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
@@ -387,7 +397,10 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
         "deletion_vectors": definition.deletion_vectors,
         "hold_rows": definition.hold_rows,
     }
-    return {DEFINITION_PROPERTY: json.dumps(stored), COLUMN_IDS_PROPERTY: json.dumps({"ids": ids.by_name, "next": ids.next_id})}
+    return {
+        DEFINITION_PROPERTY: json.dumps(stored),
+        COLUMN_IDS_PROPERTY: json.dumps({"ids": ids.by_name, "next": ids.next_id, "since": ids.since}),
+    }
 
 
 def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, ColumnIds]:
@@ -402,7 +415,9 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
             for name, family, qualifier, type_, encoding in stored["columns"]
         )
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
-        return TableDefinition(**stored), ColumnIds({str(name): int(id_) for name, id_ in ids["ids"].items()}, int(ids["next"]))
+        by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
+        since = {str(name): int(batch) for name, batch in ids.get("since", {}).items()}
+        return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise TableError(
             "The table's properties hold no definition that can be read",
@@ -437,6 +452,16 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
             f"The table {declared.name} exists with another definition: {'; '.join(differs)}",
             "the rows in it were made under the old one",
             "Take the change back, rename the column, or declare a table of another name",
+        )
+
+
+def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
+    """Raises `TableError` if a table with these rows would hold other cells: it must be made anew (TBL-8)."""
+    if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
+        raise TableError(
+            f"The columns of table {declared.name}, or its keep_unmapped, were changed since it was made",
+            "Which cells a row holds was decided when it was merged",
+            f"Run `connector table rebuild {declared.name}`, which makes it anew from the changelog, or take the change back",
         )
 
 

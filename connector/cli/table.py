@@ -1,21 +1,29 @@
-"""`connector table`: what was done to a table, and its bound (TBL-19, TBL-20)."""
+"""`connector table`: what was done to a table, its bound, and to make it anew (TBL-19, TBL-20, TBL-21)."""
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from connector.cli import settings
+from connector.cli import local_spark, settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.status import duration
 from connector.cli.terminal import console, counted, escaped, out, say
 from connector.cli.terminal import table as empty_table
-from connector.history import RECOMMENDED_OVER_S, Job, p95_s, recommended_bound_s
+from connector.errors import ConnectorError
+from connector.history import RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
 from connector.json_view import to_line, view_of_time
 from connector.sections import nearest
 from connector.status import view_of_job
 from connector.wishes import BoundWish
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig
+    from connector.spark import Rebuilt
 
 JOBS_FOR_PEOPLE = 40
 SETTING = "max_staleness"
@@ -23,7 +31,7 @@ SETTING = "max_staleness"
 
 @click.group()
 def command() -> None:
-    """What was done to a table, and how old its readers let it be."""
+    """What was done to a table, how old its readers let it be, and a new one in its place."""
 
 
 @command.command()
@@ -32,7 +40,7 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1), help=f"Stop after so many jobs; {JOBS_FOR_PEOPLE} without --json, unless given.")
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
-    """Show the applies and runtime merges of table NAME, the newest first; then how long they take, and the bound that follows."""
+    """Show the jobs of table NAME, the newest first; then how long its applies take, and the bound that follows."""
     from connector.lake.history import History
 
     config = settings.load(ctx)
@@ -92,3 +100,47 @@ def _bound(ctx: click.Context, setting: str) -> int:
         hint = nearest(name.strip(), [SETTING])
         raise click.UsageError(f"{escaped(setting)!r} is none; only {SETTING}=DURATION can be set so. {hint}".rstrip())
     return DURATION_S.convert(text, None, ctx)
+
+
+@command.command()
+@click.argument("name", metavar="NAME")
+@click.option("--cores", default="*", show_default=True, help="Threads of a local Spark; * for as many as there are processors.")
+@click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
+@click.pass_context
+def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
+    """Make table NAME anew from the changelog, with the columns that it is declared with, and put it in the place of the old one.
+
+    Stop `connector run` first. Readers see the old table until the new one is whole. Kill it at any instant: the old one stays.
+    """
+    from connector.lake.history import History
+
+    config = settings.load(ctx)
+    settings.table(config, name)
+    history, started_at = History(config.warehouse), time.time_ns() // 1000
+    job = Job(JobKind.REBUILD, name, started_at, started_at)
+    with ExitStack() as stack:
+        try:
+            made = _rebuild(config, name, stack, cores=cores, memory=memory)
+        except ConnectorError as error:
+            history.add_job(replace(job, ended_at=time.time_ns() // 1000, error=error.problem))
+            raise
+    before, after = made.before, made.bookkeeping
+    done = replace(job, ended_at=time.time_ns() // 1000, to_batch=after.to_batch, changes=made.changes, letters=made.letters)
+    history.add_job(replace(done, watermark_before=before.complete_below, watermark_after=after.complete_below))
+    say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {after.to_batch}")
+    if made.misfits:
+        say(f"{counted(made.misfits, 'cell')} of new columns cannot be read as they are declared, and stay in _unmapped")
+
+
+def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str, memory: str) -> Rebuilt:
+    from connector.kafka.dead_letter_topic import DeadLetterPublisher
+    from connector.spark import Changelog, rebuild
+
+    definition = config.tables[name]
+    stream = config.streams[definition.stream]
+    # Kafka is needed for letters only.
+    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
+    spark = local_spark.start(stack, cores=cores, memory=memory)
+    changelog = Changelog(spark, f"{config.warehouse}/streams/{stream.name}/changelog", stream.name)
+    cut = changelog.progress().cut(time.time_ns() // 1000, stream.stall_after_s)
+    return rebuild(spark, f"{config.warehouse}/tables/{name}", definition, changelog, cut, publish=publisher.publish)

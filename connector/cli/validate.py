@@ -14,7 +14,7 @@ from connector.cli.terminal import counted, escaped, out, say, show_error
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.deadletter import dead_letter_topic
 from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
-from connector.tables import TableDefinition, check_compatible, from_properties
+from connector.tables import TableDefinition, check_columns, check_compatible, from_properties
 
 Findings = Iterator[str | ConnectorError]
 """What a check says, one after the other: a line that all is well, or begins with `warning:`; or what is wrong."""
@@ -105,7 +105,9 @@ def _table(warehouse: str, definition: TableDefinition) -> Findings:
         return
     from connector.lake.plain_table import open_table
 
-    check_compatible(from_properties(open_table(str(path)).properties)[0], definition)
+    existing, _ = from_properties(open_table(str(path)).properties)
+    check_compatible(existing, definition)
+    check_columns(existing, definition)
     yield f"tables.{definition.name}: as in the warehouse"
 
 

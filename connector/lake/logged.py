@@ -40,7 +40,8 @@ _REJECTED: Final = """
 class Logged:
     """A changelog up to batch `to_batch`, and what its newest commit of ours says of it.
 
-    Of each Kafka partition of the topic `topic_id` the offsets from `begin` (0 if not named) to the one before `end` were read.
+    Of each Kafka partition of the topic `topic_id` the offsets from `begin` (0 if not named) to the one before `end` were read, and were
+    not let go since (TBL-15).
     Batches up to `settled_batch` have their letters published. `foreign_commits` were made by others, on top of ours.
     """
 
@@ -51,6 +52,7 @@ class Logged:
     begin: Mapping[int, int]
     end: Mapping[int, int]
     foreign_commits: int
+    _trimmed_to: int
     _rows: int
     _step_rows: int
     _delta: DeltaTable
@@ -58,10 +60,12 @@ class Logged:
     def steps(self) -> Iterator[Mapping[int, Sequence[Run]]]:
         """The offsets that stand in the changelog, some batches at a time: Kafka partition -> its runs, disjoint within a step."""
         batches = max(1, self._step_rows * self.to_batch // max(1, self._rows))
-        for after in range(0, self.to_batch, batches):
+        for after in range(self._trimmed_to, self.to_batch, batches):
             to = min(after + batches, self.to_batch)
-            # What others added may bear no number of ours.
-            of_step = f"ingest_batch > {after} AND ingest_batch <= {to}" if after else f"(ingest_batch <= {to} OR ingest_batch IS NULL)"
+            of_step = f"ingest_batch > {after} AND ingest_batch <= {to}"
+            if after == self._trimmed_to:
+                # What others added may bear no number of ours.
+                of_step = f"({of_step} OR ingest_batch < 1 OR ingest_batch IS NULL)"
             found = self._selected(_RUNS.format(batches=of_step))
             yield {number: [Run(*run) for _, *run in runs] for number, runs in groupby(found, key=lambda row: row[0])}
 
@@ -105,6 +109,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         begin=_offsets(ours.get("begin", {})),
         end=_offsets(ours["end"]),
         foreign_commits=foreign_commits,
+        _trimmed_to=int(ours.get("trimmed_to", 0)),
         _rows=int(progress["changes"]) + int(progress["control"]) + sum(progress["rejected"].values()),
         _step_rows=step_rows,
         _delta=delta,

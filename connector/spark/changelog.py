@@ -15,16 +15,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import TableError, TopicError, WriterConflictError
 from connector.freshness import Asked
 from connector.progress import Progress
-from connector.spark.delta_log import Commit, DeltaLog, user_metadata
+from connector.spark.delta_log import Commit, DeltaLog, saying, user_metadata
 from connector.spark.failures import explained
+from connector.spark.maintenance import clean, compact
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
+from connector.upkeep import Mark
 from connector.watermark import UNKNOWN, Frontier
 from connector.wishes import EndWish
 
@@ -110,7 +113,8 @@ class LoggedBatch:
 
     A batch that reads nothing keeps the offsets of the one before, so that Spark's next one goes on where that ended, and Spark's
     last one, should it run again, is found to be done. `ends` are the stream partitions that operators have end with it (WMK-8).
-    `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two.
+    `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two. Of batches up
+    to `trimmed_to` only the rejected rows are left (TBL-15).
     """
 
     ingest_batch: int
@@ -121,6 +125,7 @@ class LoggedBatch:
     changelog_id: str
     writer: str
     ends: tuple[EndWish, ...] = ()
+    trimmed_to: int = 0
 
 
 _LONG_LIST: Final = 1000
@@ -253,6 +258,50 @@ class Changelog:
         renewed = {**bookkeeping, "commit": "moment", "renewals": number, "progress": progress.to_json()}
         self._commit(self._rows_and_frontiers().limit(0), "batches", progress.ingest_batch * _RENEWALS + number, renewed)
 
+    def mark(self) -> Mark:
+        """How many batches there are, and when the newest commit was made."""
+        bookkeeping, commit = self._bookkeeping(), self._log.newest()
+        return Mark(bookkeeping["ingest_batch"] if bookkeeping else 0, commit.at if commit else 0)
+
+    def compact(self) -> None:
+        """Put small files together; no row changes (TBL-15). While nothing is ingested."""
+        if (bookkeeping := self._bookkeeping()) is not None:
+            with explained(f"stream {self._stream}"):
+                compact(self._spark, self._path, user_metadata(bookkeeping))
+
+    def clean(self) -> None:
+        """Remove files that no version of the last `KEPT_HOURS` needs (TBL-15). Ingest may go on meanwhile."""
+        if self._bookkeeping() is not None:
+            with explained(f"stream {self._stream}"):
+                clean(self._spark, self._path)
+
+    def trim(self, covered: int, *, before: int) -> int:
+        """Let changes and control records go of the oldest batches that were ingested before `before` (microseconds), none above `covered`.
+
+        The newest batch stays, and rejected rows do, whose letters are open (TBL-15). What is left begins, for an audit, behind the last
+        row that went. While nothing is ingested. Returns the batch up to which they are gone.
+        """
+        newest, bookkeeping = self.newest(), self._bookkeeping()
+        if newest is None or bookkeeping is None:
+            return 0
+        # The frontier of the newest progress is a row, too.
+        last_batch = min(covered, bookkeeping["progress"]["ingest_batch"] - 1)
+        of_batches = F.expr(f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L")
+        old = self.rows().where(of_batches)
+        young = old.where(F.expr(f"unix_micros(ingest_time) >= {before}L")).agg(F.min("ingest_batch")).first()
+        last = old.agg(F.max("ingest_batch")).first()
+        assert young is not None
+        assert last is not None
+        to = last[0] if young[0] is None else young[0] - 1
+        if to is None or to <= newest.trimmed_to:
+            return newest.trimmed_to
+        gone = old.where(F.col("ingest_batch") <= to).groupBy("kafka_partition").agg(F.max("offset")).collect()
+        begin = {**bookkeeping.get("begin", {}), **{str(row[0]): row[1] + 1 for row in gone}}
+        said = user_metadata({**bookkeeping, "commit": "trimmed", "trimmed_to": to, "begin": begin})
+        with explained(f"stream {self._stream}"), saying(self._spark, said):
+            DeltaTable.forPath(self._spark, self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
+        return int(to)
+
     def rows(self) -> DataFrame:
         """One row for each Kafka record read."""
         return self._rows_and_frontiers().where(F.col("slot") > FRONTIER_SLOT)
@@ -367,7 +416,8 @@ def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:
     asked = Asked(int(bookkeeping["asked_at"]), offsets("asked_ends"))
     ends = tuple(EndWish(**wish) for wish in bookkeeping.get("ends", ()))
     number, kafka_partitions = int(bookkeeping["ingest_batch"]), int(bookkeeping["kafka_partitions"])
-    return LoggedBatch(number, batch_range, kafka_partitions=kafka_partitions, asked=asked, ends=ends, **names)
+    trimmed_to = int(bookkeeping.get("trimmed_to", 0))
+    return LoggedBatch(number, batch_range, kafka_partitions=kafka_partitions, asked=asked, ends=ends, trimmed_to=trimmed_to, **names)
 
 
 def _with_text_keys(offsets: Offsets) -> dict[str, int]:

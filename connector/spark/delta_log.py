@@ -7,18 +7,22 @@ always has it (TBL-10). A newest commit without it was made by somebody else (TB
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
+
+_METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: its version, Delta's word for what it did, and our bookkeeping, if it is ours."""
+    """One commit: its version, when it was made (microseconds), Delta's word for what it did, and our bookkeeping, if it is ours."""
 
     version: int
+    at: int
     operation: str
     bookkeeping: Mapping[str, Any] | None
 
@@ -47,6 +51,16 @@ class DeltaLog:
             commit = self._read(commit.version + 1)
         self._version = commit.version
         return commit
+
+    def newest_of_ours(self) -> Commit | None:
+        """The newest commit that wrote a state of ours, whatever others did on top of it, and if they went back; None if there is none."""
+        version = self._listed()
+        while version >= 0 and self._files.exists(self._file(version)):
+            commit = self._read(version)
+            if commit.bookkeeping is not None and commit.operation != "RESTORE":
+                return commit
+            version -= 1
+        return None
 
     def has_other_files(self) -> bool:
         """Whether something lies at the table's path although there is no Delta log. A log without a commit is none."""
@@ -78,7 +92,14 @@ class DeltaLog:
             restored = info.get("operationParameters", {}).get("version")
             if restored is not None and self._files.exists(self._file(int(restored))):
                 bookkeeping = self._read(int(restored)).bookkeeping
-        return Commit(version, operation, bookkeeping)
+        return Commit(version, int(info.get("timestamp", 0)) * 1000, operation, bookkeeping)
+
+
+def remove_folder(spark: SparkSession, path: str) -> None:
+    """Remove a folder and all that is in it."""
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(folder, True)
 
 
 def folders_in(spark: SparkSession, path: str) -> list[str]:
@@ -96,6 +117,16 @@ def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return parsed["lowmark"] if isinstance(parsed, dict) and isinstance(parsed.get("lowmark"), dict) else None
+
+
+@contextmanager
+def saying(spark: SparkSession, metadata: str) -> Iterator[None]:
+    """What commits here bears `metadata` as its `userMetadata`: Delta's builders and commands take it from the session only."""
+    spark.conf.set(_METADATA_CONF, metadata)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_METADATA_CONF)
 
 
 def user_metadata(bookkeeping: Mapping[str, Any]) -> str:

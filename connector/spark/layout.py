@@ -17,10 +17,15 @@ _RANK_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which register is whose: columns by their ids, families in the order in which columns first name them."""
+    """Which register is whose: columns in their order, families in the order in which columns first name them.
+
+    `since` has the last ingest batch before each column was defined, 0 for one that was there from the start. What a batch up to
+    there sets in it and it cannot hold is no fault of the change: it stays unmapped (TBL-8).
+    """
 
     definition: TableDefinition
     buckets: int
+    since: tuple[int, ...] = ()
 
     @property
     def keys(self) -> list[str]:
@@ -48,6 +53,11 @@ class Layout:
     def registers(self) -> range:
         """A register for each of `registered`."""
         return range(len(self.registered))
+
+    @property
+    def late(self) -> list[tuple[int, Column, int]]:
+        """The columns that were defined when there were changes already: register, column, and the last batch before."""
+        return [(n, self.columns[n], batch) for n, batch in enumerate(self.since) if batch]
 
     @property
     def deletions(self) -> range:

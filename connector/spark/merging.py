@@ -61,6 +61,13 @@ def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | Non
             "The changelog was moved away or restored without the table",
             "Put the changelog back, or move the table's folder away: it is made again from the whole changelog",
         )
+    if newest is not None and newest.trimmed_to > before.complete_to_batch:
+        raise TableError(
+            f"Table {table.layout.definition.name} needs the changelog from batch {before.complete_to_batch + 1} on, "
+            f"and its changes begin at batch {newest.trimmed_to + 1}",
+            "`changelog_retention` has let the older ones go; a table that is new, or rebuilt, needs them all",
+            "Send a backfill to a stream of another name, and declare a table on that",
+        )
 
 
 def unapplied(since: DataFrame, before: Bookkeeping) -> DataFrame:

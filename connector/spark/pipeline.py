@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
@@ -24,6 +25,7 @@ from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
 from connector.spark.failures import applying, first_line, situation
 from connector.spark.ingest import Ingest, World
+from connector.spark.maintenance import Upkeep
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
 from connector.wishes import bounds_in_force
@@ -120,6 +122,19 @@ class StreamIngest:
             if not self._stopping:
                 self._ingest.end_partitions()
 
+    def compact(self) -> None:
+        """Put small files of the changelog together, between two batches (TBL-15)."""
+        with self._in_flight:
+            if not self._stopping:
+                self.changelog.compact()
+
+    def trim(self, covered: int, now: int) -> None:
+        """Let the batches go that `changelog_retention` lets go, up to `covered`, between two batches (TBL-15)."""
+        if (retention_s := self._stream.changelog_retention_s) is not None:
+            with self._in_flight:
+                if not self._stopping:
+                    self.changelog.trim(covered, before=now - retention_s * 1_000_000)
+
     def wait(self, stop: threading.Event | None = None) -> None:
         """Wait for the query's end, or for `stop`. Raises what stopped it, if it did not stop by itself."""
         assert self._query is not None
@@ -214,7 +229,7 @@ class Pipeline:
 
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table. `stop` ends it after the batch or the apply in flight."""
-        stop = stop or threading.Event()
+        stop, upkeep = stop or threading.Event(), self._upkeep()
         for ingest in self._streams.values():
             if not stop.is_set():
                 ingest.start(once=True)
@@ -222,9 +237,11 @@ class Pipeline:
                 ingest.end_partitions()
                 ingest.renew()
         self._apply_all(stop)
+        self._maintain(upkeep, stop)
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set; then the batches in flight end, and everything ingested is applied."""
+        upkeep = self._upkeep()
         try:
             for ingest in self._streams.values():
                 ingest.start(once=False)
@@ -232,12 +249,43 @@ class Pipeline:
                 for ingest in self._streams.values():
                     ingest.check()
                 self._apply_all()
+                self._maintain(upkeep, stop)
         finally:
             for ingest in self._streams.values():
                 ingest.stop()
         for ingest in self._streams.values():
             ingest.check()
         self._apply_all()
+
+    def _upkeep(self) -> dict[str, list[Upkeep]]:
+        """What is to be maintained of each stream, its tables first."""
+        found: dict[str, list[Upkeep]] = {}
+        for stream, ingest in self._streams.items():
+            tables = [(name, self._tables[name]) for name in self._tables_of(stream)]
+            found[stream] = [
+                Upkeep(f"table {name}", table.mark, table.compact, partial(self._clean_table, stream, table), self._say)
+                for name, table in tables
+            ]
+            clean = partial(self._clean_changelog, stream)
+            found[stream].append(Upkeep(f"stream {stream}", ingest.changelog.mark, ingest.compact, clean, self._say))
+        return found
+
+    def _maintain(self, upkeep: Mapping[str, list[Upkeep]], stop: threading.Event) -> None:
+        """What is due, between applies (TBL-15)."""
+        for stream, kept in upkeep.items():
+            for each in kept:
+                if not stop.is_set():
+                    each.after_round(self._worlds[stream].now())
+
+    def _clean_table(self, stream: str, table: Table, now: int) -> None:
+        self._record_again(stream)
+        table.clean(now)
+
+    def _clean_changelog(self, stream: str, now: int) -> None:
+        ingest, names = self._streams[stream], self._tables_of(stream)
+        if names:
+            ingest.trim(min(self._tables[name].bookkeeping().complete_to_batch for name in names), now)
+        ingest.changelog.clean()
 
     def _pause_s(self) -> float:
         bounds = bounds_in_force(self._config.tables.values(), self._journal.bounds()).values()
@@ -292,6 +340,16 @@ class Pipeline:
         if follows is not None:
             self._journal.add_cut(follows)
             self._cuts[stream] = follows
+
+    def _record_again(self, stream: str) -> None:
+        """Keep the newest cut in today's versions, if they show it: the files of those it was recorded in may go (TBL-15, TBL-17)."""
+        recorded, newest = self._cuts[stream], {name: self._tables[name].newest() for name in self._tables_of(stream)}
+        if recorded is None or recorded.versions.keys() != newest.keys():
+            return
+        books = [book for _, book in newest.values()]
+        merged, versions = sum(book.merged for book in books), {name: version for name, (version, _) in newest.items()}
+        if merged == recorded.merged and all(book.is_consistent_cut and book.complete_below == recorded.low_watermark for book in books):
+            self._journal.add_cut(replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions))
 
 
 def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from connector.spark.layout import Layout, nothing, order
 from connector.spark.typed import key_columns, key_pieces, typed
@@ -36,9 +37,15 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
     timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_rest`, `_plain`, `_whole` (the change
     covers all that is older in families with columns), `_unreadable` (there is no order, or the key or a value is none that the table
     can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp).
+
+    A value that a column of `layout.late` cannot hold, in a change from before it was defined, is no fault (TBL-8): the register says
+    that something was written, the bytes are in `_rest`, and the change is not plain.
     """
     rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
-    return _placed(changes, layout, all_plain=all_plain).selectExpr(
+    placed = _placed(changes, layout, all_plain=all_plain)
+    if layout.late:
+        placed = placed.withColumn("_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})"))
+    return placed.selectExpr(
         f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
         f"{_change_order(layout)} AS _change",
@@ -145,6 +152,15 @@ def is_of(column: Column, entry: str = "e") -> str:
     return f"{entry}.family = '{column.family}' AND {entry}.qualifier = X'{column.qualifier.hex()}'"
 
 
+def _misfits(layout: Layout) -> str:
+    """Whether entry e sets a column that cannot hold it, in a change from before the column was defined."""
+    too_early = [
+        f"(ingest_batch <= {batch}L AND {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
+        for _, column, batch in layout.late
+    ]
+    return f"({' OR '.join(too_early) or 'false'})"
+
+
 def _rest(layout: Layout) -> str:
     """The entries that no register holds, as elements of `rest`; null if there are none."""
     mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
@@ -158,7 +174,7 @@ def _rest(layout: Layout) -> str:
         ranged = "e.kind = 'DELETE_CELLS' AND NOT (e.range_start = 0 AND e.range_end = 0)"
         wanted = (
             f"CASE WHEN e.kind = 'DELETE_FAMILY' THEN NOT {in_family} AND {keeps} "
-            f"WHEN {ranged} THEN {mapped} OR {keeps} ELSE NOT ({mapped}) AND {keeps} END"
+            f"WHEN {ranged} THEN {mapped} OR {keeps} ELSE (NOT ({mapped}) OR {_misfits(layout)}) AND {keeps} END"
         )
     fields = {
         "family": "e.family",
@@ -185,10 +201,11 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     """
     number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
-    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL" for n in layout.registers]
+    judged = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
+    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL{judged.get(n, '')}" for n in layout.registers]
     masked = " OR ".join(
-        f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
-        for column in layout.columns
+        f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL){judged.get(n, '')}"
+        for n, column in enumerate(layout.columns)
     )
     return f"({' OR '.join([*number, *keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
 

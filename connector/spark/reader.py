@@ -64,7 +64,8 @@ def read_table(
     the clock's unless given.
 
     Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_older` asks for
-    what there is; `TableError` if there is no such table, or if it is damaged.
+    what there is; `TableError` if there is no such table, or if it is damaged; `WriterConflictError` if a rebuild replaces it at this
+    very moment: read again.
     """
     table = Table.existing(spark, f"{warehouse}/tables/{name}")
     definition = table.layout.definition

@@ -187,7 +187,15 @@ def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> Dat
     if layout.definition.versions is Versions.ALL:
         deleted, value = f"{deleted} OR (x.value IS NOT NULL AND {hidden})", "x.value"
     fields = [f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields]
-    with_values = f"transform(filter(_kept, x -> NOT ({deleted}) AND NOT ({wider})), x -> named_struct({', '.join(fields)}))"
+    # The bytes that a register could not hold are those of its newest write, or gone.
+    rewritten = " OR ".join(
+        f"coalesce(x.range_start IS NULL AND x.family = '{column.family}' AND x.qualifier = X'{column.qualifier.hex()}' "
+        f"AND _r{n}.order > x.order, false)"
+        for n, column, _ in layout.late
+        if layout.registered
+    )
+    stays = f"NOT ({deleted}) AND NOT ({wider}) AND NOT ({rewritten or 'false'})"
+    with_values = f"transform(filter(_kept, x -> {stays}), x -> named_struct({', '.join(fields)}))"
     forgotten = constant(horizon or 0, BUCKET)
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []

@@ -9,8 +9,7 @@ later successful one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -20,19 +19,33 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
 from connector.spark.deletion_vectors import ENABLED, replace_rows, size_in_bytes
-from connector.spark.delta_log import DeltaLog, user_metadata
+from connector.spark.delta_log import DeltaLog, folders_in, remove_folder, saying, user_metadata
 from connector.spark.failures import explained
 from connector.spark.layout import Layout
-from connector.tables import BUCKET, NO_IDS, STATE, TableDefinition, assign_ids, check_compatible, from_properties, to_properties
+from connector.spark.maintenance import KEPT_HOURS, clean, compact
+from connector.tables import (
+    BUCKET,
+    NO_IDS,
+    STATE,
+    ColumnIds,
+    TableDefinition,
+    assign_ids,
+    check_columns,
+    check_compatible,
+    from_properties,
+    to_properties,
+)
+from connector.upkeep import Mark
 from connector.values import ColumnType
 
 BUCKETS: Final = 16
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
+REBUILD_PROPERTY: Final = "lowmark.rebuild"
 MAX_ATTEMPTS: Final = 20
 """So many attempts a table's commit names before they are swept: each is a comparison for every graveyard entry."""
 SWEEP_EVERY: Final = 200
 """After so many applies the graveyard is swept at the latest: what is older than the horizon would only pile up."""
-_METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
+GRAVEYARD: Final = "graveyard"
 
 
 class Table:
@@ -41,13 +54,13 @@ class Table:
     def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, properties: Mapping[str, str] | None = None) -> None:
         """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already."""
         self._spark = spark
+        self._folder = path
         self._path = f"{path}/data"
-        self._graveyard_path = f"{path}/graveyard"
         self._definition = definition
         self._log = DeltaLog(spark, self._path)
-        self._graveyard_log = DeltaLog(spark, self._graveyard_path)
         self._has_swept = False
         self.has_vectors = definition.deletion_vectors
+        self._is("")
         self.layout = self._open(properties)
 
     @classmethod
@@ -55,11 +68,14 @@ class Table:
         """The table at `path` as it was made, for reading. Raises `TableError` if there is none."""
         if DeltaLog(spark, f"{path}/data").newest() is None:
             raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
-        properties = _properties(spark, f"{path}/data")
+        properties = properties_of(spark, f"{path}/data")
         return cls(spark, path, from_properties(properties)[0], properties)
 
     def newest(self) -> tuple[int, Bookkeeping]:
-        """The version of the newest commit, and what it says. Raises `TableError` if it is not ours."""
+        """The version of the newest commit, and what it says. Raises `TableError` if it is not ours.
+
+        Raises `WriterConflictError` if the table was rebuilt since it was opened: its columns may be others.
+        """
         commit = self._log.newest()
         stored = commit.bookkeeping if commit else None
         if commit is None or stored is None or stored.get("table") != self._definition.name:
@@ -69,7 +85,14 @@ class Table:
                 "Another table lies there, or somebody else wrote to it: only the connector may",
                 "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or rebuild it from the changelog",
             )
-        return commit.version, Bookkeeping.from_json(stored)
+        bookkeeping = Bookkeeping.from_json(stored)
+        if bookkeeping.rebuild != self._rebuild:
+            raise WriterConflictError(
+                f"Table {self._definition.name} was rebuilt meanwhile",
+                "`connector table rebuild` has put another in its place",
+                "Start again: nothing was written to the new one",
+            )
+        return commit.version, bookkeeping
 
     def bookkeeping(self) -> Bookkeeping:
         """What the newest commit says. Raises `TableError` if it is not ours."""
@@ -125,7 +148,7 @@ class Table:
         """Put `rows` in the place of those at `places` in `version`, the newest, and say `bookkeeping`: one commit, as `commit` makes."""
         names = [f"`{name}`" for name, _ in self.layout.column_types]
         said = user_metadata(bookkeeping.to_json(self._definition.name))
-        with explained(f"table {self._definition.name}"), self._saying(said):
+        with explained(f"table {self._definition.name}"), saying(self._spark, said):
             replace_rows(
                 self._spark,
                 self._path,
@@ -165,9 +188,38 @@ class Table:
         if forgotten_below is not None:
             horizon = max(forgotten_below, bookkeeping.horizon or 0)
             dead = f"_apply > {bookkeeping.swept_to} AND _apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
-            with explained(f"table {self._definition.name}"), self._saying(_graveyard_metadata(horizon)):
+            with explained(f"table {self._definition.name}"), saying(self._spark, _graveyard_metadata(horizon)):
                 DeltaTable.forPath(self._spark, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
+
+    def mark(self) -> Mark:
+        """How many applies there were, and when the newest commit was made."""
+        bookkeeping = self.bookkeeping()
+        commit = self._log.newest()
+        return Mark(bookkeeping.apply, commit.at if commit else 0)
+
+    def compact(self) -> None:
+        """Put small files together, of rows and of the graveyard; no row changes (TBL-15). Between two applies of this process."""
+        bookkeeping = self.bookkeeping()
+        with explained(f"table {self._definition.name}"):
+            compact(self._spark, self._path, user_metadata(bookkeeping.to_json(self._definition.name)))
+            if (forgotten_below := self._forgotten_below(bookkeeping)) is not None:
+                compact(self._spark, self._graveyard_path, _graveyard_metadata(forgotten_below))
+
+    def clean(self, now: int) -> None:
+        """Remove files that no version of the last `KEPT_HOURS` needs, and graveyards of tables that were replaced before (TBL-15)."""
+        bookkeeping = self.bookkeeping()
+        with explained(f"table {self._definition.name}"):
+            clean(self._spark, self._path)
+            if self.has_graveyard(bookkeeping):
+                clean(self._spark, self._graveyard_path)
+            for name in folders_in(self._spark, self._folder):
+                path = f"{self._folder}/{name}"
+                if name.startswith(GRAVEYARD) and path != self._graveyard_path:
+                    newest = DeltaLog(self._spark, path).newest()
+                    # Without a commit it is one that a rebuild is about to write.
+                    if newest is not None and now - newest.at > KEPT_HOURS * 3_600_000_000:
+                        remove_folder(self._spark, path)
 
     def _forgotten_below(self, bookkeeping: Bookkeeping) -> int | None:
         """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard.
@@ -188,17 +240,14 @@ class Table:
         raise TableError(
             f"The graveyard of table {self._definition.name} {what}",
             "It remembers what was deleted: without it, late changes would bring rows back",
-            f"Put {self._graveyard_path} back as it was, or move the table's folder away: it is made again from the whole changelog",
+            f"Put {self._graveyard_path} back as it was, or run `connector table rebuild {self._definition.name}`",
         )
 
-    @contextmanager
-    def _saying(self, metadata: str) -> Iterator[None]:
-        """Delta's builders and deletes take the commit's `userMetadata` from the session only."""
-        self._spark.conf.set(_METADATA_CONF, metadata)
-        try:
-            yield
-        finally:
-            self._spark.conf.unset(_METADATA_CONF)
+    def _is(self, rebuild: str) -> None:
+        """Know by which rebuild the table was made. Each has a graveyard of its own: an older table keeps the one that belongs to it."""
+        self._rebuild = rebuild
+        self._graveyard_path = f"{self._folder}/{GRAVEYARD}{'-' if rebuild else ''}{rebuild}"
+        self._graveyard_log = DeltaLog(self._spark, self._graveyard_path)
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
         if self._log.newest() is None:
@@ -207,48 +256,54 @@ class Table:
                     f"{self._path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
                 )
             return self._create()
+        properties = properties or properties_of(self._spark, self._path)
+        self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.bookkeeping()
-        properties = properties or _properties(self._spark, self._path)
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
-        if (existing.columns, existing.keep_unmapped) != (self._definition.columns, self._definition.keep_unmapped):
-            raise TableError(
-                f"The columns of table {self._definition.name}, or its keep_unmapped, were changed since it was made",
-                "This release cannot change which cells a table with rows holds",
-                "Take the change back, or declare a table of another name on the same source: it is filled from the whole changelog",
-            )
+        check_columns(existing, self._definition)
         if existing.max_staleness_s != self._definition.max_staleness_s:
             self._declare(to_properties(self._definition, ids), before)
         self.has_vectors = self._definition.deletion_vectors and properties.get(ENABLED) == "true"
-        return Layout(self._definition, int(properties[BUCKETS_PROPERTY]))
+        return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
         """Keep what the configuration says today of the bound: readers find it in the table's properties (TBL-16)."""
         listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
-        with explained(f"table {self._definition.name}"), self._saying(user_metadata(before.to_json(self._definition.name))):
+        with explained(f"table {self._definition.name}"), saying(self._spark, user_metadata(before.to_json(self._definition.name))):
             self._spark.sql(f"ALTER TABLE delta.`{self._path.replace('`', '``')}` SET TBLPROPERTIES ({listed})")
 
     def _create(self) -> Layout:
-        layout = Layout(self._definition, BUCKETS)
         ids = assign_ids(NO_IDS, self._definition)
+        layout = layout_of(self._definition, ids)
         builder = DeltaTable.create(self._spark).location(self._path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)
-        properties = {
-            **to_properties(self._definition, ids),
-            BUCKETS_PROPERTY: str(BUCKETS),
-            ENABLED: str(self._definition.deletion_vectors).lower(),
-            **_statistics(self._definition),
-            "delta.checkpointInterval": "50",
-        }
-        for name, text in properties.items():
+        for name, text in new_properties(self._definition, ids).items():
             builder = builder.property(name, text)
-        with explained(f"table {self._definition.name}"), self._saying(user_metadata(Bookkeeping().to_json(self._definition.name))):
+        with explained(f"table {self._definition.name}"), saying(self._spark, user_metadata(Bookkeeping().to_json(self._definition.name))):
             builder.execute()
         return layout
 
 
-def _properties(spark: SparkSession, path: str) -> Mapping[str, str]:
+def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
+    """The layout of a table with these columns; of a new one, unless `buckets` says how many it has."""
+    return Layout(definition, buckets or BUCKETS, tuple(ids.since.get(column.name, 0) for column in definition.columns))
+
+
+def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
+    """The properties of a table that is made."""
+    return {
+        **to_properties(definition, ids),
+        BUCKETS_PROPERTY: str(BUCKETS),
+        ENABLED: str(definition.deletion_vectors).lower(),
+        **_statistics(definition),
+        "delta.checkpointInterval": "50",
+    }
+
+
+def properties_of(spark: SparkSession, path: str) -> Mapping[str, str]:
+    """The properties of the Delta table at `path`, as of now."""
     detail = DeltaTable.forPath(spark, path).detail().select("properties").first()
     assert detail is not None
     return dict(detail["properties"])

@@ -191,8 +191,8 @@ class Stream:
             assert by_id.setdefault(letter.id, letter) == letter
         return by_id
 
-    def truth(self, wanted: TableDefinition | None = None) -> dict[object, dict[str, object]]:
-        """The table that `connector.merge` makes of everything in the topic, by key."""
+    def truth(self, wanted: TableDefinition | None = None, *, judged_after: int = 0) -> dict[object, dict[str, object]]:
+        """The table that `connector.merge` makes of everything in the topic, by key. Up to batch `judged_after` nothing is set aside."""
         wanted = wanted or definition()
         batches = {
             (row[0], row[1]): row[2] for row in self.changelog().rows().selectExpr("kafka_partition", "offset", "ingest_batch").collect()
@@ -203,8 +203,11 @@ class Stream:
             assert record is not None
             decoded = codec.decode(record[1], codec.Schemas())
             found = decoded.record if isinstance(decoded, codec.ChangeRecord) else None
-            if isinstance(found, DataChange) and found.table == wanted.source and read_change(wanted, found) is None:
-                position = OrderPosition(batches[number, offset], number, offset, 0)
+            if not isinstance(found, DataChange) or found.table != wanted.source:
+                continue
+            batch = batches[number, offset]
+            if batch <= judged_after or read_change(wanted, found) is None:
+                position = OrderPosition(batch, number, offset, 0)
                 states.setdefault(found.row_key, []).append(lift(found, position, wanted.order, wanted.versions))
         rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())
         return {row[wanted.key.parts[0].name]: row for row in rows if row is not None}

@@ -21,6 +21,7 @@ from connector.tables import (
     TableDefinition,
     Versions,
     assign_ids,
+    check_columns,
     check_compatible,
     column_names,
     column_type,
@@ -311,6 +312,26 @@ def test_ids_are_kept_and_never_used_again() -> None:
     assert without_a == ColumnIds({"b": 1, "c": 2}, 3)
     assert assign_ids(without_a, BEFORE) == ColumnIds({"a": 3, "b": 1}, 4)
     assert assign_ids(first, BEFORE) == first
+
+
+def test_a_column_that_comes_later_knows_behind_which_batch() -> None:
+    """TBL-8: for good, and again if it goes and comes back."""
+    first = assign_ids(NO_IDS, BEFORE)
+    with_c = assign_ids(first, table(column("b"), column("c")), 7)
+    assert with_c.since == {"c": 7}
+    assert assign_ids(with_c, BEFORE, 9).since == {"a": 9}
+    assert assign_ids(with_c, table(column("c")), 9).since == {"c": 7}
+    definition = table(column("b"), column("c"))
+    assert from_properties(to_properties(definition, with_c)) == (definition, with_c)
+
+
+def test_other_columns_ask_for_a_rebuild() -> None:
+    """TBL-8: they are compatible, but the rows are not theirs; a bound is nobody's."""
+    check_columns(BEFORE, with_(BEFORE, max_staleness_s=None))
+    for declared in (with_(BEFORE, columns=BEFORE.columns[:1]), with_(BEFORE, keep_unmapped=False)):
+        assert compatible(BEFORE, declared) == ()
+        with pytest.raises(TableError, match=f"connector table rebuild {BEFORE.name}"):
+            check_columns(BEFORE, declared)
 
 
 @pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])

@@ -1,0 +1,251 @@
+"""A table is made anew from the changelog beside the old one, and takes its place: the same rows, or the old ones until it is whole."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.deadletter import Reason
+from connector.errors import TableError, WriterConflictError
+from connector.model import Heartbeat
+from connector.spark.reader import read_table
+from connector.spark.rebuild import Rebuilt, rebuild
+from connector.spark.table import properties_of
+from connector.tables import Column, ColumnIds, TableDefinition, from_properties
+from connector.values import ColumnType
+from tests.property.histories import history
+from tests.spark.streams import COLUMNS, STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
+from tests.spark.test_apply_steps import STEPS, delete, nasty
+from tests.spark.test_cut import ANNOUNCED, S
+
+
+def rebuilt(stream: Stream, wanted: TableDefinition | None = None, *, on_step=lambda step: None) -> Rebuilt:  # type: ignore[no-untyped-def]
+    wanted, changelog = wanted or definition(), stream.changelog()
+    cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
+    path = f"{stream.folder}/tables/{wanted.name}"
+    return rebuild(stream.spark, path, wanted, changelog, cut, publish=stream.publish, on_step=on_step)
+
+
+@pytest.fixture(scope="module")
+def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    """Two batches, applied: a row that stays, one that was deleted, and a letter. A third, not yet, with a late change of each."""
+    stream = Stream(spark, tmp_path_factory.mktemp("grown"))
+    stream.topic.send(account("a", 10, name="Ada", more="1"), account("b", 10, name="Bob"), account("c", 10, amount="3"))
+    stream.ingest()
+    stream.apply(stream.table())
+    stream.topic.send(delete("b", 20), account("c", 21, amount="much"))
+    stream.ingest()
+    stream.apply(stream.table())
+    stream.topic.send(account("b", 15, name="late"), account("a", 5, amount="1"), account("d", 30, name="Dan"))
+    stream.topic.send(account("d", 31, amount="x"))
+    stream.ingest()
+    return stream
+
+
+@pytest.fixture
+def stream(grown: Stream, tmp_path: Path) -> Stream:
+    return copied(grown, tmp_path / "copy")
+
+
+def test_a_rebuilt_table_equals_the_old_one(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """TBL-21, MRG-3: row for row, and in what it remembers: generated histories, and late changes behind the rebuild."""
+    rng, stream, wanted = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
+    deliveries = [d for n in range(100) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    rng.shuffle(deliveries)
+    for part in range(2):
+        stream.topic.send(*(delivery.change for delivery in deliveries[part::3]))
+        stream.ingest()
+        stream.apply(stream.table(wanted))
+    before, letters = shown(stream.table(wanted)), len(stream.letters)
+    made = rebuilt(stream, wanted)
+    table = stream.table(wanted)
+    assert shown(table) == before == stream.truth(wanted)
+    assert (table.bookkeeping(), made.bookkeeping.merged) == (made.bookkeeping, made.before.merged)
+    assert (made.bookkeeping.apply, len(stream.letters)) == (made.before.apply + 1, letters)
+
+    stream.topic.send(*(delivery.change for delivery in deliveries[2::3]))
+    stream.ingest()
+    merged = read_table(spark, str(tmp_path), "all")
+    assert rows_by_key(merged.rows, wanted) == stream.truth(wanted)
+    stream.apply(table)
+    assert shown(table) == stream.truth(wanted)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_rebuild_may_die_at_every_step(spark: SparkSession, stream: Stream, step: str) -> None:
+    """TBL-21, TBL-12: deletes_stay_deleted: the old table is as it was, or the new one is whole; either goes on."""
+    before = shown(stream.table())
+    with pytest.raises(CrashError):
+        rebuilt(stream, on_step=crash_at(step))
+    is_swapped = step == "table committed"
+    assert shown(stream.table()) == (stream.truth() if is_swapped else before)
+
+    other = copied(stream, stream.folder.parent / "other")
+    other.apply(other.table())
+    assert shown(other.table()) == other.truth()
+
+    rebuilt(stream)
+    stream.topic.send(account("b", 16, name="later"), account("d", 32, amount="4"))
+    stream.ingest()
+    table = stream.table()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
+    assert set(shown(table)) == {"a", "c", "d"}
+    assert {letter.reason for letter in stream.one_letter_each().values()} == {Reason.UNREADABLE_VALUE}
+    assert len(stream.one_letter_each()) == table.bookkeeping().letters == 2
+
+
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_who_applies_to_the_table_meanwhile_is_noticed(stream: Stream, step: str) -> None:
+    """TBL-14: whoever is first goes on, the other is refused; nothing is interleaved."""
+    running = stream.table()
+
+    def overtaken(reached: str) -> None:
+        if reached == step:
+            stream.apply(running)
+
+    with pytest.raises(WriterConflictError, match="while it was rebuilt"):
+        rebuilt(stream, on_step=overtaken)
+    assert shown(running) == stream.truth()
+    rebuilt(stream)
+    stream.topic.send(account("e", 40, name="Eve"))
+    stream.ingest()
+    with pytest.raises(WriterConflictError, match="was rebuilt meanwhile"):
+        stream.apply(running)
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth()
+
+
+def test_who_commits_under_the_rebuild_takes_its_number(stream: Stream) -> None:
+    """TBL-14: an apply that began before the swap and commits after it changes nothing."""
+    running = stream.table()
+
+    def overtaken(reached: str) -> None:
+        if reached == "graveyard written":
+            rebuilt(stream)
+
+    with pytest.raises(WriterConflictError):
+        stream.apply(running, overtaken)
+    assert shown(stream.table()) == stream.truth()
+
+
+def test_readers_never_see_a_wrong_row(spark: SparkSession, stream: Stream) -> None:
+    """TBL-21, TBL-17: who opened the old table reads it to the end; its versions stay, each with what it remembers."""
+    table = stream.table()
+    version, _ = table.newest()
+    before = shown(table)
+    old, path = table.rows(version), f"{stream.folder}/tables/accounts/data"
+    during = []
+    rebuilt(stream, on_step=lambda step: during.append((step, shown(stream.table()))))
+    assert during == [(step, before) for step in STEPS[:2]] + [(STEPS[2], stream.truth())]
+    assert {row["id"] for row in old.collect()} == set(before)
+    assert {row["id"] for row in spark.read.format("delta").option("versionAsOf", version).load(path).collect()} == set(before)
+
+
+def test_a_damaged_table_is_made_whole(spark: SparkSession, stream: Stream) -> None:
+    """TBL-14, TBL-12: what somebody else did to the table or its graveyard is gone with it."""
+    path = f"{stream.folder}/tables/accounts"
+    spark.sql(f"DELETE FROM delta.`{path}/data` WHERE id = 'a'")
+    shutil.rmtree(f"{path}/graveyard")
+    with pytest.raises(TableError):
+        stream.table()
+    rebuilt(stream)
+    assert shown(stream.table()) == stream.truth()
+    spark.sql(f"RESTORE TABLE delta.`{path}/data` TO VERSION AS OF 1")
+    rebuilt(stream)
+    stream.topic.send(account("b", 17, name="late"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth()
+
+
+def test_the_new_table_is_not_below_the_old_one(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-21, TBL-10, TBL-11: at its cut, held back what is above; but nothing goes that the old one showed past the watermark."""
+    stream = Stream(spark, tmp_path, STREAM)
+    stream.topic.send_everywhere(ANNOUNCED)
+    stream.topic.send(account("a", 10 * S, amount="1"))
+    stream.topic.send_everywhere(Heartbeat("p", 10 * S))
+    stream.topic.send(account("a", 20 * S, amount="2"))
+    stream.ingest()
+    stream.apply(stream.table())
+    made = rebuilt(stream)
+    assert shown(stream.table())["a"]["amount"] == 1
+    assert (made.bookkeeping.is_consistent_cut, made.bookkeeping.complete_below) == (True, 10 * S + 1)
+
+    stream.apply(stream.table(), now=stream.clock + STREAM.stall_after_s * S)
+    made = rebuilt(stream)
+    assert shown(stream.table())["a"]["amount"] == 2
+    assert not made.bookkeeping.is_consistent_cut
+
+
+def test_what_cannot_be_rebuilt_is_left_alone(spark: SparkSession, stream: Stream) -> None:
+    """TBL-8, TBL-21: another key, another changelog, a table that is none of ours."""
+    for wanted in (definition(source="other"), definition("nowhere")):
+        with pytest.raises(TableError):
+            rebuilt(stream, wanted)
+    before = shown(stream.table())
+    shutil.rmtree(stream.path)
+    stream.topic.read = {}
+    stream.ingest()
+    with pytest.raises(TableError, match="begun anew"):
+        rebuilt(stream)
+    assert shown(stream.table()) == before
+
+
+NEW_COLUMNS = (
+    Column("c1", "f", b"q", ColumnType.BYTES),
+    Column("number", "f", b"", ColumnType.NUMERIC),
+    Column("other", "g", b"q", ColumnType.NUMERIC),
+)
+
+
+@pytest.mark.parametrize("keep_unmapped", [True, False])
+def test_columns_come_and_go(spark: SparkSession, tmp_path: Path, seed: int, keep_unmapped: bool) -> None:
+    """TBL-8: generated histories: kept cells move into new columns, misfits stay where they are, whatever comes behind is judged."""
+    rng, stream = Random(seed), Stream(spark, tmp_path)
+    was, wanted = nasty("all", keep_unmapped=True), replace(nasty("all", keep_unmapped=keep_unmapped), columns=NEW_COLUMNS)
+    deliveries = [d for n in range(100) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    rng.shuffle(deliveries)
+    stream.topic.send(*(delivery.change for delivery in deliveries[::2]))
+    stream.ingest()
+    stream.apply(stream.table(was))
+    with pytest.raises(TableError, match="connector table rebuild all"):
+        stream.table(wanted)
+    made = rebuilt(stream, wanted)
+    rows = shown(stream.table(wanted))
+    assert rows == stream.truth(wanted, judged_after=1)
+    assert stream.letters == []
+    misfits = [name for row in rows.values() for name in row["_unmapped"] or () if name in ("f:", "g:q")]
+    assert made.misfits == len(misfits)
+    assert bool(misfits) == keep_unmapped
+    with pytest.raises(TableError, match="connector table rebuild all"):
+        stream.table(was)
+
+    stream.topic.send(*(delivery.change for delivery in deliveries[1::2]))
+    stream.ingest()
+    assert rows_by_key(read_table(spark, str(tmp_path), "all").rows, wanted) == stream.truth(wanted, judged_after=1)
+    stream.apply(stream.table(wanted))
+    assert shown(stream.table(wanted)) == stream.truth(wanted, judged_after=1)
+    assert stream.letters
+    again, letters = rebuilt(stream, wanted), len(stream.letters)
+    assert shown(stream.table(wanted)) == stream.truth(wanted, judged_after=1)
+    assert again.letters == letters == len(stream.letters)
+
+
+def test_columns_of_a_table_that_nothing_was_ingested_for(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-8: there is no row to make anew, but there are columns; their ids are never given again."""
+    stream = Stream(spark, tmp_path)
+    stream.table()
+    rebuilt(stream, definition(columns=COLUMNS[:1]))
+    rebuilt(stream)
+    assert from_properties(properties_of(spark, f"{tmp_path}/tables/accounts/data"))[1] == ColumnIds({"name": 0, "amount": 2}, 3)
+    stream.topic.send(account("a", 1, name="Ada", amount="much"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth() == {}
+    assert len(stream.letters) == 1

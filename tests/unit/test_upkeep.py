@@ -1,0 +1,34 @@
+"""When maintenance is due (TBL-15)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.upkeep import CLEAN_EVERY, COMPACT_EVERY, Mark
+
+HOUR = 3_600_000_000
+
+
+def test_nothing_is_due_where_nothing_happened() -> None:
+    stood = Mark(COMPACT_EVERY, 0)
+    assert not stood.compacts(Mark(COMPACT_EVERY, 1000 * HOUR))
+    assert not stood.cleans(Mark(COMPACT_EVERY, 1000 * HOUR))
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
+def test_files_are_put_together_once_in_a_hundred_commits_however_many_processes_make_them(steps: list[int]) -> None:
+    number = times = 0
+    for step in steps:
+        times += Mark(number, 0).compacts(Mark(number + step, 0))
+        number += step
+    assert times == number // COMPACT_EVERY
+
+
+def test_old_files_are_removed_once_a_day() -> None:
+    last, times = Mark(0, 0), 0
+    for number in range(1, 24 * 10 * CLEAN_EVERY):
+        after = Mark(number, number * HOUR // CLEAN_EVERY)
+        if last.cleans(after):
+            last, times = after, times + 1
+    assert times == 9
