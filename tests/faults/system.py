@@ -114,6 +114,7 @@ class Trouble(Enum):
     RIVAL = "a second process ingests and applies at the same time"
 
 
+POSSIBLE = [trouble for trouble in Trouble if trouble is not Trouble.DISK or hasattr(resource, "prlimit")]
 OF_THE_NETWORK = (Trouble.CUT, Trouble.DELAY, Trouble.PAUSE, Trouble.RESTART)
 
 
@@ -186,7 +187,7 @@ class System:
         self._points = self._points or self.rng.sample(POINTS, len(POINTS))
         death = self._points.pop()
         points = Failpoints(death=death, nth=self.rng.choice((1, 1, 2)) if death in INGEST_POINTS else 1)
-        trouble = self._draw(list(Trouble))
+        trouble = self._draw(POSSIBLE)
         if trouble is Trouble.RIVAL:
             points = Failpoints(visit=self.rng.choice(RIVAL_POINTS), visitor=self._rival)
         with self._life(points.death or points.visit, trouble, self._own_pid()):
@@ -231,9 +232,10 @@ class System:
         return True
 
     def _watch(self, process: Process, trouble: Trouble) -> None:
-        for_s = self.rng.uniform(0, 12)
+        commits, for_s = self._commits(), self.rng.uniform(0, 6)
         try:
-            process.wait(lambda: "running;" in process.tail(), lambda _: None)
+            # From its first commit on: before that a death is worth little.
+            process.wait(lambda: self._commits() > commits, lambda _: None)
             if trouble is Trouble.RIVAL:
                 self._live(Failpoints(), trouble)
             until = time.monotonic() + for_s
@@ -242,6 +244,9 @@ class System:
             self.history.note("stopped", by=str(error)[:500])
             if not self._explains(trouble, error, "checkpoint" in str(error)):
                 raise
+
+    def _commits(self) -> int:
+        return sum(1 for _ in self.folder.changelog("s").glob("_delta_log/*.json"))
 
     def _explains(self, trouble: Trouble, error: Exception, is_conflict: bool) -> bool:
         """Whether a life may end with that error: one that says what is wrong, and only where something is."""
@@ -287,8 +292,8 @@ class System:
             time.sleep(for_s)
             self.proxy.refuses = False
         elif trouble is Trouble.DELAY:
-            self.proxy.delay_s = for_s / 10
-            time.sleep(3 * for_s)
+            self.proxy.delay_s = for_s / 30
+            time.sleep(2 * for_s)
             self.proxy.delay_s = 0
         elif trouble is Trouble.PAUSE:
             os.kill(self.broker.pid, signal.SIGSTOP)

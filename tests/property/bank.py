@@ -51,6 +51,9 @@ class BankWorld(World):
         self._speak()
         for _ in range(20):
             self.step()
+        if self.lies:
+            for of in self._live():
+                self._beat_of(of)
 
     def _speak(self) -> None:
         """All that is on its way arrives; every live stream partition learns of all Kafka partitions, and beats."""
