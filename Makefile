@@ -41,8 +41,8 @@ check: test ## The same, under the name that some expect
 test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less than a minute
 	$(BIN)/python -m pytest tests/unit tests/property tests/golden tests/architecture
 
-test-faults: $(STAMP) ## The pipeline killed KILLS times at random instants (20), from SEED (a new one)
-	KILLS=$(or $(KILLS),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
+test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) at named points, from SEED (a new one)
+	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
 
 lint: $(STAMP) ## Style, and what a linter can find
 	$(BIN)/ruff check $(SOURCES)

@@ -232,11 +232,22 @@ class Changelog:
                 "Stop one of them; this one has written nothing",
             )
 
+    def progress_before(self, batch: LoggedBatch) -> Progress:
+        """The newest progress on record: that of `batch`, the newest one, or of the batch before it.
+
+        Raises `WriterConflictError` if another process has logged a further batch: then all of `batch` is done.
+        """
+        self._check_newest(batch.ingest_batch, self._bookkeeping() or {})
+        return self.progress()
+
     def append_progress(self, progress: Progress) -> None:
-        """Commit the progress up to the newest batch: the frontier as a row of kind `frontier`, the rest as metadata."""
+        """Commit the progress up to the newest batch: the frontier as a row of kind `frontier`, the rest as metadata.
+
+        Raises `WriterConflictError` if another process has logged a further batch, which it did behind this progress.
+        """
         bookkeeping = self._bookkeeping()
         assert bookkeeping is not None
-        assert bookkeeping["ingest_batch"] == progress.ingest_batch
+        self._check_newest(progress.ingest_batch, bookkeeping)
         stored = json.dumps(progress.frontier.to_json(), separators=(",", ":"))
         row = self._spark.range(1).select(
             F.lit("frontier").alias("kind"),
@@ -369,6 +380,16 @@ class Changelog:
         }
         self._commit(rows.limit(0), "batches", 0, begun)
         return self._bookkeeping() or begun
+
+    def _check_newest(self, ingest_batch: int, bookkeeping: Mapping[str, Any]) -> None:
+        newest = bookkeeping.get("ingest_batch", 0)
+        assert newest >= ingest_batch, (newest, ingest_batch)
+        if newest > ingest_batch:
+            raise WriterConflictError(
+                f"Batch {ingest_batch} of stream {self._stream} was brought to its end by another process, which has gone on to {newest}",
+                "Two processes ingest the same stream",
+                "Stop one of them; this one has written nothing that the other did not",
+            )
 
     def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
         return WriterConflictError(

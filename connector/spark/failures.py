@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from connector.errors import ConnectorError, StorageError, TableError, TopicError, WriterConflictError
 
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
+_TOO_LARGE = "File too large"
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 _TWO_WRITERS = ("CONCURRENT_STREAM_LOG_UPDATE", "DELTA_CONCURRENT_TRANSACTION")
 
@@ -30,6 +31,12 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
             f"Nothing more can be written for {what}",
             "The disk is full",
             "Make space and start again: it goes on where it was, and nothing is lost",
+        )
+    if _TOO_LARGE in text:
+        return StorageError(
+            f"Nothing more can be written for {what}",
+            "A file has reached the size that the process (ulimit -f) or the file system allows",
+            "Raise the limit and start again: it goes on where it was, and nothing is lost",
         )
     if any(sign in text for sign in _LOST):
         return TopicError(
@@ -54,6 +61,20 @@ def explained(what: str) -> Iterator[None]:
 def first_line(error: BaseException, otherwise: str) -> str:
     """The first line that says something; behind it Spark and Delta print plans and stacks."""
     return next((line for line in str(error).splitlines() if line.strip()), otherwise)
+
+
+@contextmanager
+def ingesting(stream: str) -> Iterator[None]:
+    """Raise a `ConnectorError` in place of whatever Spark or Delta raises that shows no situation."""
+    try:
+        with explained(f"stream {stream}"):
+            yield
+    except (PySparkException, Py4JError) as error:
+        raise ConnectorError(
+            f"Ingest of stream {stream} stopped",
+            first_line(error, type(error).__name__),
+            "Mend what it names and start again: ingest goes on where it was, nothing is lost",
+        ) from error
 
 
 @contextmanager

@@ -134,7 +134,7 @@ class Ingest:
         return Asked(at, self._world.high_watermarks())
 
     def _follow_up(self, batch: LoggedBatch) -> Progress:
-        before = self._changelog.progress()
+        before = self._changelog.progress_before(batch)
         if before.ingest_batch == batch.ingest_batch:
             return before
         counts = count_rows(

@@ -23,7 +23,7 @@ from connector.json_view import view_of_time
 from connector.progress import Cut, Progress
 from connector.spark.apply import apply
 from connector.spark.changelog import Changelog
-from connector.spark.failures import applying, first_line, situation
+from connector.spark.failures import applying, ingesting
 from connector.spark.ingest import Ingest, World
 from connector.spark.maintenance import Upkeep
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
@@ -71,6 +71,7 @@ class StreamIngest:
         earliest: Callable[[], Offsets],
         say: Say,
         bounds: Callable[[], Mapping[str, int]] = dict,
+        on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
         self._bounds = bounds
@@ -85,6 +86,7 @@ class StreamIngest:
             known_tables=frozenset(table.source for table in tables),
             known_families=frozenset(column.family for table in tables for column in table.columns),
             reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
+            on_step=on_step,
         )
         self._tables = tables
         self._in_flight = threading.Lock()
@@ -97,6 +99,12 @@ class StreamIngest:
         """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
         self._stopping, self._failure = False, None
         self._stopped.clear()
+        with ingesting(self._stream.name):
+            self._start(once=once)
+        if not once:
+            threading.Thread(target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True).start()
+
+    def _start(self, *, once: bool) -> None:
         self._ingest.recover()
         newest = self.changelog.newest()
         # The changelog knows what was read. A checkpoint without one would have the stream go on behind records that nobody has.
@@ -107,18 +115,16 @@ class StreamIngest:
         self._query = (
             writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
         )
-        if not once:
-            threading.Thread(target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True).start()
 
     def renew(self) -> None:
         """Have the stream's states be as new as they are, if everything was read (TBL-16)."""
-        with self._in_flight:
+        with self._in_flight, ingesting(self._stream.name):
             if not self._stopping:
                 self._ingest.renew()
 
     def end_partitions(self) -> None:
         """Have those stream partitions end that operators want ended, whether anything is to be read or not (WMK-8)."""
-        with self._in_flight:
+        with self._in_flight, ingesting(self._stream.name):
             if not self._stopping:
                 self._ingest.end_partitions()
 
@@ -148,7 +154,8 @@ class StreamIngest:
                 return
             if self._failure is not None:
                 raise self._failure from None
-            raise _explained(self._stream.name, error) from error
+            with ingesting(self._stream.name):
+                raise
 
     def check(self) -> None:
         """Raise what stopped the query, if something did."""
@@ -193,8 +200,9 @@ class StreamIngest:
                 # Neither done nor acknowledged: it is taken again at the next start.
                 raise _StoppedError
             try:
-                offsets = batch_range(self._spark, self._checkpoint, batch_id, self._stream.topic)
-                progress = self._ingest.batch(rows, offsets)
+                with ingesting(self._stream.name):
+                    offsets = batch_range(self._spark, self._checkpoint, batch_id, self._stream.topic)
+                    progress = self._ingest.batch(rows, offsets)
             except BaseException as error:
                 self._failure = error
                 raise
@@ -202,7 +210,10 @@ class StreamIngest:
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every stream."""
+    """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every stream.
+
+    `on_step` is told each step that ingest or an apply has taken: "stream NAME: STEP", "table NAME: STEP". What it raises ends them.
+    """
 
     def __init__(
         self,
@@ -212,13 +223,15 @@ class Pipeline:
         earliest: Mapping[str, Callable[[], Offsets]],
         journal: Journal,
         say: Say = lambda line: None,
+        on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._worlds = worlds
         self._journal = journal
+        self._on_step = on_step
         self._cuts = {name: journal.newest_cut(name) for name in config.streams}
         self._say = say
         self._streams = {
-            name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say, journal.bounds)
+            name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say, journal.bounds, self._steps_of(f"stream {name}"))
             for name, stream in config.streams.items()
         }
         self._tables: dict[str, Table] = {}
@@ -287,6 +300,9 @@ class Pipeline:
             ingest.trim(min(self._tables[name].bookkeeping().complete_to_batch for name in names), now)
         ingest.changelog.clean()
 
+    def _steps_of(self, what: str) -> Callable[[str], None]:
+        return lambda step: self._on_step(f"{what}: {step}")
+
     def _pause_s(self) -> float:
         bounds = bounds_in_force(self._config.tables.values(), self._journal.bounds()).values()
         return max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *(bound / 2 for bound in bounds)]))
@@ -317,7 +333,8 @@ class Pipeline:
         job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.complete_below)
         try:
             with applying(name):
-                applied = apply(table, changelog, definition.source, cut, publish=world.publish)
+                on_step = self._steps_of(f"table {name}")
+                applied = apply(table, changelog, definition.source, cut, publish=world.publish, on_step=on_step)
         except ConnectorError as error:
             self._journal.add_job(replace(job, ended_at=world.now(), error=error.problem))
             raise
@@ -350,13 +367,6 @@ class Pipeline:
         merged, versions = sum(book.merged for book in books), {name: version for name, (version, _) in newest.items()}
         if merged == recorded.merged and all(book.is_consistent_cut and book.complete_below == recorded.low_watermark for book in books):
             self._journal.add_cut(replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions))
-
-
-def _explained(stream: str, error: StreamingQueryException) -> ConnectorError:
-    first = first_line(error, "no more is known")
-    return situation(error, f"stream {stream}") or ConnectorError(
-        f"The query of stream {stream} stopped", first, "Mend what it names and start again: ingest goes on where it was, nothing is lost"
-    )
 
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:

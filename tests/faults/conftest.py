@@ -1,7 +1,7 @@
-"""The faults run on the broker that all tests share."""
+"""The faults have a broker of their own, which they break, and the Spark session that all suites share."""
 
 from __future__ import annotations
 
-from tests.broker import admin, broker, kafka, new_topic
+from tests.spark.conftest import spark
 
-__all__ = ["admin", "broker", "kafka", "new_topic"]
+__all__ = ["spark"]

@@ -24,6 +24,10 @@ JVM_OPTIONS = "-XX:+UseSerialGC"
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    if (running := SparkSession.getActiveSession()) is not None:
+        # One for the run, not one for each conftest that imports this fixture.
+        yield running
+        return
     paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ))
     settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", **INTERPRETED}
     with pytest.MonkeyPatch.context() as patch:

@@ -80,6 +80,27 @@ def test_a_second_ingest_writes_nothing(stream: Stream, monkeypatch: pytest.Monk
     assert stream.changelog().progress().changes == 8
 
 
+@pytest.mark.parametrize("step", ["logged", "letters published"])
+def test_a_second_ingest_that_has_gone_on_is_noticed(stream: Stream, step: str) -> None:
+    """TBL-5, TBL-14: it has ended this one's batch and logged the next: nothing is counted twice, and the error says so."""
+
+    def go_on(reached: str) -> None:
+        if reached == step:
+            stream.topic.send(account("e", 4, name="rival"))
+            stream.topic.read = dict(offsets.end)
+            stream.ingest()
+
+    stream.topic.send(account("c", 3, name="x"))
+    stream.topic.raw((b"x", b"rubbish"))
+    offsets = stream.topic.rest()
+    with pytest.raises(WriterConflictError, match="Batch 3 of stream s was brought to its end by another process"):
+        stream.ingest(stream.process(go_on), offsets)
+    assert stream.topic.read == stream.topic.rest().end
+    assert stream.logged_offsets() == stream.topic.offsets()
+    assert stream.changelog().progress().ingest_batch == 4
+    assert len(stream.one_letter_each()) == 1
+
+
 def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession, stream: Stream) -> None:
     """TBL-5, TBL-14: also when one of ours came after it; going back to our last version mends it."""
     looking, ours = stream.changelog(), versions(spark, stream.path)

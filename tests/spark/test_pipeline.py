@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import threading
@@ -179,6 +180,22 @@ def test_nothing_lost_when_the_disk_is_full(live: Live, small_disk: Path) -> Non
         with pytest.raises(StorageError, match="disk is full"):
             live.pipeline().run_once()
     ballast.unlink()
+    live.pipeline().run_once()
+    check(live)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can limit the files of a running process")
+def test_nothing_lost_when_a_write_breaks_off(live: Live) -> None:
+    """TBL-2, TBL-5: resumable: no file may grow beyond 1,000 bytes: half of one is never read, and the error says what it is."""
+    pid = int(live.spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr,operator]
+    live.publish(account("a", 1, name="Ada"))
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(StorageError, match="ulimit -f"):
+            live.pipeline().run_once()
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
     live.pipeline().run_once()
     check(live)
 

@@ -1,0 +1,345 @@
+"""The promises, each a function of that name: what a system has left behind is judged by what was done to it.
+
+Nothing here asks the system how it stands. Topics are read with a plain client, tables and logs as files; what must be in them follows
+from the source's own log by the sequential model of `tests/property/model.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from connector import codec
+from connector.bookkeeping import Bookkeeping
+from connector.cli.demo.folder import DemoFolder
+from connector.config import ConnectorConfig
+from connector.history import CutRecord
+from connector.kafka import topics
+from connector.lake.history import History as Jobs
+from connector.lake.plain_table import bookkeeping_of, open_table
+from connector.model import DataChange, SetCell
+from connector.ordering import OrderBy, OrderPosition
+from connector.tables import TableDefinition, Versions, read_change, row_of
+from tests.faults.traffic import ACCOUNTS, TOTAL
+from tests.property import model
+from tests.property.histories import Delivery
+from tests.spark.live import records
+
+Rows = dict[object, dict[str, object]]
+Place = tuple[int, int]
+"""Kafka partition and offset."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A row of the changelog. Of a change its row and commit timestamp; of a rejected record its reason, id and bytes."""
+
+    kind: str
+    place: Place
+    ingest_batch: int
+    change: tuple[str, bytes, int, int] | None = None
+    """Source table, row key, commit timestamp and tie breaker."""
+    reason: str = ""
+    letter_id: str = ""
+    value: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a table: what it says of itself, and its rows by key."""
+
+    number: int
+    says: Bookkeeping
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A record in the dead-letter topic."""
+
+    id: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is left at the end. `changes` is the source's log; `commits` are those of the changelog, oldest first, as they describe
+    themselves; `versions` are those of each table, oldest first."""
+
+    definitions: Mapping[str, TableDefinition]
+    changes: Sequence[DataChange]
+    topic_id: str
+    topic: Mapping[Place, bytes | None]
+    logged: Sequence[Logged]
+    commits: Sequence[Mapping[str, Any]]
+    letters: Sequence[Letter]
+    versions: Mapping[str, Sequence[Version]]
+    cuts: Sequence[CutRecord]
+
+    def truth(self, name: str, below: int = 2**63) -> Rows:
+        """The rows of a table when the source had committed everything before `below`."""
+        wanted = self.definitions[name]
+        known = [one for one in self.changes if one.commit_timestamp < below and _holds(wanted, one)]
+        states = model.replay([Delivery(one, OrderPosition(1, 0, n, 0)) for n, one in enumerate(known)], OrderBy.COMMIT, Versions.LATEST)
+        rows = [row_of(wanted, key, cells) for key, cells in states.items()]
+        return {row["id"]: row for row in rows if row is not None}
+
+    def last(self, name: str) -> Version:
+        return self.versions[name][-1]
+
+
+def _holds(wanted: TableDefinition, one: DataChange) -> bool:
+    return one.table == wanted.source and read_change(wanted, one) is None
+
+
+def identity(one: DataChange) -> tuple[str, bytes, int, int]:
+    return one.table, one.row_key, one.commit_timestamp, one.tie_breaker
+
+
+# The promises.
+
+
+def nothing_lost(e: Evidence) -> None:
+    """Every record stands once in the changelog, every change of the source among them, and every rejected one has its letter."""
+    assert sorted(row.place for row in e.logged) == sorted(e.topic)
+    delivered = {row.change for row in e.logged}
+    assert [one for one in e.changes if identity(one) not in delivered] == []
+    letters = {letter.id for letter in e.letters}
+    assert [row for row in e.logged if row.kind == "rejected" and row.letter_id not in letters] == []
+
+
+def nothing_invented(e: Evidence) -> None:
+    """No change is in the changelog that the source did not make, no value in any version of a table that no change put there."""
+    made = {identity(one) for one in e.changes}
+    assert {row.change for row in e.logged if row.kind == "change"} <= made
+    for name, versions in e.versions.items():
+        wanted = e.definitions[name]
+        written: dict[object, set[object]] = defaultdict(set)
+        for one in e.changes:
+            if _holds(wanted, one):
+                for entry in one.entries:
+                    if isinstance(entry, SetCell):
+                        row = row_of(wanted, one.row_key, {(entry.family, entry.qualifier): entry.value}) or {}
+                        written[row.get("id")] |= _cells(row)
+        for version in versions:
+            for key, row in version.rows.items():
+                assert _cells(row) <= written[key], (name, version.number, key)
+
+
+def _cells(row: Mapping[str, Any]) -> set[object]:
+    unmapped = {("_unmapped", *cell) for cell in (row.get("_unmapped") or {}).items()}
+    return {(name, value) for name, value in row.items() if name != "_unmapped" and value is not None} | unmapped
+
+
+def newest_wins(e: Evidence) -> None:
+    """In the end each table is what the source is."""
+    for name in e.definitions:
+        assert e.last(name).rows == e.truth(name), name
+
+
+def deletes_stay_deleted(e: Evidence) -> None:
+    """No row is there in the end that the source has deleted; what is older than the horizon before it is refused, and nothing else."""
+    for name in e.definitions:
+        assert set(e.last(name).rows) <= set(e.truth(name)), name
+    horizons = {0: None} | {said["ingest_batch"]: said["progress"]["horizon"] for said in e.commits if said["commit"] == "progress"}
+    commit_timestamp = {(one.table, one.row_key, one.commit_timestamp, one.tie_breaker): one.commit_timestamp for one in e.changes}
+    for row in e.logged:
+        horizon = horizons[row.ingest_batch - 1] or 0
+        if row.kind == "change":
+            assert commit_timestamp[row.change or ("", b"", 0, 0)] >= horizon, row
+        elif row.reason == "TOO_LATE":
+            decoded = codec.decode(row.value, codec.Schemas())
+            assert isinstance(decoded, codec.ChangeRecord)
+            assert isinstance(decoded.record, DataChange)
+            assert decoded.record.commit_timestamp < horizon, row
+
+
+def cut_is_consistent(e: Evidence) -> None:
+    """Every version that calls itself a cut is the source at that moment, all of it; every recorded cut names such versions."""
+    for name, versions in e.versions.items():
+        for version in versions:
+            low = version.says.complete_below
+            if low is not None and version.says.is_consistent_cut:
+                assert version.rows == e.truth(name, low), (name, version.number, low)
+                if name == "accounts":
+                    assert sum(int(str(row["amount"])) for row in version.rows.values()) in (0, TOTAL)
+                    assert len(version.rows) in (0, len(ACCOUNTS))
+    by_number = {(name, version.number): version for name, versions in e.versions.items() for version in versions}
+    for cut in e.cuts:
+        for name, number in cut.versions.items():
+            assert by_number[name, number].says.is_at(cut.low_watermark, cut.to_batch), (cut, name)
+
+
+def watermark_is_honest(e: Evidence) -> None:
+    """The low watermark never goes back, and everything below it had been ingested when it was said."""
+    arrived: dict[tuple[str, bytes, int, int] | None, int] = {}
+    for row in e.logged:
+        arrived[row.change] = min(arrived.get(row.change, row.ingest_batch), row.ingest_batch)
+    said = [(one["ingest_batch"], one["progress"]["low_watermark"] or 0) for one in e.commits if one["commit"] in ("progress", "moment")]
+    assert all(before[1] <= after[1] for before, after in pairwise(said))
+    # The latest arrival of what is at or below a commit timestamp, in the source's order.
+    oldest_first = sorted(e.changes, key=lambda one: one.commit_timestamp)
+    latest, place = 0, 0
+    for batch, low in said:
+        while place < len(oldest_first) and oldest_first[place].commit_timestamp < low:
+            latest = max(latest, arrived[identity(oldest_first[place])])
+            place += 1
+        assert latest <= batch, (batch, low)
+
+
+def resumable(e: Evidence) -> None:
+    """Batches follow on one another without gap or overlap, each is counted once, applies are numbered without gap; and all is done."""
+    batches = [said for said in e.commits if said["commit"] in ("batch", "ends")]
+    assert [said["ingest_batch"] for said in batches] == list(range(1, len(batches) + 1))
+    for before, after in pairwise(batches):
+        assert before["end"] == after["start"], after["ingest_batch"]
+    counted = [said["ingest_batch"] for said in e.commits if said["commit"] == "progress"]
+    assert counted == list(range(1, len(batches) + 1))
+    for name, versions in e.versions.items():
+        assert [version.says.apply for version in versions] == list(range(len(versions))), name
+        assert all(before.says.to_batch <= after.says.to_batch for before, after in pairwise(versions)), name
+        assert versions[-1].says.is_consistent_cut, name
+        assert versions[-1].says.complete_to_batch == len(batches), name
+
+
+def poison_is_contained(e: Evidence) -> None:
+    """Exactly what cannot be read is a letter, with its bytes; two letters of one record are the same to the last header."""
+    by_id: dict[str, set[Letter]] = defaultdict(set)
+    for letter in e.letters:
+        by_id[letter.id].add(letter)
+    assert {id_: len(different) for id_, different in by_id.items() if len(different) > 1} == {}
+    values = {f"{e.topic_id}-{k}-{offset}": value for (k, offset), value in e.topic.items()}
+    too_late = {row.letter_id for row in e.logged if row.reason == "TOO_LATE"}
+    expected = set(too_late)
+    for id_, value in values.items():
+        decoded = codec.decode(value, codec.Schemas())
+        if not isinstance(decoded, codec.ChangeRecord):
+            expected.add(id_)
+        elif isinstance(decoded.record, DataChange) and id_ not in too_late:
+            expected |= {
+                f"{id_}-{wanted.name}"
+                for wanted in e.definitions.values()
+                if decoded.record.table == wanted.source and read_change(wanted, decoded.record)
+            }
+    assert set(by_id) == expected
+    for letter in e.letters:
+        id_ = next(id_ for id_ in (letter.id, letter.id.rpartition("-")[0]) if id_ in values)
+        assert letter.value == values[id_], letter.id
+
+
+PROMISES: dict[Callable[[Evidence], None], Callable[[Evidence], Evidence]] = {
+    nothing_lost: lambda e: replace(e, logged=e.logged[:-1]),
+    nothing_invented: lambda e: replace(e, changes=[one for one in e.changes if identity(one) != _last_written(e)]),
+    newest_wins: lambda e: replace(e, versions={name: versions[:1] for name, versions in e.versions.items()}),
+    deletes_stay_deleted: lambda e: replace(e, versions={name: _with_a_ghost(versions) for name, versions in e.versions.items()}),
+    cut_is_consistent: lambda e: replace(e, versions={name: _with_a_ghost(versions) for name, versions in e.versions.items()}),
+    watermark_is_honest: lambda e: replace(e, logged=[replace(row, ingest_batch=row.ingest_batch + 1) for row in e.logged]),
+    resumable: lambda e: replace(e, commits=[said for said in e.commits if said.get("ingest_batch") != 1]),
+    poison_is_contained: lambda e: replace(e, letters=[replace(letter, value=b"other") for letter in e.letters]),
+}
+"""The promises, and for each a lie that it must not believe: a validator that cannot fail shows nothing."""
+
+
+def _last_written(e: Evidence) -> tuple[str, bytes, int, int]:
+    return identity(max((one for one in e.changes if one.row_key == ACCOUNTS[0]), key=lambda one: one.commit_timestamp))
+
+
+def _with_a_ghost(versions: Sequence[Version]) -> list[Version]:
+    last = versions[-1]
+    return [*versions[:-1], replace(last, rows=last.rows | {"ghost": {"id": "ghost", "amount": 1, "_unmapped": None}})]
+
+
+# What is left behind.
+
+
+def collected(folder: DemoFolder, config: ConnectorConfig, changes: Sequence[DataChange]) -> Evidence:
+    """Read all of it. The system must be at rest."""
+    kafka = config.kafka
+    return Evidence(
+        definitions=config.tables,
+        changes=changes,
+        topic_id=topics.describe(kafka, "t").topic_id,
+        topic={(number, offset): message.value() for number, offset, message in records(kafka, "t")},
+        logged=_logged(folder.changelog("s")),
+        commits=[said for _, said in _commits(folder.changelog("s"))],
+        letters=[_letter(message) for _, _, message in records(kafka, "t.dead-letters")],
+        versions={name: _versions(folder, wanted) for name, wanted in config.tables.items()},
+        cuts=Jobs(config.warehouse).cuts("s"),
+    )
+
+
+def _versions(folder: DemoFolder, wanted: TableDefinition) -> list[Version]:
+    commits = _commits(folder.table(wanted.name))
+    return [Version(number, Bookkeeping.from_json(said), _rows(folder, wanted, number)) for number, said in commits]
+
+
+def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    """What every commit says of itself, with its version. A commit of somebody else says nothing, which no validator takes."""
+    found = []
+    for file in sorted(path.glob("_delta_log/*.json")):
+        actions = map(json.loads, file.read_text("utf-8").splitlines())
+        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+        found.append((int(file.stem), bookkeeping_of(infos[0])))
+    return found
+
+
+def _logged(path: Path) -> list[Logged]:
+    columns = ("kind", "kafka_partition", "offset", "ingest_batch", "table", "row_key", "commit_timestamp", "tie_breaker")
+    table = DeltaTable(str(path)).to_pyarrow_table(columns=[*columns, "reason", "letter_id", "value"], filters=[("kind", "!=", "frontier")])
+    times = table.column("commit_timestamp").cast("int64").to_pylist()
+    return [_logged_row(row, at) for row, at in zip(table.to_pylist(), times, strict=True)]
+
+
+def _logged_row(row: Mapping[str, Any], commit_timestamp: int) -> Logged:
+    is_change = row["kind"] == "change"
+    return Logged(
+        kind=row["kind"],
+        place=(row["kafka_partition"], row["offset"]),
+        ingest_batch=row["ingest_batch"],
+        change=(row["table"], row["row_key"], commit_timestamp, row["tie_breaker"]) if is_change else None,
+        reason=row["reason"] or "",
+        letter_id=row["letter_id"] or "",
+        value=row["value"],
+    )
+
+
+def _letter(message: Any) -> Letter:
+    headers = tuple(message.headers() or ())
+    id_ = dict(headers)["connector.dlq.id"]
+    assert isinstance(id_, bytes)
+    return Letter(id_.decode(), message.key(), message.value(), headers)
+
+
+def _rows(folder: DemoFolder, wanted: TableDefinition, version: int) -> Rows:
+    table = open_table(str(folder.table(wanted.name)), version)
+    found = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
+    for row in found:
+        row["_unmapped"] = dict(row["_unmapped"] or ()) if wanted.keep_unmapped else None
+    by_key = {row["id"]: row for row in found}
+    assert len(by_key) == len(found), f"a key stands twice in version {version} of {wanted.name}"
+    return by_key
+
+
+def judge(evidence: Evidence) -> None:
+    """Every promise, and every lie."""
+    for promise in PROMISES:
+        promise(evidence)
+    for promise, lie in PROMISES.items():
+        assert not _believes(promise, lie(evidence)), f"{promise.__name__} believes everything"
+
+
+def _believes(promise: Callable[[Evidence], None], evidence: Evidence) -> bool:
+    try:
+        promise(evidence)
+    except AssertionError:
+        return False
+    return True
