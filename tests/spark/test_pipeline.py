@@ -18,13 +18,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic as KafkaTopic
 from pyspark.sql import SparkSession
 
-from connector import cli
+from connector import cli, upkeep
 from connector.config import KafkaConfig
 from connector.errors import StorageError, TopicError
 from connector.spark.pipeline import StreamIngest
 from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account, versions
+
+DONE = ("small files are put together", "files of old versions are removed")
 
 
 @pytest.fixture
@@ -77,6 +79,23 @@ def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_part
     live.pipeline().run_once()
     check(live)
     assert live.changelog().progress().ingest_batch == 2
+
+
+def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TBL-15: whatever is due is done behind the applies, and said; where nothing was ingested, nothing is."""
+    for name in ("COMPACT_EVERY", "CLEAN_EVERY", "_DAY_US"):
+        monkeypatch.setattr(upkeep, name, 1)
+    done = {f"{what}: {which}" for what in ("table accounts", "stream s") for which in DONE}
+    for at in (1, 2):
+        live.publish(account("a", at, name=f"Ada {at}"), account("b", at, amount=str(at)))
+        pipeline = live.pipeline()
+        for expected in (done, set[str]()):
+            said: list[str] = []
+            pipeline._say = said.append
+            pipeline.run_once()
+            assert {line for line in said if line.endswith(DONE)} == expected
+            assert not [line for line in said if "failed" in line]
+        check(live)
 
 
 def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
