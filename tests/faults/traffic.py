@@ -110,13 +110,16 @@ class Traffic:
 
     @contextmanager
     def flowing(self, *, dies: bool) -> Iterator[None]:
-        """Rounds follow one another during the block."""
+        """Some rounds follow one another during the block; a slow machine gets no more to do than a quick one."""
         ended, failures = threading.Event(), []
+        pauses_s = [self._rng.uniform(0.5, 4) for _ in range(self._rng.randint(0, 5))]
 
         def flow() -> None:
             try:
                 self.round(dies=dies)
-                while not ended.wait(self._rng.uniform(1, 5)):
+                for pause_s in pauses_s:
+                    if ended.wait(pause_s):
+                        break
                     self.round()
             except BaseException as error:  # noqa: BLE001, raised below, in the thread of the test
                 failures.append(error)
