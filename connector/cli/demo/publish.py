@@ -129,8 +129,12 @@ class Publisher:
                 yield step
 
     def fall_silent(self, table: str) -> Silence:
-        """Choose who says nothing in the windows that are published with it: who had the least to say."""
+        """Choose who says nothing in the windows that are published with it: of those that live then, who had the least to say."""
         delivery = self.deliveries[table]
+        while isinstance(step := next(delivery.steps, None), ChildPartitions):
+            self._end(delivery, step)
+        if step is not None:
+            delivery.steps = chain([step], delivery.steps)
         return Silence(min(delivery.live, key=lambda name: (delivery.sent[name], name)))
 
     def speak_again(self, table: str, silence: Silence) -> None:
@@ -170,9 +174,7 @@ class Publisher:
                 delivery.steps = chain([step], delivery.steps)  # it may end who is silent, and has more to say
                 return None
             case ChildPartitions():
-                self._say(f"stream partition {step.stream_partition} ends; {' and '.join(map(_shown, step.children))} follow")
-                self._control(step)
-                delivery.live = delivery.live - {step.stream_partition} | {child.token for child in step.children}
+                self._end(delivery, step)
             case Mark():
                 delivery.mark = step.timestamp
                 self._beat(delivery, step.timestamp, silence)
@@ -189,6 +191,11 @@ class Publisher:
         if self.done.deliveries.total() % 100 == 1:
             self._targets = [*self._targets[1 - _TARGETS :], change]
             self._watch(self.done.deliveries.total())
+
+    def _end(self, delivery: Delivery, report: ChildPartitions) -> None:
+        self._say(f"stream partition {report.stream_partition} ends; {' and '.join(map(_shown, report.children))} follow")
+        self._control(report)
+        delivery.live = delivery.live - {report.stream_partition} | {child.token for child in report.children}
 
     def _beat(self, delivery: Delivery, timestamp: int, silence: Silence | None = None) -> None:
         for name in sorted(delivery.live):
