@@ -216,6 +216,7 @@ class Table:
         for name, text in properties.items():
             builder = builder.property(name, text)
         with explained(f"table {self._definition.name}"), self._saying(user_metadata(Bookkeeping().to_json(self._definition.name))):
+            self._log.forget_beginning()
             builder.execute()
         return layout
 
