@@ -68,6 +68,17 @@ class DeltaLog:
         statuses = self._files.listStatus(parent) if self._files.exists(parent) else []
         return any(status.getPath().getName() != "_delta_log" for status in statuses)
 
+    def forget_beginning(self) -> None:
+        """Remove a log without a commit: a process left it that died while it made the table, and Delta takes it for one.
+
+        Of a log to which somebody commits meanwhile only unfinished files and empty folders are removed, and the rest is an error.
+        """
+        if self._files.exists(self._folder):
+            for status in self._files.listStatus(self._folder):
+                if status.isDirectory() or status.getPath().getName().startswith("."):
+                    self._files.delete(status.getPath(), False)
+            self._files.delete(self._folder, False)
+
     def _listed(self) -> int:
         if not self._files.exists(self._folder):
             return -1

@@ -282,6 +282,7 @@ class Table:
         for name, text in new_properties(self._definition, ids).items():
             builder = builder.property(name, text)
         with explained(f"table {self._definition.name}"), saying(self._spark, user_metadata(Bookkeeping().to_json(self._definition.name))):
+            self._log.forget_beginning()
             builder.execute()
         return layout
 

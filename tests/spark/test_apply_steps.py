@@ -112,6 +112,20 @@ def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(spark: SparkS
     assert (table.bookkeeping().apply, table.bookkeeping().letters) == (3, 1)
 
 
+def test_resumable_after_a_death_while_changelog_and_table_were_made(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-2, TBL-12: half of a first commit, which Delta takes for a table, is made anew."""
+    stream = Stream(spark, tmp_path)
+    for path in (stream.path, f"{tmp_path}/tables/accounts/data", f"{tmp_path}/tables/accounts/graveyard"):
+        log = Path(path) / "_delta_log"
+        (log / "_staged_commits").mkdir(parents=True)
+        (log / ".00000000000000000000.json.0c5b.tmp").write_bytes(b'{"commitInfo":')
+    stream.topic.send(account("a", 10, name="Ada"), account("b", 11, name="Bob"), delete("b", 12))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth()
+    assert set(shown(stream.table())) == {"a"}
+
+
 def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: SparkSession, tmp_path: Path, deleted: Stream) -> None:
     """TBL-12: nothing_invented: an entry counts once a commit names its attempt; others go once their number is taken, not before."""
     stream = copied(deleted, tmp_path / "copy")
