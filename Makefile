@@ -10,7 +10,7 @@ SOURCES := connector tests $(wildcard benchmarks)
 DIVIDED := --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-unit test-faults lint types contracts format bench lock clean
+.PHONY: help setup demo test test-long check test-unit test-faults lint types contracts format bench lock clean
 
 help: ## Show this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ demo: $(STAMP) ## Real changes through a real broker into a table, killed half w
 test: lint types contracts ## Everything that this machine can run; says what it leaves out and why
 	@$(BIN)/python -m tests.machine
 	$(BIN)/python -m pytest $(DIVIDED)
+
+test-long: $(STAMP) ## The same, with the tests that take long
+	$(BIN)/python -m pytest $(DIVIDED) --long
 
 check: test ## The same, under the name that some expect
 

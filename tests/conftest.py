@@ -26,6 +26,7 @@ _seed = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
+    parser.addoption("--long", action="store_true", help="with the tests that go deeper into what others show, and take long")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,6 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in SUITES_ON_THE_JVM:
             item.add_marker(pytest.mark.java)
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason="goes deeper into what other tests show; `make test-long` runs it"))
         if item.get_closest_marker("java") and (lack := machine.why_no_java()):
             item.add_marker(pytest.mark.skip(reason=lack))
         if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):

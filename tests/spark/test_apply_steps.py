@@ -152,6 +152,7 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: Spark
     assert {row for row, _ in graveyard(spark, stream)} == {"a", "b"}
 
 
+@pytest.mark.long
 def test_a_commit_names_a_bounded_number_of_attempts(
     spark: SparkSession, tmp_path: Path, deleted: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_commit_names_a_bounded_number_of_attempts(
     assert set(shown(table)) == set(stream.truth()) == {"c"}
 
 
+@pytest.mark.long
 def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-7, TBL-8: any name but one that begins with _; and a key may be of several types, in order-preserving form."""
     names = {"apply": ColumnType.INT64, "attempt": ColumnType.STRING, "known": ColumnType.BOOL, "kept": ColumnType.STRING}

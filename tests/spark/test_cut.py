@@ -102,6 +102,7 @@ def test_without_the_cut_the_bank_is_noticed(spark: SparkSession, tmp_path: Path
     pytest.fail("every sum was right")
 
 
+@pytest.mark.long
 def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """WMK-11, TBL-17: a producer that breaks REC-18 makes a cut wrong; what it had not delivered revises it, which is counted."""
     bank = Bank(spark, tmp_path, Random(seed), lies=True)

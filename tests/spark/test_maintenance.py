@@ -57,6 +57,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
     assert shown(table) == stream.truth(wanted)
 
 
+@pytest.mark.long
 def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-17: what a dead process left goes, versions of the last days stay; so does the graveyard of a table that was replaced."""
     stream = Stream(spark, tmp_path)

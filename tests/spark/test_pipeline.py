@@ -81,6 +81,7 @@ def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_part
     assert live.changelog().progress().ingest_batch == 2
 
 
+@pytest.mark.long
 def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """TBL-15: whatever is due is done behind the applies, and said; where nothing was ingested, nothing is."""
     for name in ("COMPACT_EVERY", "CLEAN_EVERY", "_DAY_US"):

@@ -109,7 +109,11 @@ OF_GENERATED = {
 }
 
 
-@pytest.mark.parametrize("kind", ["whole rows, newer", "partial, newer", "late, with deletes", *OF_GENERATED])
+FIRST, *LONG = OF_GENERATED
+KINDS = ["whole rows, newer", "partial, newer", "late, with deletes", FIRST, *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tmp_path: Path, seed: int, kind: str) -> None:
     """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one, against the definition."""
     rng, stream = Random(seed), Stream(spark, tmp_path)

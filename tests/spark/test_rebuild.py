@@ -97,7 +97,7 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(spark: Spark
     assert shown(stream.table(wanted)) == truth
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [STEPS[1], *(pytest.param(step, marks=pytest.mark.long) for step in (STEPS[0], STEPS[2]))])
 def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -> None:
     """TBL-21, TBL-12: deletes_stay_deleted: the old table is as it was, or the new one is whole; either goes on, rebuilt again or not."""
     before = shown(stream.table())
@@ -136,6 +136,7 @@ def test_who_applies_to_the_table_meanwhile_is_noticed(stream: Stream) -> None:
     assert shown(stream.table()) == stream.truth()
 
 
+@pytest.mark.long
 def test_readers_never_see_a_wrong_row(spark: SparkSession, stream: Stream) -> None:
     """TBL-21, TBL-17: who opened the old table reads it to the end; its versions stay, each with what it remembers."""
     table = stream.table()
@@ -149,6 +150,7 @@ def test_readers_never_see_a_wrong_row(spark: SparkSession, stream: Stream) -> N
     assert {row["id"] for row in spark.read.format("delta").option("versionAsOf", version).load(path).collect()} == set(before)
 
 
+@pytest.mark.long
 def test_a_damaged_table_is_made_whole(spark: SparkSession, stream: Stream) -> None:
     """TBL-14, TBL-12: what somebody else did to the table or its graveyard is gone with it."""
     path = f"{stream.folder}/tables/accounts"
@@ -164,6 +166,7 @@ def test_a_damaged_table_is_made_whole(spark: SparkSession, stream: Stream) -> N
     assert shown(stream.table()) == stream.truth()
 
 
+@pytest.mark.long
 def test_the_new_table_is_not_below_the_old_one(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-21, TBL-10, TBL-11: at its cut, held back what is above; but nothing goes that the old one showed past the watermark."""
     stream = Stream(spark, tmp_path, STREAM)
@@ -197,6 +200,7 @@ def test_what_cannot_be_rebuilt_is_left_alone(spark: SparkSession, stream: Strea
     assert shown(stream.table()) == before
 
 
+@pytest.mark.long
 def test_columns_of_a_table_that_nothing_was_ingested_for(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-8: there is no row to make anew, but there are columns; their ids are never given again."""
     stream = Stream(spark, tmp_path)
