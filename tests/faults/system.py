@@ -77,7 +77,9 @@ key = {{ columns = [{{ name = "id", type = "STRING" }}] }}
 columns = [{{ name = "amount", family = "f", qualifier = "amount", type = "INT64" }}]
 """
 KAFKA_PARTITIONS = 3
-SETTINGS = {"JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, *(f"-D{name}={value}" for name, value in INTERPRETED.items())])}
+SETTINGS = {
+    "JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, "-XX:TieredStopAtLevel=1", *(f"-D{name}={value}" for name, value in INTERPRETED.items())])
+}
 
 INGEST_POINTS = (
     "Kafka asked",

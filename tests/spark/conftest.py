@@ -18,9 +18,8 @@ __all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
 
 # A test's plans run once, over a few rows: compiling them takes longer than interpreting them.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-# Two cores have no room for a collector's threads, and an optimising compiler never pays for itself; without one, the JVM keeps too
-# little room for compiled code.
-JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# Two cores have no room for a collector's threads.
+JVM_OPTIONS = "-XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
