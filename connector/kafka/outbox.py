@@ -88,7 +88,10 @@ class Outbox(Generic[_Item]):
                 self.serve(0.05)
             except KafkaException as error:
                 if error.args[0].fatal():
-                    self.renew(error.args[0])
+                    failed = self.client
+                    self.serve(0)  # what it died of is told there
+                    if self.client is failed:
+                        self.renew(error.args[0])
                 raise self._refused(number, error.args[0].str(), "Send it again; when it stays so, look at the cause") from error
         if number % POLL_EVERY == 0:
             self.serve(0)
