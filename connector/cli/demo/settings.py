@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from connector.cli.demo.source import Source
 
 STREAM: Final = "demo"
-STALL_AFTER_S: Final = 15
-"""Soon, as somebody watches; yet longer than a round of ingest and apply takes."""
-TRIGGER: Final = "250ms"
 KEYS: Final = {capture.FILES_TABLE: "path", bank.ACCOUNTS_TABLE: "account"}
 
 _HEAD: Final = """\
@@ -29,8 +26,7 @@ bootstrap_servers = "{bootstrap_servers}"
 [streams.{stream}]
 topic = "{stream}"
 partitions = [{partitions}]
-trigger = "{trigger}"
-stall_after = "{stall_after_s}s"
+trigger = "1s"
 """
 
 _TABLES: Final = {
@@ -82,12 +78,6 @@ spark.stop()
 
 def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_folder: str) -> str:
     """The text of connector.toml for these sources."""
-    head = _HEAD.format(
-        broker=broker_folder,
-        bootstrap_servers=bootstrap_servers,
-        stream=STREAM,
-        partitions=", ".join(f'"{source.root}"' for source in sources),
-        trigger=TRIGGER,
-        stall_after_s=STALL_AFTER_S,
-    )
+    partitions = ", ".join(f'"{name}"' for source in sources for name in source.stream_partitions)
+    head = _HEAD.format(broker=broker_folder, bootstrap_servers=bootstrap_servers, stream=STREAM, partitions=partitions)
     return head + "".join(_TABLES[source.table] for source in sources)
