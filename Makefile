@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.from-lock
 SOURCES := connector tests $(wildcard benchmarks)
 # Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
-DIVIDED := --numprocesses 2 --dist loadfile
+DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check test-unit test-faults lint types contracts format bench lock clean

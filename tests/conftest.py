@@ -20,7 +20,7 @@ settings.register_profile("default", print_blob=True, derandomize=False, deadlin
 settings.register_profile("nightly", settings.get_profile("default"), max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-SUITES_ON_THE_JVM = ("spark", "integration", "faults", "e2e")
+SUITES_ON_THE_JVM = ("e2e", "faults", "spark", "integration")
 _seed = pytest.StashKey[int]()
 
 
@@ -62,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=lack))
         if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):
             item.add_marker(pytest.mark.skip(reason=lack))
+    # The longest first, so that a run that is divided does not end with one of them alone.
+    items.sort(key=lambda item: _rank(item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""))
+
+
+def _rank(folder: str) -> int:
+    return SUITES_ON_THE_JVM.index(folder) if folder in SUITES_ON_THE_JVM else len(SUITES_ON_THE_JVM)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

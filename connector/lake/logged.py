@@ -59,9 +59,9 @@ class Logged:
 
     def steps(self) -> Iterator[Mapping[int, Sequence[Run]]]:
         """The offsets that stand in the changelog, some batches at a time: Kafka partition -> its runs, disjoint within a step."""
-        batches = max(1, self._step_rows * self.to_batch // max(1, self._rows))
-        for after in range(self._trimmed_to, self.to_batch, batches):
-            to = min(after + batches, self.to_batch)
+        at_a_time = max(1, self._step_rows * self.to_batch // max(1, self._rows))
+        for after in range(self._trimmed_to, self.to_batch, at_a_time):
+            to = min(after + at_a_time, self.to_batch)
             of_step = f"ingest_batch > {after} AND ingest_batch <= {to}"
             if after == self._trimmed_to:
                 # What others added may bear no number of ours.

@@ -24,8 +24,10 @@ _STATISTICS_PREFIX: Final = 32
 
 
 def size_in_bytes(spark: SparkSession, path: str) -> int:
-    """How large the files of the table's newest version are. No Spark job, where the session has seen that version."""
-    return int(_delta(spark).DeltaLog.forTable(spark._jsparkSession, path).update(False, _none(spark), _none(spark)).sizeInBytes())
+    """How large the files of the table's newest version are. No Spark job, where the version has a checksum, as ours have."""
+    snapshot = _delta(spark).DeltaLog.forTable(spark._jsparkSession, path).update(False, _none(spark), _none(spark))
+    checksum = snapshot.checksumOpt()
+    return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
 
 def replace_rows(

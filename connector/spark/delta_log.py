@@ -35,8 +35,9 @@ class DeltaLog:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
-        self._jvm = jvm
-        self._folder = jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log")
+        # Looked up once: each look at a class by name has the JVM search all jars.
+        self._path_of, self._io = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.commons.io.IOUtils
+        self._folder = self._path_of(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
 
@@ -87,12 +88,12 @@ class DeltaLog:
         return max(versions, default=-1)
 
     def _file(self, version: int) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._folder, f"{version:020}.json")
+        return self._path_of(self._folder, f"{version:020}.json")
 
     def _read(self, version: int) -> Commit:
         stream = self._files.open(self._file(version))
         try:
-            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            text = self._io.toString(stream, "UTF-8")
         finally:
             stream.close()
         infos = [action["commitInfo"] for action in map(json.loads, text.splitlines()) if "commitInfo" in action]
@@ -128,6 +129,11 @@ def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return parsed["lowmark"] if isinstance(parsed, dict) and isinstance(parsed.get("lowmark"), dict) else None
+
+
+def quoted(path: str) -> str:
+    """The Delta table at `path`, as SQL names it."""
+    return f"delta.`{path.replace('`', '``')}`"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError
-from connector.spark.delta_log import saying
+from connector.spark.delta_log import quoted, saying
 from connector.spark.failures import first_line
 from connector.upkeep import Mark
 
@@ -65,17 +65,13 @@ def compact(spark: SparkSession, path: str, metadata: str) -> None:
     No row changes. Where others commit meanwhile, `metadata` may be out of date: keep them out.
     """
     with _settings(spark, _COMPACTING), saying(spark, metadata):
-        spark.sql(f"OPTIMIZE {_quoted(path)}")
+        spark.sql(f"OPTIMIZE {quoted(path)}")
 
 
 def clean(spark: SparkSession, path: str) -> None:
     """Remove the files that no version of the last `KEPT_HOURS` needs. Makes no commit; others may write meanwhile."""
     with _settings(spark, _CLEANING):
-        spark.sql(f"VACUUM {_quoted(path)} RETAIN {KEPT_HOURS} HOURS")
-
-
-def _quoted(path: str) -> str:
-    return f"delta.`{path.replace('`', '``')}`"
+        spark.sql(f"VACUUM {quoted(path)} RETAIN {KEPT_HOURS} HOURS")
 
 
 @contextmanager

@@ -152,12 +152,14 @@ def is_of(column: Column, entry: str = "e") -> str:
     return f"{entry}.family = '{column.family}' AND {entry}.qualifier = X'{column.qualifier.hex()}'"
 
 
+def _misfit(column: Column) -> str:
+    """Whether entry e sets the column to what it cannot hold."""
+    return f"{_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL"
+
+
 def _misfits(layout: Layout) -> str:
     """Whether entry e sets a column that cannot hold it, in a change from before the column was defined."""
-    too_early = [
-        f"(ingest_batch <= {batch}L AND {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL)"
-        for _, column, batch in layout.late
-    ]
+    too_early = [f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late]
     return f"({' OR '.join(too_early) or 'false'})"
 
 
@@ -203,10 +205,7 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
     judged = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
     last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL{judged.get(n, '')}" for n in layout.registers]
-    masked = " OR ".join(
-        f"exists(entries, e -> {_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL){judged.get(n, '')}"
-        for n, column in enumerate(layout.columns)
-    )
+    masked = " OR ".join(f"exists(entries, e -> {_misfit(column)}){judged.get(n, '')}" for n, column in enumerate(layout.columns))
     return f"({' OR '.join([*number, *keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
 
 

@@ -23,7 +23,7 @@ from connector.errors import TableError, WriterConflictError
 from connector.progress import Cut
 from connector.spark.apply import Applied, apply
 from connector.spark.changelog import Changelog
-from connector.spark.delta_log import Commit, DeltaLog, saying, user_metadata
+from connector.spark.delta_log import Commit, DeltaLog, quoted, saying
 from connector.spark.failures import applying, explained
 from connector.spark.layout import Layout
 from connector.spark.merging import check_changelog
@@ -132,13 +132,12 @@ class Successor(Table):
         Raises `WriterConflictError` if somebody has committed to the old table.
         """
         self.check_alone()
-        made = (self.rows() if rows is None else rows).selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
-        writer = made.writeTo(f"delta.`{self._path.replace('`', '``')}`").using("delta").partitionedBy(F.col(BUCKET))
+        made = self._columns_of(self.rows() if rows is None else rows)
+        writer = made.writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
         for name, text in {**new_properties(self._definition, self._ids), REBUILD_PROPERTY: self._rebuild}.items():
             writer = writer.tableProperty(name, text)
-        writer = writer.option("txnAppId", f"lowmark/{self._definition.name}").option("txnVersion", str(bookkeeping.apply))
-        said = user_metadata(bookkeeping.to_json(self._definition.name))
-        with explained(f"table {self._definition.name}"), saying(self._spark, said):
+        writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
+        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(bookkeeping)):
             writer.replace()
         if self._log_of_old().bookkeeping != bookkeeping.to_json(self._definition.name):
             raise self._not_alone()
@@ -150,7 +149,7 @@ class Successor(Table):
         return layout_of(self._definition, self._ids)
 
     def _log_of_old(self) -> Commit:
-        newest = DeltaLog(self._spark, self._path).newest_of_ours()
+        newest = DeltaLog(self._spark, self.path).newest_of_ours()
         assert newest is not None
         return newest
 

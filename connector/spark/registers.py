@@ -189,8 +189,7 @@ def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> Dat
     fields = [f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields]
     # The bytes that a register could not hold are those of its newest write, or gone.
     rewritten = " OR ".join(
-        f"coalesce(x.range_start IS NULL AND x.family = '{column.family}' AND x.qualifier = X'{column.qualifier.hex()}' "
-        f"AND _r{n}.order > x.order, false)"
+        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')} AND _r{n}.order > x.order, false)"
         for n, column, _ in layout.late
         if layout.registered
     )

@@ -49,6 +49,8 @@ SETTINGS: Final = {
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # Every commit asks for the state of the log, which is a few hundred commits: more tasks would take longer than the work.
     "spark.databricks.delta.snapshotPartitions": "1",
+    # Up to so many files the state is written beside each commit, and no job has to work it out; more would be slow to write.
+    "spark.databricks.delta.allFilesInCrc.thresholdNumFiles": "500",
     # A batch that dies must not leave its query running into the next one's.
     "spark.sql.streaming.stopTimeout": "60000",
 }

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
 from connector.spark.deletion_vectors import ENABLED, replace_rows, size_in_bytes
-from connector.spark.delta_log import DeltaLog, folders_in, remove_folder, saying, user_metadata
+from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remove_folder, saying, user_metadata
 from connector.spark.failures import explained
 from connector.spark.layout import Layout
 from connector.spark.maintenance import KEPT_HOURS, clean, compact
@@ -55,9 +55,9 @@ class Table:
         """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already."""
         self._spark = spark
         self._folder = path
-        self._path = f"{path}/data"
+        self.path = f"{path}/data"
         self._definition = definition
-        self._log = DeltaLog(spark, self._path)
+        self._log = DeltaLog(spark, self.path)
         self._has_swept = False
         self.has_vectors = definition.deletion_vectors
         self._is("")
@@ -76,12 +76,16 @@ class Table:
 
         Raises `WriterConflictError` if the table was rebuilt since it was opened: its columns may be others.
         """
+        commit, bookkeeping = self._newest()
+        return commit.version, bookkeeping
+
+    def _newest(self) -> tuple[Commit, Bookkeeping]:
         commit = self._log.newest()
         stored = commit.bookkeeping if commit else None
         if commit is None or stored is None or stored.get("table") != self._definition.name:
             version = f" (version {commit.version}, {commit.operation})" if commit else ""
             raise TableError(
-                f"The newest commit of {self._path}{version} is not of table {self._definition.name}",
+                f"The newest commit of {self.path}{version} is not of table {self._definition.name}",
                 "Another table lies there, or somebody else wrote to it: only the connector may",
                 "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or rebuild it from the changelog",
             )
@@ -92,7 +96,7 @@ class Table:
                 "`connector table rebuild` has put another in its place",
                 "Start again: nothing was written to the new one",
             )
-        return commit.version, bookkeeping
+        return commit, bookkeeping
 
     def bookkeeping(self) -> Bookkeeping:
         """What the newest commit says. Raises `TableError` if it is not ours."""
@@ -101,7 +105,7 @@ class Table:
     def rows(self, version: int | None = None) -> DataFrame:
         """All rows, bookkeeping columns included, of a version of the Delta table or of the newest one."""
         reader = self._spark.read.format("delta")
-        return (reader if version is None else reader.option("versionAsOf", version)).load(self._path)
+        return (reader if version is None else reader.option("versionAsOf", version)).load(self.path)
 
     def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
         """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`."""
@@ -135,34 +139,42 @@ class Table:
         if rows is None or not touched:
             writer = self.rows().limit(0).write.mode("append")
         else:
-            names = [f"`{name}`" for name, _ in self.layout.column_types]
-            writer = rows.selectExpr(*names).write.mode("overwrite").option("replaceWhere", f"{BUCKET} IN ({touched})")
-        writer.format("delta").partitionBy(BUCKET).option("txnAppId", f"lowmark/{self._definition.name}").option(
-            "txnVersion", str(bookkeeping.apply)
-        ).option("userMetadata", user_metadata(bookkeeping.to_json(self._definition.name)))
+            writer = self._columns_of(rows).write.mode("overwrite").option("replaceWhere", f"{BUCKET} IN ({touched})")
+        writer.format("delta").partitionBy(BUCKET).option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
+        writer.option("userMetadata", self._said(bookkeeping))
         with explained(f"table {self._definition.name}"):
-            writer.save(self._path)
+            writer.save(self.path)
         self._check_ours(bookkeeping)
 
     def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, bookkeeping: Bookkeeping) -> None:
         """Put `rows` in the place of those at `places` in `version`, the newest, and say `bookkeeping`: one commit, as `commit` makes."""
-        names = [f"`{name}`" for name, _ in self.layout.column_types]
-        said = user_metadata(bookkeeping.to_json(self._definition.name))
-        with explained(f"table {self._definition.name}"), saying(self._spark, said):
+        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(bookkeeping)):
             replace_rows(
                 self._spark,
-                self._path,
+                self.path,
                 version=version,
                 places=places,
-                rows=rows.selectExpr(*names),
-                app_id=f"lowmark/{self._definition.name}",
+                rows=self._columns_of(rows),
+                app_id=self._app_id,
                 app_version=bookkeeping.apply,
             )
         self._check_ours(bookkeeping)
 
     def size_in_bytes(self) -> int:
         """How large the table's files are."""
-        return size_in_bytes(self._spark, self._path)
+        return size_in_bytes(self._spark, self.path)
+
+    @property
+    def _app_id(self) -> str:
+        """Under which Delta keeps the number of the last apply."""
+        return f"lowmark/{self._definition.name}"
+
+    def _said(self, bookkeeping: Bookkeeping) -> str:
+        return user_metadata(bookkeeping.to_json(self._definition.name))
+
+    def _columns_of(self, rows: DataFrame) -> DataFrame:
+        """What the table keeps of rows that were worked out."""
+        return rows.selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
 
     def _check_ours(self, bookkeeping: Bookkeeping) -> None:
         if self.bookkeeping() != bookkeeping:
@@ -194,15 +206,14 @@ class Table:
 
     def mark(self) -> Mark:
         """How many applies there were, and when the newest commit was made."""
-        bookkeeping = self.bookkeeping()
-        commit = self._log.newest()
-        return Mark(bookkeeping.apply, commit.at if commit else 0)
+        commit, bookkeeping = self._newest()
+        return Mark(bookkeeping.apply, commit.at)
 
     def compact(self) -> None:
         """Put small files together, of rows and of the graveyard; no row changes (TBL-15). Between two applies of this process."""
         bookkeeping = self.bookkeeping()
         with explained(f"table {self._definition.name}"):
-            compact(self._spark, self._path, user_metadata(bookkeeping.to_json(self._definition.name)))
+            compact(self._spark, self.path, self._said(bookkeeping))
             if (forgotten_below := self._forgotten_below(bookkeeping)) is not None:
                 compact(self._spark, self._graveyard_path, _graveyard_metadata(forgotten_below))
 
@@ -210,7 +221,7 @@ class Table:
         """Remove files that no version of the last `KEPT_HOURS` needs, and graveyards of tables that were replaced before (TBL-15)."""
         bookkeeping = self.bookkeeping()
         with explained(f"table {self._definition.name}"):
-            clean(self._spark, self._path)
+            clean(self._spark, self.path)
             if self.has_graveyard(bookkeeping):
                 clean(self._spark, self._graveyard_path)
             for name in folders_in(self._spark, self._folder):
@@ -253,10 +264,10 @@ class Table:
         if self._log.newest() is None:
             if self._log.has_other_files():
                 raise TableError(
-                    f"{self._path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
+                    f"{self.path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
                 )
             return self._create()
-        properties = properties or properties_of(self._spark, self._path)
+        properties = properties or properties_of(self._spark, self.path)
         self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.bookkeeping()
         existing, ids = from_properties(properties)
@@ -270,18 +281,18 @@ class Table:
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
         """Keep what the configuration says today of the bound: readers find it in the table's properties (TBL-16)."""
         listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
-        with explained(f"table {self._definition.name}"), saying(self._spark, user_metadata(before.to_json(self._definition.name))):
-            self._spark.sql(f"ALTER TABLE delta.`{self._path.replace('`', '``')}` SET TBLPROPERTIES ({listed})")
+        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(before)):
+            self._spark.sql(f"ALTER TABLE {quoted(self.path)} SET TBLPROPERTIES ({listed})")
 
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        builder = DeltaTable.create(self._spark).location(self._path).partitionedBy(BUCKET)
+        builder = DeltaTable.create(self._spark).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)
         for name, text in new_properties(self._definition, ids).items():
             builder = builder.property(name, text)
-        with explained(f"table {self._definition.name}"), saying(self._spark, user_metadata(Bookkeeping().to_json(self._definition.name))):
+        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(Bookkeeping())):
             self._log.forget_beginning()
             builder.execute()
         return layout
@@ -305,9 +316,7 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
 
 def properties_of(spark: SparkSession, path: str) -> Mapping[str, str]:
     """The properties of the Delta table at `path`, as of now."""
-    detail = DeltaTable.forPath(spark, path).detail().select("properties").first()
-    assert detail is not None
-    return dict(detail["properties"])
+    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(path)}").collect()}
 
 
 def _escaped(text: str) -> str:

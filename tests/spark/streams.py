@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -10,11 +10,13 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from connector import codec
 from connector.config import StreamConfig
 from connector.deadletter import DeadLetter
+from connector.lake.plain_table import batches, open_table, rows_in
 from connector.merge import join, lift, visible
 from connector.model import DataChange, Record, kafka_key
 from connector.ordering import OrderPosition
@@ -24,7 +26,7 @@ from connector.spark.changelog import Changelog
 from connector.spark.ingest import Ingest, World
 from connector.spark.source import BatchRange
 from connector.spark.table import Table
-from connector.tables import BOOKKEEPING, Column, Key, KeyPart, TableDefinition, read_change, row_of
+from connector.tables import Column, Key, KeyPart, TableDefinition, read_change, row_of
 from connector.values import ColumnType
 from connector.wishes import EndWish
 from tests.changes import change, put
@@ -115,7 +117,11 @@ class Topic:
 
 @dataclass
 class Stream:
-    """One stream in a warehouse of its own. Each `process` is a new `Ingest`, as after a restart: it remembers nothing."""
+    """One stream in a warehouse of its own.
+
+    Each `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing. Batches and applies that are
+    not given one are those of a process that goes on.
+    """
 
     spark: SparkSession
     folder: Path
@@ -127,6 +133,7 @@ class Stream:
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
+    _going_on: Changelog | None = None
 
     @property
     def path(self) -> str:
@@ -144,7 +151,11 @@ class Stream:
         self.clock += 1_000_000
         return self.clock
 
-    def process(self, on_step: Callable[[str], None] = lambda step: None) -> Ingest:
+    def _changelog(self) -> Changelog:
+        self._going_on = self._going_on or self.changelog()
+        return self._going_on
+
+    def process(self, on_step: Callable[[str], None] = lambda step: None, changelog: Changelog | None = None) -> Ingest:
         world = World(
             topic=lambda: self.topic.facts,
             publish=self.publish,
@@ -155,7 +166,7 @@ class Stream:
         )
         return Ingest(
             self.config,
-            self.changelog(),
+            changelog or self.changelog(),
             world,
             known_tables=self.known_tables,
             reject_unknown_tables=self.reject_unknown_tables,
@@ -165,7 +176,7 @@ class Stream:
     def ingest(self, process: Ingest | None = None, offsets: BatchRange | None = None) -> Progress:
         """Take what is new in the topic as one batch."""
         offsets = offsets or self.topic.rest()
-        progress = (process or self.process()).batch(self.topic.rows(self.spark, offsets), offsets)
+        progress = (process or self.process(changelog=self._changelog())).batch(self.topic.rows(self.spark, offsets), offsets)
         self.topic.read = dict(offsets.end)
         return progress
 
@@ -175,14 +186,17 @@ class Stream:
 
     def apply(self, table: Table, on_step: Callable[[str], None] = lambda step: None, *, now: int | None = None) -> Applied | None:
         """To the cut of the newest batch; `now` later than the last batch by the stall of the configuration goes past it."""
-        changelog = self.changelog()
+        changelog = self._changelog()
         cut = changelog.progress().cut(self.clock if now is None else now, self.config.stall_after_s)
         return apply(table, changelog, table.layout.definition.source, cut, publish=self.publish, on_step=on_step)
 
     def logged_offsets(self) -> list[tuple[int, int]]:
-        return sorted(
-            (row["kafka_partition"], row["offset"]) for row in self.changelog().rows().select("kafka_partition", "offset").collect()
-        )
+        return sorted((kafka_partition, offset) for kafka_partition, offset, _ in self._logged())
+
+    def _logged(self) -> Iterator[tuple[int, int, int]]:
+        """Kafka partition, offset and ingest batch of every row."""
+        for batch in batches(DeltaTable(self.path), "SELECT kafka_partition, \"offset\", ingest_batch FROM t WHERE kind <> 'frontier'"):
+            yield from rows_in(batch)
 
     def one_letter_each(self) -> dict[str, DeadLetter]:
         """The letters by id. Two under one id must be the same, to the last byte."""
@@ -194,9 +208,7 @@ class Stream:
     def truth(self, wanted: TableDefinition | None = None, *, judged_after: int = 0) -> dict[object, dict[str, object]]:
         """The table that `connector.merge` makes of everything in the topic, by key. Up to batch `judged_after` nothing is set aside."""
         wanted = wanted or definition()
-        batches = {
-            (row[0], row[1]): row[2] for row in self.changelog().rows().selectExpr("kafka_partition", "offset", "ingest_batch").collect()
-        }
+        batch_of = {(kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()}
         states: dict[bytes, list[Any]] = {}
         for number, offset in self.topic.offsets():
             record = self.topic.records[number][offset]
@@ -205,7 +217,7 @@ class Stream:
             found = decoded.record if isinstance(decoded, codec.ChangeRecord) else None
             if not isinstance(found, DataChange) or found.table != wanted.source:
                 continue
-            batch = batches[number, offset]
+            batch = batch_of[number, offset]
             if batch <= judged_after or read_change(wanted, found) is None:
                 position = OrderPosition(batch, number, offset, 0)
                 states.setdefault(found.row_key, []).append(lift(found, position, wanted.order, wanted.versions))
@@ -214,17 +226,21 @@ class Stream:
 
 
 def shown(table: Table) -> dict[object, dict[str, object]]:
-    """The rows of a table by key, in the form of `row_of`."""
-    return rows_by_key(table.rows().drop(*BOOKKEEPING), table.layout.definition)
+    """The rows of a table by key, in the form of `row_of`, as a reader without a JVM finds them."""
+    wanted = table.layout.definition
+    found = open_table(table.path)
+    return _by_key([dict(zip(found.types, row, strict=True)) for row in found.rows()], wanted)
 
 
 def rows_by_key(rows: DataFrame, wanted: TableDefinition | None = None) -> dict[object, dict[str, object]]:
     """Rows that readers see, by key, in the form of `row_of`."""
-    wanted = wanted or definition()
-    found = [{name: plain(value) for name, value in row.asDict().items()} for row in rows.collect()]
+    return _by_key([{name: plain(value) for name, value in row.asDict().items()} for row in rows.collect()], wanted or definition())
+
+
+def _by_key(found: list[dict[str, Any]], wanted: TableDefinition) -> dict[object, dict[str, object]]:
     if wanted.keep_unmapped:
         for row in found:
-            row["_unmapped"] = {name: plain(value) for name, value in (row["_unmapped"] or {}).items()}
+            row["_unmapped"] = {name: plain(value) for name, value in dict(row["_unmapped"] or {}).items()}
     first = wanted.key.parts[0].name
     assert len({row[first] for row in found}) == len(found), "a key stands twice"
     return {row[first]: row for row in found}
@@ -245,4 +261,4 @@ def copied(stream: Stream, folder: Path) -> Stream:
     """The same stream in another place, with the same topic and letters: what becomes of the one leaves the other as it is."""
     copytree(stream.folder, folder)
     topic = replace(stream.topic, records=[list(records) for records in stream.topic.records], read=dict(stream.topic.read))
-    return replace(stream, folder=folder, letters=list(stream.letters), topic=topic)
+    return replace(stream, folder=folder, letters=list(stream.letters), topic=topic, _going_on=None)
