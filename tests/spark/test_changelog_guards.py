@@ -113,7 +113,7 @@ def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession
     with pytest.raises(TableError):
         stream.ingest()
     spark.sql(f"RESTORE TABLE delta.`{stream.path}` TO VERSION AS OF {ours}")
-    stream.ingest()
+    stream.ingest(stream.process())
     assert stream.logged_offsets() == stream.topic.offsets()
     with pytest.raises(TableError):
         looking.newest()
