@@ -18,8 +18,9 @@ __all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
 
 # A test's plans run once, over a few rows: compiling them takes longer than interpreting them.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-# Two cores have no room for a collector's threads.
-JVM_OPTIONS = "-XX:+UseSerialGC"
+# Two cores have room neither for a collector's threads nor for optimising what runs a few times.
+_OPTIMISE_LATER = {"InvocationThreshold": 30_000, "MinInvocationThreshold": 5_000, "CompileThreshold": 60_000, "BackEdgeThreshold": 400_000}
+JVM_OPTIONS = " ".join(["-XX:+UseSerialGC", *(f"-XX:Tier4{name}={value}" for name, value in _OPTIMISE_LATER.items())])
 
 
 @pytest.fixture(scope="session")

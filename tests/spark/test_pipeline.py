@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -19,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic as KafkaTopic
 from pyspark.sql import SparkSession
 
 from connector import cli, upkeep
+from connector.cli import local_spark
 from connector.config import KafkaConfig
 from connector.errors import StorageError, TopicError
 from connector.spark.pipeline import StreamIngest
@@ -65,6 +67,36 @@ def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     shutil.rmtree(live.warehouse / "tables")
     live.pipeline().run_once()
     check(live)
+
+
+ACCOUNTS = """
+[tables.accounts]
+stream = "s"
+source = "t"
+key = { columns = [{ name = "id", type = "STRING" }] }
+columns = [
+  { name = "name", family = "f", type = "STRING" },
+  { name = "city", family = "f", type = "STRING" },
+]
+"""
+
+
+def test_a_table_gets_a_column_by_the_command(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """TBL-8, TBL-19, TBL-21: `connector table rebuild` with a configuration that names other columns."""
+    live.publish(account("a", 1, name="Ada", city="Rome", amount="1"), account("b", 2, name="Bob", amount="2"))
+    live.pipeline().run_once()
+    file = write_config(live.warehouse.parent, live.kafka.bootstrap_servers, live.topic, ACCOUNTS)
+    monkeypatch.setenv("CONNECTOR__WAREHOUSE", str(live.warehouse))
+    monkeypatch.setattr(local_spark, "start", lambda *_, **__: live.spark)
+    assert cli.invoke(["--config", str(file), "table", "rebuild", "accounts"]) == 0
+    assert "accounts is rebuilt from 2 changes, up to batch 1" in capsys.readouterr().err
+
+    assert cli.invoke(["--config", str(file), "read", "accounts", "--json", "--allow-older"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["id"]: (row["name"], row["city"]) for row in rows} == {"a": ("Ada", "Rome"), "b": ("Bob", None)}
+    assert cli.invoke(["--config", str(file), "table", "history", "accounts", "--json", "--limit", "1"]) == 0
+    job = json.loads(capsys.readouterr().out)
+    assert (job["kind"], job["changes"], job["error"]) == ("rebuild", 2, None)
 
 
 def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_partitions(live: Live, admin: AdminClient) -> None:
