@@ -10,6 +10,8 @@ record again, with this block of headers behind its own:
 
 All of them are UTF-8 text, numbers in decimal, times in microseconds. The block begins with `__connect.errors.topic`,
 which occurs in it once: so its beginning is the last header of that name, whatever the original headers are called.
+
+A record that is sent again for a letter bears none of these, and one of its own, `connector.replay` (DLQ-10).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ MAX_DETAIL_BYTES: Final = 1024
 
 CONNECT_PREFIX: Final = "__connect.errors."
 OWN_PREFIX: Final = "connector.dlq."
+REPLAY_HEADER: Final = "connector.replay"
+"""Names the letter that a record is the replay of, and which attempt it is: `<letter id>/<attempt>` (DLQ-10)."""
 
 
 class Reason(StrEnum):
@@ -206,6 +210,25 @@ def dead_letter_topic(topic: str) -> str:
 def ledger_topic(topic: str) -> str:
     """Where it is kept what was done about them (DLQ-1, DLQ-11)."""
     return f"{topic}.dead-letters.ledger"
+
+
+def replay_header(letter: str, attempt: int) -> tuple[str, bytes]:
+    """The header of a record that is sent again for a letter, for the `attempt`-th time (DLQ-10)."""
+    assert attempt >= 1, attempt
+    return REPLAY_HEADER, f"{letter}/{attempt}".encode()
+
+
+def replay_claim(headers: Headers) -> tuple[str, int] | None:
+    """The letter that a record says it is the replay of, and its attempt; None where it says nothing of the kind.
+
+    Anybody can write such a header: it is a claim, to be believed only with a ledger or a changelog that has the letter (DLQ-10).
+    """
+    for name, value in reversed(headers):
+        if name == REPLAY_HEADER:
+            letter, _, attempt = (value or b"").decode("utf-8", "replace").rpartition("/")
+            is_number = attempt.isascii() and attempt.isdigit() and len(attempt) < 10 and int(attempt) > 0
+            return (letter, int(attempt)) if letter and is_number else None
+    return None
 
 
 def cut(detail: str) -> str:
