@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
 
 from connector.cli.terminal import counted, escaped, out, shown_bytes
 from connector.codec import Schemas, read
 from connector.deadletter import DeadLetter, Rejection
-from connector.json_view import view_of_bytes, view_of_time
+from connector.json_view import view_of_bytes, view_of_datum, view_of_time
 
 HEX_BYTES_A_LINE: Final = 16
 HEX_BYTES_SHOWN: Final = 512
@@ -20,9 +20,6 @@ CHARACTERS_SHOWN: Final = 200
 """Of a line of what a value says."""
 _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
 _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
-_TIMES: Final = frozenset(
-    {"commit_timestamp", "estimated_low_watermark", "timestamp", "start_timestamp", "cell_timestamp", "range_start", "range_end"}
-)
 
 
 def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
@@ -116,21 +113,8 @@ def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
         return ["not decodable:", escaped(datum.detail)]
-    text = json.dumps(_view(datum), indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(view_of_datum(datum), indent=2, ensure_ascii=False, default=str)
     return [escaped(line) for line in text.splitlines()]
-
-
-def _view(datum: Any, name: str = "") -> Any:
-    """A decoded datum as JSON: nulls left out, bytes and times as in the JSON view (REC-22)."""
-    if isinstance(datum, Mapping):
-        return {field: _view(value, field) for field, value in datum.items() if value is not None}
-    if isinstance(datum, list):
-        return [_view(item) for item in datum]
-    if isinstance(datum, bytes):
-        return view_of_bytes(datum)
-    if name in _TIMES and isinstance(datum, int) and datum:
-        return view_of_time(datum)
-    return datum
 
 
 def _optional_bytes(value: bytes | None) -> Any:
