@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from connector.foreign_letters import told
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -279,14 +281,14 @@ def from_record(
     """The letter that `to_headers` wrote; the inverse of it.
 
     A record that others put into the topic has no block of ours, or a damaged one: it becomes a letter of its own
-    coordinates `at` and `record_timestamp`, with the reason `REJECTED` (DLQ-1). Without `at` it is a ValueError.
+    coordinates `at` and `record_timestamp`, with the reason `REJECTED` and, as its detail, what their headers say (DLQ-1).
+    Without `at` it is a ValueError.
     """
     letter = _read_block(key, value, tuple(headers))
     if letter is not None:
         return letter
     if at is None:
         raise ValueError("this record was not written as a dead letter by us: its connector.dlq headers are missing or damaged")
-    message = dict(headers).get(f"{CONNECT_PREFIX}exception.message") or b"another tool put this record here, without saying why"
     return DeadLetter(
         position=at,
         key=key,
@@ -294,7 +296,7 @@ def from_record(
         headers=tuple(headers),
         reason=Reason.REJECTED,
         rule="",
-        detail=message.decode("utf-8", "replace"),
+        detail=told(tuple(headers)) or "another tool put this record here, without saying why",
         attempt=0,
         first_failed_at=record_timestamp,
         record_timestamp=record_timestamp,

@@ -128,11 +128,11 @@ class Group:
 
 
 def grouped(
-    letters: Iterable[tuple[DeadLetter, Standing, Schemas]], by: tuple[str, ...], at_most: int = 10_000
+    letters: Iterable[tuple[DeadLetter, Standing]], by: tuple[str, ...], schemas: Schemas, at_most: int = 10_000
 ) -> Iterator[tuple[tuple[str, ...], Group]]:
     """The letters counted by these, the largest group first. Memory for the groups only; those beyond `at_most` are counted as `…`."""
     groups: dict[tuple[str, ...], Group] = {}
-    for letter, standing, schemas in letters:
+    for letter, standing in letters:
         texts = tuple(GROUPINGS[name](letter, standing, schemas) for name in by)
         if texts not in groups and len(groups) >= at_most:
             texts = ("…",) * len(by)

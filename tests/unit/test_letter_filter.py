@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connector.codec import Schemas, encode, frame
-from connector.deadletter import DeadLetter, Reason
+from connector.deadletter import Reason
 from connector.ledger import Standing, State
 from connector.letter_filter import GROUPINGS, LetterFilter, bytes_of_text, grouped, table_of, text_of_bytes
 from connector.model import DataChange, Heartbeat, SetCell
@@ -67,7 +67,7 @@ def test_the_table_is_that_of_a_table_letter_or_what_the_bytes_say() -> None:
 def test_letters_are_counted_by_what_they_have_in_common() -> None:
     """DLQ-8: each group with its first, its last, and examples."""
     later = [letter(first_failed_at=number, attempt=number) for number in range(2000, 2005)]
-    ((first, group), (second, _)) = grouped(((one, OPEN, Schemas()) for one in (SUBJECT, *later)), ("reason", "rule"))
+    ((first, group), (second, _)) = grouped(((one, OPEN) for one in (SUBJECT, *later)), ("reason", "rule"), Schemas())
     assert (first, second) == (("UNKNOWN_FRAMING", ""), ("INVALID", "FAMILY"))
     assert (group.letters, group.oldest, group.newest, len(group.examples)) == (5, 2000, 2004, 2)
 
@@ -83,10 +83,7 @@ def test_everything_that_letters_can_be_counted_by_has_a_text(by: str, text: str
 def test_too_many_groups_are_counted_together() -> None:
     """Memory is bounded, whatever the keys are."""
 
-    def letters() -> list[tuple[DeadLetter, Standing, Schemas]]:
-        return [(letter(key=b"%d" % number), OPEN, Schemas()) for number in range(20)]
-
-    groups = dict(grouped(letters(), ("key",), at_most=5))
+    groups = dict(grouped(((letter(key=b"%d" % number), OPEN) for number in range(20)), ("key",), Schemas(), at_most=5))
     assert len(groups) == 6
     assert groups["…",].letters == 15
 
