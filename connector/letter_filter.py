@@ -24,9 +24,9 @@ BASE64: Final = "base64:"
 class LetterFilter:
     """What a letter must be to be meant; what is None or empty bounds nothing.
 
-    `since` and `until` bound when it first failed, in microseconds, `until` not included. `offsets` are those of the original record:
-    the first, and the one to stop before. `table` is that of a table letter, else the source table of the change, as far as its
-    bytes can be read. `attempts` are the least and the most.
+    `since` and `until` bound when it first failed, in microseconds, `until` not included. `offsets` are the first and the last of the
+    original records, `attempts` the least and the most. `table` is that of a table letter, else the source table of the change, as
+    far as its bytes can be read.
     """
 
     ids: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class LetterFilter:
             and (self.since is None or letter.first_failed_at >= self.since)
             and (self.until is None or letter.first_failed_at < self.until)
             and (self.kafka_partition is None or position.kafka_partition == self.kafka_partition)
-            and (self.offsets is None or self.offsets[0] <= position.offset < self.offsets[1])
+            and (self.offsets is None or self.offsets[0] <= position.offset <= self.offsets[1])
             and (self.attempts is None or self.attempts[0] <= standing.attempt <= self.attempts[1])
             and (self.table is None or table_of(letter, schemas) == self.table)
         )

@@ -12,8 +12,9 @@ taken in the order they are given, each a line of text `VERB=ARGUMENT`, so that 
     drop-header=NAME
     replace=FIELD=JSON           a field as the JSON view has it: `replace=data_change.entries[0].family="f"`
     commit-timestamp=TIME        ISO 8601 with a zone, or microseconds
+    record=JSON                  the whole record as its JSON view: what comes out of an editor
 
-`replace`, `commit-timestamp` and the editor go through the JSON view (REC-22): the record is decoded, changed, and must then be a
+The last three go through the JSON view (REC-22): the record is decoded, changed, and must then be a
 legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unmendable`: of many letters
 it concerns that one.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -32,14 +33,17 @@ from connector import codec
 from connector.codec import Schemas
 from connector.deadletter import DeadLetter, Headers, Rejection
 from connector.errors import JsonViewError
-from connector.json_view import entry_fields, from_json, view_of_datum
+from connector.json_view import entry_fields, from_json, to_line, view_of_datum
 from connector.ledger import MendNote
 from connector.letter_filter import bytes_of_text
 from connector.model import CONTROL_KEY
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 _BARE: Final = frozenset({"key-from-record"})
-_VERBS: Final = ("cut-prefix", "reframe", "set-key", "key-from-record", "set-header", "drop-header", "replace", "commit-timestamp")
+_VERBS: Final = (
+    *("cut-prefix", "reframe", "set-key", "key-from-record", "set-header", "drop-header"),
+    *("replace", "commit-timestamp", "record"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,28 @@ def from_view(content: Content, edited: str) -> Content | Unmendable:
     return replace(content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None))
 
 
+def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]) -> Step | Unmendable | None:
+    """The step that an editor makes of a record: `edit` gets its JSON view in several lines of printable characters, and gives it back.
+
+    None where nothing was changed. `Unmendable` where the record cannot be decoded, or what came back is no record.
+    """
+    shown = view(content, schemas)
+    if isinstance(shown, Unmendable):
+        return shown
+    text = json.dumps(shown, indent=2, ensure_ascii=False)
+    text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    given = edit(text)
+    try:
+        said: Any = None if given is None else json.loads(given)
+    except (ValueError, RecursionError) as error:
+        return Unmendable(f"what came back is not JSON: {error}")
+    if given is None or said == shown:
+        return None
+    step = Step("record=" + to_line(said), "record", to_line(said))
+    mended = _take(content, step, schemas)
+    return mended if isinstance(mended, Unmendable) else step
+
+
 def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:
     match step.verb:
         case "cut-prefix":
@@ -151,10 +177,12 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unmendabl
         case "replace":
             place, _, text = step.argument.partition("=")
             return _with_field(content, place, json.loads(text), schemas)
-        case _:
-            assert step.verb == "commit-timestamp", step.verb
+        case "commit-timestamp":
             at: int | str = int(step.argument) if step.argument.isdigit() else step.argument
             return _with_field(content, "data_change.commit_timestamp", at, schemas)
+        case _:
+            assert step.verb == "record", step.verb
+            return from_view(content, step.argument)
 
 
 def _with_key_of_record(content: Content, schemas: Schemas) -> Content | Unmendable:

@@ -12,6 +12,7 @@ from connector.cli.terminal import counted, escaped, out, shown_bytes
 from connector.codec import Schemas, read
 from connector.deadletter import DeadLetter, Rejection
 from connector.json_view import view_of_bytes, view_of_datum, view_of_time
+from connector.ledger import Entry, Standing
 
 HEX_BYTES_A_LINE: Final = 16
 HEX_BYTES_SHOWN: Final = 512
@@ -22,8 +23,8 @@ _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
 _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 
 
-def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
-    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view."""
+def summary(letter: DeadLetter, standing: Standing, story: tuple[Entry, ...] = (), *, whole: bool = False) -> dict[str, Any]:
+    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and its story."""
     view: dict[str, Any] = {
         "id": letter.id,
         "reason": letter.reason.value,
@@ -34,7 +35,8 @@ def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
         "topic_id": letter.position.topic_id,
         "kafka_partition": letter.position.kafka_partition,
         "offset": letter.position.offset,
-        "attempt": letter.attempt,
+        "state": standing.state.value,
+        "attempt": standing.attempt,
         "first_failed_at": view_of_time(letter.first_failed_at),
         "record_timestamp": view_of_time(letter.record_timestamp),
         "schema_id": letter.schema_id,
@@ -45,10 +47,13 @@ def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
         view["key"] = _optional_bytes(letter.key)
         view["value"] = _optional_bytes(letter.value)
         view["headers"] = [{"name": name, "value": _optional_bytes(value)} for name, value in letter.headers]
+        view["story"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in story]
     return {name: value for name, value in view.items() if value is not None}
 
 
-def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = False) -> None:
+def print_letter(
+    letter: DeadLetter, schemas: Schemas, standing: Standing, story: tuple[Entry, ...] = (), *, everything: bool = False
+) -> None:
     """Explain a letter on standard output; all that came from outside is escaped."""
     position = letter.position
     facts = {
@@ -57,12 +62,12 @@ def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = Fal
         "detail": letter.detail,
         "cause": letter.reason.cause,
         "remedy": letter.reason.remedy,
-        "today": "this release cannot replay letters: send the mended change again from the source, it finds its place by its order",
+        "state": standing.state,
         "topic": f"{position.topic} (id {position.topic_id}), Kafka partition {position.kafka_partition}, offset {position.offset}",
         "table": letter.table,
         "arrived": view_of_time(letter.record_timestamp),
         "first failed": view_of_time(letter.first_failed_at),
-        "attempt": letter.attempt,
+        "attempt": standing.attempt,
         "ingest batch": letter.ingest_batch,
         "order position": letter.order_position,
         "schema": letter.schema_id,
@@ -71,10 +76,21 @@ def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = Fal
     for name, fact in facts.items():
         if fact is not None:
             out(f"{name:<14}  {escaped(str(fact))}")
+    for entry in story:
+        out(f"{'done':<14}  {escaped(_told(entry))}")
     for name, value in letter.headers:
         out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
     out("")
     _print_value(letter.value, schemas, everything)
+
+
+def _told(entry: Entry) -> str:
+    mended = (
+        f"; mended: {', '.join(entry.mended.steps)} (SHA-256 {entry.mended.before[:12]} to {entry.mended.after[:12]})"
+        if entry.mended
+        else ""
+    )
+    return f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection}, attempt {entry.attempt}){mended}"
 
 
 def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:

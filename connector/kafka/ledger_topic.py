@@ -80,7 +80,8 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
     _check(facts)
     begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
     errors = client.LastError()
-    consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters"})
+    # The last record of a transaction is a marker, behind which a fetch would wait for more before it says that this is the end.
+    consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"})
     try:
         for message in messages_between(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
             key, value, _, _ = client.contents(message)

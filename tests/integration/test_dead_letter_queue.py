@@ -87,19 +87,18 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka
 def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """DLQ-14: nothing circles for ever."""
     facts = new_topic(kafka_partitions=2)
-    subject = letter(facts, 1)
-    for attempt in (1, 2):
-        queue = queue_of(kafka, facts, subject)
-        assert queue.replay(ALL, why="try", max_attempts=2).verdicts == {Verdict.REPLAY: 1}
-        back = received(kafka, facts)[-1].source
-        # Ingest, as it has another table definition than we do, rejects it: another letter with all its headers.
-        subject = letter(facts, 1 + attempt, position=back.position, key=back.key, headers=back.headers, value=back.value)
-    queue = queue_of(kafka, facts, subject)
-    assert queue.replay(ALL, why="try", max_attempts=2).verdicts == {Verdict.PARK: 1}
-    assert queue.replay(ALL, why="try", max_attempts=2).verdicts == {}
-    assert queue.act(Action.RESTORED, LetterFilter(states=frozenset()), why="the cause is mended") == (1, {State.REPLAYED: 2})
-    assert queue.replay(ALL, why="try", max_attempts=2).verdicts == {Verdict.REPLAY: 1}
-    assert replay_claim(received(kafka, facts)[-1].source.headers) == (subject.id, 3)
+    first = letter(facts, 1)
+    queue = queue_of(kafka, facts, first)
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
+    back = received(kafka, facts)[-1].source
+    # Ingest, as it has another table definition than we do, rejects it: another letter with all its headers.
+    again = letter(facts, 1, position=back.position, headers=back.headers)
+    queue = queue_of(kafka, facts, again)
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.PARK: 1}
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {}
+    assert queue.act(Action.RESTORED, LetterFilter(states=frozenset()), why="the cause is mended") == (1, {State.REPLAYED: 1})
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
+    assert replay_claim(received(kafka, facts)[-1].source.headers) == (again.id, 2)
 
 
 def test_a_mended_letter_is_replayed_and_the_original_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from connector.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.deadletter import DeadLetter, Headers
 from connector.ledger import MendNote
-from connector.mending import Content, Step, Unmendable, content_of, from_view, mend, note, view
+from connector.mending import Content, Step, Unmendable, content_of, edited, from_view, mend, note, view
 from connector.model import CONTROL_KEY, DataChange, Heartbeat, Record, SetCell
 from tests.property.strategies import HEADERS, RECORDS, dead_letters
 
@@ -108,6 +109,36 @@ def test_the_view_in_an_editor_unchanged_gives_the_same_record(known: Record, ka
     shown = view(content, SCHEMAS)
     assert isinstance(shown, dict)
     assert from_view(content, json.dumps(shown, indent=2)) == content
+
+
+def test_an_editor_makes_a_step_of_what_was_changed() -> None:
+    """DLQ-12."""
+    content = of(frame(encode(replace(CHANGE, entries=(SetCell("f", b"q", b"\xe2\x80\xae\x1b", 9),)), 4), None))
+    seen: list[str] = []
+
+    def edit(text: str) -> str:
+        seen.append(text)
+        return text.replace('"users"', '"people"')
+
+    step = edited(content, SCHEMAS, edit)
+    assert isinstance(step, Step)
+    assert all(char.isprintable() or char == "\n" for char in seen[0])
+    found = record(mended(content, step.text))
+    assert isinstance(found, DataChange)
+    assert (found.table, found.entries[0]) == ("people", SetCell("f", b"q", b"\xe2\x80\xae\x1b", 9))
+
+
+@pytest.mark.parametrize(("given", "why"), [("{", "not JSON"), ("{}", "exactly one of"), ('{"heartbeat": 3}', "stream_partition")])
+def test_what_comes_out_of_an_editor_must_be_a_record(given: str, why: str) -> None:
+    found = edited(of(frame(BODY, None)), SCHEMAS, lambda text: given)
+    assert isinstance(found, Unmendable)
+    assert why in found.why
+
+
+def test_an_editor_that_changes_nothing_makes_no_step() -> None:
+    assert edited(of(frame(BODY, None)), SCHEMAS, lambda text: text + "\n") is None
+    assert edited(of(frame(BODY, None)), SCHEMAS, lambda text: None) is None
+    assert isinstance(edited(of(b"rubbish"), SCHEMAS, lambda text: text), Unmendable)
 
 
 STEPS = ["cut-prefix=1", "reframe=3", "reframe=single-object", "set-key=", "key-from-record", "drop-header=a", "set-header=a=b"]
