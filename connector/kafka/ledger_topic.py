@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 from confluent_kafka import KafkaError, KafkaException, Message, murmur2
 
 from connector.deadletter import Headers, dead_letter_topic, ledger_topic
-from connector.errors import ConnectorError, DeliveryError, TopicError, WriterConflictError
+from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.reading import messages_between
 from connector.ledger import Entry, Ledger, story_from_json, story_to_json
@@ -114,6 +114,7 @@ class LedgerWriter:
         topics.create_dead_letter_topics(kafka, self.source)
         self._ledger_topic = topics.describe(kafka, ledger_topic(topic))
         _check(self._ledger_topic)
+        self._is_closed = False
         self._failures: list[KafkaError] = []
         self._errors = client.LastError()
         self._id = f"lowmark.{dead_letter_topic(topic)}"
@@ -161,7 +162,10 @@ class LedgerWriter:
             self.ledger.keep(letter_id, entries)
 
     def close(self) -> None:
-        """Let go of the brokers. Everything committed is there already; what is not will not be."""
+        """Let go of the brokers. Everything committed is there already; what is not will not be. A second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(1)
@@ -192,25 +196,29 @@ class LedgerWriter:
 
     def _fail(self, error: KafkaError | str) -> NoReturn:
         """End what is left of the transaction as far as may be, and say what is known of it."""
-        fatal = self._errors.fatal or (error if isinstance(error, KafkaError) else None)
+        aborted = self._abort()
+        # Which call is the first to hear of another one is a matter of luck.
+        heard = [known for known in (error, self._errors.fatal, aborted, *self._failures) if isinstance(known, KafkaError)]
         cause = error.str() if isinstance(error, KafkaError) else error
-        if fatal is not None and transactions.is_shut_out(fatal):
+        if any(map(transactions.is_shut_out, heard)):
             raise WriterConflictError(
                 f"Another one acts on the dead letters of {self.source.topic}",
-                fatal.str(),
+                cause,
                 "Wait until it has ended and run this again: it goes on with what is left. Nothing was done twice",
             )
-        self._abort()
         raise DeliveryError(
             f"A transaction for dead letters of {self.source.topic} was not committed, or nobody knows",
             f"{cause}. {self._errors.text}".strip().removesuffix("."),
             "Run this again: the ledger knows what was done, and it goes on with what is left",
         )
 
-    def _abort(self) -> None:
-        with suppress(KafkaException, SystemError, ConnectorError):
-            transactions.abort(self._producer)
-        self.close()
+    def _abort(self) -> KafkaError | None:
+        try:
+            return transactions.abort(self._producer)
+        except SystemError as error:
+            return error.__cause__.args[0] if isinstance(error.__cause__, KafkaException) else None
+        finally:
+            self.close()
 
 
 def in_transactions(deeds: Iterator[Deed], at_most: int = MAX_DEEDS) -> Iterator[list[Deed]]:
