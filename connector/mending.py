@@ -1,22 +1,10 @@
 """Mending a dead letter: from the original record to the one that is sent in its place (DLQ-12).
 
 The original is never touched: it stays in its topic. What is mended is a `Content`, key, value and headers, by steps that are
-taken in the order they are given, each a line of text `VERB=ARGUMENT`, so that the ledger can keep them as they were:
-
-    cut-prefix=N                 drop the first N bytes of the value: the framing of another system
-    reframe=ID                   name schema ID of the registry, `reframe=single-object` the newest schema of this release;
-                                 in place of the framing that there is, else in front of a bare body
-    set-key=KEY                  the Kafka key, as text, or `base64:…`
-    key-from-record              the key that the record must have: its row key, or that of control records
-    set-header=NAME=VALUE        after dropping those of that name
-    drop-header=NAME
-    replace=FIELD=JSON           a field as the JSON view has it: `replace=data_change.entries[0].family="f"`
-    commit-timestamp=TIME        ISO 8601 with a zone, or microseconds
-    record=JSON                  the whole record as its JSON view: what comes out of an editor
-
-The last three go through the JSON view (REC-22): the record is decoded, changed, and must then be a
-legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unmendable`: of many letters
-it concerns that one.
+taken in the order they are given. A step is a line of text, `VERB=ARGUMENT`, so that the ledger can keep it as it was; `STEPS` has
+what each does. Those that change what a record says go through the JSON view (REC-22): the record is decoded, changed, and must then
+be a legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unmendable`: of many
+letters it concerns that one.
 """
 
 from __future__ import annotations
@@ -24,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -39,11 +27,18 @@ from connector.letter_filter import bytes_of_text
 from connector.model import CONTROL_KEY
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
-_BARE: Final = frozenset({"key-from-record"})
-_VERBS: Final = (
-    *("cut-prefix", "reframe", "set-key", "key-from-record", "set-header", "drop-header"),
-    *("replace", "commit-timestamp", "record"),
-)
+STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
+    "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, else in front of a bare body"),
+    "set-key": ("KEY", "the Kafka key, as text, or `base64:` and that"),
+    "key-from-record": ("", "the Kafka key that the record must have: its row key, or that of control records"),
+    "set-header": ("NAME=VALUE", "a header, in place of those of that name"),
+    "drop-header": ("NAME", "without the headers of that name"),
+    "replace": ("FIELD=JSON", 'a field as the JSON view has it, such as `data_change.entries[0].family="f"`'),
+    "commit-timestamp": ("TIME", "ISO 8601 with a zone, or microseconds"),
+    "record": ("JSON", "the whole record as its JSON view: what comes out of an editor"),
+}  # fmt: skip
+"""Verb -> the form of its argument, empty for none, and what it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +77,11 @@ class Step:
     def parse(cls, text: str) -> Step:
         """Raises ValueError, which says what is wrong with the text."""
         verb, equals, argument = text.partition("=")
-        if verb not in _VERBS:
-            raise ValueError(f"{verb!r} is no step; there are {', '.join(_VERBS)}")
-        if (verb in _BARE) == bool(equals):
-            raise ValueError(f"{verb} takes {'no' if verb in _BARE else 'an'} argument")
+        if verb not in STEPS:
+            raise ValueError(f"{verb!r} is no step; there are {', '.join(STEPS)}")
+        form, _ = STEPS[verb]
+        if bool(form) != bool(equals):
+            raise ValueError(f"write {verb}={form}" if form else f"{verb} takes no argument")
         _CHECKS.get(verb, lambda given: None)(argument)
         return cls(text, verb, argument)
 

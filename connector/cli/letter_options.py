@@ -24,7 +24,13 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _OPTIONS: Final = (
     click.option("--reason", "reasons", type=click.Choice(list(Reason), case_sensitive=False), multiple=True, help="May be given again."),
     click.option("--rule", default="", help="The rule that was broken, of those rejected as INVALID."),
-    click.option("--state", "states", type=click.Choice([*State, ANY]), multiple=True, help="How they stand; open if not given."),
+    click.option(
+        "--state",
+        "states",
+        type=click.Choice([*(state.value for state in State), ANY]),
+        multiple=True,
+        help="How they stand; open if not given.",
+    ),
     click.option("--table", help="The table of table letters, else the source table that their bytes name."),
     click.option("--key-prefix", type=BYTES, default=b"", help="As text, or base64:… ."),
     click.option("--since", type=START, help="First failed then or later: a time with a zone, or how long ago (2d)."),

@@ -130,6 +130,7 @@ class LedgerWriter:
         Raises `WriterConflictError` where another one has taken over, `DeliveryError` where Kafka did not take it or did not say:
         what became of it stands in the ledger.
         """
+        assert not self._is_closed, "after an error nobody knows what the ledger has: make another writer, which reads it"
         assert 0 < len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
         stories = {deed.letter_id: self.ledger.with_entry(deed.letter_id, deed.entry) for deed in deeds}
         self._on_step("begin")

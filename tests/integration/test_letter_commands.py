@@ -45,7 +45,10 @@ def letters(kafka: KafkaConfig, facts: TopicFacts) -> list[DeadLetter]:
 def test_from_the_first_look_to_the_last_letter(
     shell: Shell, letters: list[DeadLetter], kafka: KafkaConfig, facts: TopicFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DLQ-8 to DLQ-14: look, dry run, replay, mend, park, discard, restore, export; nothing raw reaches the terminal (DLQ-9)."""
+    """DLQ-8 to DLQ-14: look, dry run, replay, mend, park, discard, restore, export; nothing raw reaches the terminal (DLQ-9).
+
+    poison_is_contained: rejected records are explained, mended and replayed.
+    """
     seen = []
 
     def run(*arguments: str) -> int:
