@@ -40,6 +40,7 @@ class LetterFilter:
     kafka_partition: int | None = None
     offsets: tuple[int, int] | None = None
     attempts: tuple[int, int] | None = None
+    ingest_batch: int | None = None
 
     def means(self, letter: DeadLetter, standing: Standing, schemas: Schemas) -> bool:
         """Whether this letter is meant. `schemas` are asked for the writer's schema only where the filter has a table."""
@@ -54,6 +55,7 @@ class LetterFilter:
             and (self.until is None or letter.first_failed_at < self.until)
             and (self.kafka_partition is None or position.kafka_partition == self.kafka_partition)
             and (self.offsets is None or self.offsets[0] <= position.offset <= self.offsets[1])
+            and (self.ingest_batch is None or letter.ingest_batch == self.ingest_batch)
             and (self.attempts is None or self.attempts[0] <= standing.attempt <= self.attempts[1])
             and (self.table is None or table_of(letter, schemas) == self.table)
         )
@@ -71,7 +73,8 @@ class LetterFilter:
         said += [f"table={self.table}"] if self.table is not None else []
         said += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
         said += [f"{name}={view_of_time(at)}" for name, at in (("since", self.since), ("until", self.until)) if at is not None]
-        said += [f"kafka-partition={self.kafka_partition}"] if self.kafka_partition is not None else []
+        numbers = (("kafka-partition", self.kafka_partition), ("ingest-batch", self.ingest_batch))
+        said += [f"{name}={number}" for name, number in numbers if number is not None]
         said += [f"{name}={pair[0]}..{pair[1]}" for name, pair in (("offsets", self.offsets), ("attempts", self.attempts)) if pair]
         return " ".join(said) or "all"
 

@@ -29,7 +29,7 @@ from connector.model import CONTROL_KEY
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
-    "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, else in front of a bare body"),
+    "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, or before a bare body"),
     "set-key": ("KEY", "the Kafka key, as text, or `base64:` and that"),
     "key-from-record": ("", "the Kafka key that the record must have: its row key, or that of control records"),
     "set-header": ("NAME=VALUE", "a header, in place of those of that name"),

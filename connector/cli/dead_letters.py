@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, TextIO
 
 import click
 
@@ -111,19 +111,18 @@ def export(ctx: click.Context, /, stream: str | None, output: str | None, **give
     """Write dead letters out, one JSON object a line: key, value and headers as they are, and what was done about each."""
     queue, which = queue_of(ctx, stream), filter_of(given)
     ledger, number = queue.ledger(), 0
-    try:
-        file = sys.stdout if output is None else open(output, "x", encoding="utf-8")  # noqa: SIM115, standard output stays open
-    except FileExistsError:
-        raise ConnectorError(f"The file {output} exists", "", "name a new one: nothing is written over") from None
-    try:
+    with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
         for letter, standing in queue.letters(which, ledger):
             file.write(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)) + "\n")
             number += 1
-    finally:
-        if output is not None:
-            with suppress(OSError):
-                file.close()
     say(f"{counted(number, 'dead letter')} of {queue.topic}")
+
+
+def _new_file(name: str) -> TextIO:
+    try:
+        return open(name, "x", encoding="utf-8")
+    except FileExistsError:
+        raise ConnectorError(f"The file {name} exists", "", "name a new one: nothing is written over") from None
 
 
 def _schemas(config: Any, letter: DeadLetter) -> Any:

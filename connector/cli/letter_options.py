@@ -37,6 +37,7 @@ _OPTIONS: Final = (
     click.option("--until", type=START, help="First failed before."),
     click.option("--kafka-partition", type=click.IntRange(0), help="That of the original records."),
     click.option("--offsets", type=SPAN, help="Those of the original records: 3..9."),
+    click.option("--ingest-batch", type=click.IntRange(1), help="The batch that their records came with."),
     click.option("--attempts", type=SPAN, help="How often they were replayed: 1.. ."),
 )
 

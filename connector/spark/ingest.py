@@ -220,6 +220,7 @@ class Ingest:
             f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {self._stream.name} were rejected, "
             f"most of them ({counted[reason]}) as {reason}",
             "Their letters are published and nothing is lost; the stream stops so that a common cause is noticed",
-            f"See `connector dead-letters list --stream {self._stream.name}`, mend the cause, and start `connector run` again",
+            f"See `connector dead-letters list --stream {self._stream.name}`, mend the cause, start `connector run` again, and replay what "
+            f'it rejected: `connector dead-letters replay --stream {self._stream.name} --ingest-batch {batch.ingest_batch} --execute --why "…"`',
             reason=reason,
         )
