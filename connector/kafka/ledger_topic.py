@@ -77,7 +77,7 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
     except TopicError:
         topics.describe(kafka, topic)
         return ledger
-    _check(facts)
+    check(facts)
     begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
     errors = client.LastError()
     # The last record of a transaction is a marker, behind which a fetch would wait for more before it says that this is the end.
@@ -113,7 +113,7 @@ class LedgerWriter:
         self.source = topics.describe(kafka, topic)
         topics.create_dead_letter_topics(kafka, self.source)
         self._ledger_topic = topics.describe(kafka, ledger_topic(topic))
-        _check(self._ledger_topic)
+        check(self._ledger_topic)
         self._is_closed = False
         self._failures: list[KafkaError] = []
         self._errors = client.LastError()
@@ -236,7 +236,8 @@ def in_transactions(deeds: Iterator[Deed], at_most: int = MAX_DEEDS) -> Iterator
         yield found
 
 
-def _check(facts: topics.TopicFacts) -> None:
+def check(facts: topics.TopicFacts) -> None:
+    """Raises `TopicError` for a ledger that would forget what was done about a letter, or would not know in which order."""
     if "compact" not in facts.cleanup_policy or "delete" in facts.cleanup_policy or facts.kafka_partitions != 1:
         raise TopicError(
             f"The ledger {facts.topic} has {facts.kafka_partitions} Kafka partitions and cleanup.policy={facts.cleanup_policy}",
