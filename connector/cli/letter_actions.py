@@ -5,6 +5,8 @@ Each thing is done once, and kept in the ledger with who, when and why. What com
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -123,14 +125,18 @@ def _execute(
     def show(done: int) -> None:
         progress.show(done, time.monotonic())
 
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        tally = queue.replay(which, why=why, steps=steps, max_attempts=max_attempts, per_second=per_second, on_progress=show)
-    except KeyboardInterrupt:
-        say("stopped; what was committed stands, run it again to go on")
-        raise
+        tally = queue.replay(which, why=why, steps=steps, max_attempts=max_attempts, per_second=per_second, on_progress=show, stop=stop)
     finally:
         progress.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     say(f"{queue.topic}: {_told(tally, '')}")
+    if stop.is_set():
+        say("stopped: the transaction that began has ended; run it again to go on with what is left")
+        raise KeyboardInterrupt
     return tally
 
 

@@ -11,6 +11,7 @@ for each, and the ledger.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,23 +88,26 @@ class DeadLetterQueue:
         max_attempts: int = MAX_ATTEMPTS,
         per_second: float | None = None,
         on_progress: Callable[[int], None] = lambda done: None,
+        stop: threading.Event | None = None,
         on_step: OnStep = lambda step: None,
     ) -> Tally:
         """Replay these letters, park those that were tried too often, and leave those alone that are refused.
 
         Each letter takes effect once, however often this is run or killed, and whoever runs it at the same time: it goes on with
         what the ledger does not have. `per_second` bounds the letters sent. `on_progress` is called after every transaction with
-        the letters done so far. Letters of a key go out in their order. Raises what `LedgerWriter.commit` does.
+        the letters done so far; once `stop` is set no other begins. Letters of a key go out in their order. What comes back counts
+        the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
         """
-        tally = Tally()
+        tally, stopped = Tally(), stop or threading.Event()
         at_most = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
             decisions = self.plan(which, steps=steps, max_attempts=max_attempts, ledger=writer.ledger)
             began, done = time.monotonic(), 0
             for deeds in in_transactions(self._deeds(decisions, tally, str(which), why), at_most):
-                if per_second is not None:
-                    time.sleep(max(0.0, began + done / per_second - time.monotonic()))
+                if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
+                    break
                 writer.commit(deeds)
+                tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in deeds)
                 done += len(deeds)
                 on_progress(done)
         return tally
@@ -132,8 +136,8 @@ class DeadLetterQueue:
 
     def _deeds(self, decisions: Iterator[Decision], tally: Tally, selection: str, why: str) -> Iterator[Deed]:
         for decision in decisions:
-            tally.add(decision)
             if decision.verdict is Verdict.REFUSE:
+                tally.add(decision)
                 continue
             action, reason = (Action.PARKED, decision.why) if decision.verdict is Verdict.PARK else (Action.REPLAYED, why)
             entry = Entry(action, _now(), self._by, reason, selection, decision.attempt, decision.tries, decision.mended)

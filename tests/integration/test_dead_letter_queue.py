@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -51,12 +52,13 @@ def queue_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLetter)
 def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[Received]:
     while topics.end_offsets(kafka, facts) != topics.high_watermarks(kafka, facts):
         time.sleep(0.02)
-    with ChangeConsumer(kafka, facts.topic, bounded=True) as consumer:
+    at_once = KafkaConfig(kafka.bootstrap_servers, {"fetch.wait.max.ms": "10"})
+    with ChangeConsumer(at_once, facts.topic, bounded=True) as consumer:
         return list(consumer)
 
 
 def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """DLQ-10, DLQ-11, DLQ-13: as they were, each once; what is too late stays."""
+    """DLQ-10, DLQ-11, DLQ-13, DLQ-14: as they were, each once, stopped and gone on with; what is too late stays."""
     facts = new_topic(kafka_partitions=2)
     sent = [letter(facts, offset) for offset in range(9)]
     beat = letter(facts, 20, frame(encode(Heartbeat("p", 5), 2), None), key=b"\x00connector.control")
@@ -65,9 +67,16 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka
     assert (planned.count(Verdict.REPLAY), planned.count(Verdict.REFUSE), received(kafka, facts)) == (10, 1, [])
 
     steps: list[int] = []
-    tally = queue.replay(ALL, why="the table is declared", per_second=50, on_progress=steps.append)
-    assert tally.verdicts == {Verdict.REPLAY: 10, Verdict.REFUSE: 1}
-    assert steps == [10]
+    stop = threading.Event()
+
+    def progress(done: int) -> None:
+        steps.append(done)
+        stop.set()
+
+    first = queue.replay(ALL, why="the table is declared", per_second=4, on_progress=progress, stop=stop)
+    assert (first.verdicts[Verdict.REPLAY], steps) == (4, [4])
+    rest = queue.replay(ALL, why="the table is declared", per_second=50, on_progress=steps.append)
+    assert (rest.verdicts, steps) == ({Verdict.REPLAY: 6, Verdict.REFUSE: 1}, [4, 6])
     found = received(kafka, facts)
     data = [one for one in found if one.source.key != b"\x00connector.control"]
     for key in (b"row-0", b"row-1", b"row-2"):

@@ -48,7 +48,7 @@ def records(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[bytes]:
     """The keys of the records that a reader of committed transactions sees, once the markers of what was committed are written."""
     while topics.end_offsets(kafka, facts) != topics.high_watermarks(kafka, facts):
         time.sleep(0.02)
-    consumer = client.consumer(kafka, errors := client.LastError(), {"group.id": "test"})
+    consumer = client.consumer(kafka, errors := client.LastError(), {"group.id": "test", "fetch.wait.max.ms": "10"})
     ranges = {number: (0, end) for number, end in topics.end_offsets(kafka, facts).items()}
     found = sorted(client.contents(message)[0] or b"" for message in messages_between(consumer, kafka, errors, ranges, facts.topic))
     consumer.close()
