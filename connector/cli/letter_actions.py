@@ -20,7 +20,7 @@ from connector.errors import ConnectorError
 from connector.json_view import to_line, view_of_bytes
 from connector.ledger import Action, State
 from connector.letter_filter import EXAMPLES, LetterFilter
-from connector.mending import Step, Unmendable, content_of, edited
+from connector.mending import Step, Unmendable, content_of, edited, mend
 from connector.replay import MAX_ATTEMPTS, Decision, Tally, Verdict
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def replay(
         raise click.UsageError("--edit is for one letter: name its id")
     queue = queue_of(ctx, stream, with_horizon=True)
     if edit:
-        steps = (*steps, _edit(queue, which, ids[0]))
+        steps = (*steps, _edit(queue, which, ids[0], steps))
     planned = _show_plan(queue, which, steps, max_attempts, as_json)
     _check_found(ids, planned.verdicts.total())
     sendable = planned.verdicts[Verdict.REPLAY] + planned.verdicts[Verdict.PARK]
@@ -165,12 +165,14 @@ def _bytes(value: bytes | None) -> Any:
     return None if value is None else view_of_bytes(value)
 
 
-def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str) -> Step:
-    letter = next((letter for letter, _ in queue.letters(which)), None)
-    if letter is None:
-        _check_found((letter_id,), 0)
-        raise AssertionError
-    step = edited(content_of(letter), queue.schemas, lambda text: click.edit(text, extension=".json"))
+def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]) -> Step:
+    """The step that an editor makes of the letter as it is after the steps before."""
+    found = [mend(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
+    _check_found((letter_id,), len(found))
+    content = found[0]
+    if isinstance(content, Unmendable):
+        raise ConnectorError(f"Letter {letter_id} cannot be mended", content.why, "correct the step")
+    step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
     if step is None:
         raise ConnectorError("Nothing was changed in the editor", "", "save the file with a change, or leave --edit out")
     if isinstance(step, Unmendable):

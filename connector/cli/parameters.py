@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from connector.letter_filter import BASE64, bytes_of_text
-from connector.mending import Step
 from connector.sections import parse_duration_ms
+
+if TYPE_CHECKING:
+    from connector.mending import Step
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
@@ -77,12 +78,14 @@ class Span(click.ParamType[tuple[int, int]]):
         return span
 
 
-class Bytes(click.ParamType[bytes]):
+class KeyBytes(click.ParamType[bytes]):
     """Bytes as text, or `base64:` and that."""
 
     name = "bytes"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        from connector.letter_filter import BASE64, bytes_of_text
+
         if isinstance(value, bytes):
             return value
         try:
@@ -91,12 +94,14 @@ class Bytes(click.ParamType[bytes]):
             self.fail(f"{value!r} has no base 64 behind {BASE64} ({error})", param, ctx)
 
 
-class MendingStep(click.ParamType[Step]):
+class MendingStep(click.ParamType["Step"]):
     """One step of mending, as `connector.mending` has them."""
 
     name = "step"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Step:
+        from connector.mending import Step
+
         if isinstance(value, Step):
             return value
         try:
@@ -108,5 +113,5 @@ class MendingStep(click.ParamType[Step]):
 DURATION_S: Final = DurationS()
 START: Final = Start()
 SPAN: Final = Span()
-BYTES: Final = Bytes()
+BYTES: Final = KeyBytes()
 STEP: Final = MendingStep()

@@ -90,6 +90,8 @@ def test_from_the_first_look_to_the_last_letter(
     assert json.loads(shell.out)["why"] == "it is replayed"
     monkeypatch.setattr("click.edit", lambda text, extension: None)
     assert run("replay", letters[3].id, "--edit") == 1
+    assert "Nothing was changed" in shell.err
+    assert run("replay", letters[3].id, "--mend", "cut-prefix=99999", "--edit") == 1
     assert run("replay", letters[5].id, "--edit") == 1
     assert "cannot be decoded" in shell.err
 
