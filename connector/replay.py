@@ -5,6 +5,7 @@ and one that names the letter and the attempt. What may not go there is refused,
 
     it is not open                       it was replayed, parked or discarded before
     it is TOO_LATE                       nothing older than the horizon is ever merged
+    it is WATERMARK_IN_FUTURE            a false claim does not become true by waiting
     a mending step does not fit it
     it would be rejected again           by the settings, the schemas and the horizon as they are; so no attempt is wasted
     no Kafka partition, or too large     a control record goes to its original Kafka partition, which the topic must have
@@ -125,6 +126,8 @@ def _why_not(letter: DeadLetter, standing: Standing) -> str:
         return f"it is {standing.state}" + ("" if standing.state is State.REPLAYED else ": restore it first")
     if letter.reason is Reason.TOO_LATE:
         return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
+    if letter.reason is Reason.WATERMARK_IN_FUTURE:
+        return "it is a claim of a wrong clock: it does not become true once its time has come, and a later one says more"
     return ""
 
 

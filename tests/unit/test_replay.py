@@ -79,6 +79,11 @@ def test_a_late_letter_is_refused_and_so_is_one_that_has_become_late() -> None:
     assert "again as TOO_LATE" in decided(fit(), door=late).why
 
 
+def test_a_claim_of_a_wrong_clock_does_not_become_true() -> None:
+    """DLQ-10, watermark_is_honest: also when its time has come."""
+    assert "wrong clock" in decided(fit(key=CONTROL_KEY, value=BEAT, reason=Reason.WATERMARK_IN_FUTURE)).why
+
+
 def test_a_letter_that_was_tried_too_often_is_parked() -> None:
     """DLQ-14."""
     assert decided(fit(), standing=Standing(State.OPEN, 5, 2)).verdict is Verdict.REPLAY
