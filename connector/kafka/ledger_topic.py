@@ -121,8 +121,12 @@ class LedgerWriter:
         largest = str(min(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES), 1_000_000_000))
         further = {**transactions.settings(self._id), "message.max.bytes": largest, "batch.size": str(min(int(largest), 1_000_000))}
         self._producer = client.producer(kafka, self._errors, further)
-        transactions.start(self._producer, kafka, self._id)
-        self.ledger = read_ledger(kafka, topic)
+        try:
+            transactions.start(self._producer, kafka, self._id)
+            self.ledger = read_ledger(kafka, topic)
+        except BaseException:
+            self.close()
+            raise
 
     def commit(self, deeds: Sequence[Deed]) -> None:
         """Do these in one transaction, or none of them; records go out in this order. At most `MAX_DEEDS`, each letter once.
