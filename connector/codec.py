@@ -126,6 +126,13 @@ def frame(body: bytes, schema_id: int | None) -> bytes:
     return CONFLUENT + schema_id.to_bytes(4, "big") + body
 
 
+def body_of(value: bytes) -> bytes:
+    """What stands behind the framing of a value; all of it where there is none, since no body of ours begins like one."""
+    if value.startswith(SINGLE_OBJECT) and len(value) >= SINGLE_OBJECT_BYTES:
+        return value[SINGLE_OBJECT_BYTES:]
+    return value if confluent_id(value) is None else value[CONFLUENT_BYTES:]
+
+
 def encode(record: Record, kafka_partitions: int) -> bytes:
     """The Avro body of a record, in the newest schema, without framing."""
     assert 1 <= kafka_partitions < 2**31, kafka_partitions

@@ -10,6 +10,8 @@ record again, with this block of headers behind its own:
 
 All of them are UTF-8 text, numbers in decimal, times in microseconds. The block begins with `__connect.errors.topic`,
 which occurs in it once: so its beginning is the last header of that name, whatever the original headers are called.
+
+A record that is sent again for a letter bears none of these, and one of its own, `connector.replay` (DLQ-10).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from connector.foreign_letters import told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +33,8 @@ MAX_DETAIL_BYTES: Final = 1024
 
 CONNECT_PREFIX: Final = "__connect.errors."
 OWN_PREFIX: Final = "connector.dlq."
+REPLAY_HEADER: Final = "connector.replay"
+"""Names the letter that a record is the replay of, and which attempt it is: `<letter id>/<attempt>` (DLQ-10)."""
 
 
 class Reason(StrEnum):
@@ -208,6 +214,25 @@ def ledger_topic(topic: str) -> str:
     return f"{topic}.dead-letters.ledger"
 
 
+def replay_header(letter: str, attempt: int) -> tuple[str, bytes]:
+    """The header of a record that is sent again for a letter, for the `attempt`-th time (DLQ-10)."""
+    assert attempt >= 1, attempt
+    return REPLAY_HEADER, f"{letter}/{attempt}".encode()
+
+
+def replay_claim(headers: Headers) -> tuple[str, int] | None:
+    """The letter that a record says it is the replay of, and its attempt; None where it says nothing of the kind.
+
+    Anybody can write such a header: it is a claim, to be believed only with a ledger or a changelog that has the letter (DLQ-10).
+    """
+    for name, value in reversed(headers):
+        if name == REPLAY_HEADER:
+            letter, _, attempt = (value or b"").decode("utf-8", "replace").rpartition("/")
+            is_number = attempt.isascii() and attempt.isdigit() and len(attempt) < 10 and int(attempt) > 0
+            return (letter, int(attempt)) if letter and is_number else None
+    return None
+
+
 def cut(detail: str) -> str:
     """`detail` in at most `MAX_DETAIL_BYTES` of UTF-8, whole characters, with an ellipsis where something is missing (DLQ-6)."""
     encoded = detail.encode("utf-8", "backslashreplace")
@@ -256,14 +281,14 @@ def from_record(
     """The letter that `to_headers` wrote; the inverse of it.
 
     A record that others put into the topic has no block of ours, or a damaged one: it becomes a letter of its own
-    coordinates `at` and `record_timestamp`, with the reason `REJECTED` (DLQ-1). Without `at` it is a ValueError.
+    coordinates `at` and `record_timestamp`, with the reason `REJECTED` and, as its detail, what their headers say (DLQ-1).
+    Without `at` it is a ValueError.
     """
     letter = _read_block(key, value, tuple(headers))
     if letter is not None:
         return letter
     if at is None:
         raise ValueError("this record was not written as a dead letter by us: its connector.dlq headers are missing or damaged")
-    message = dict(headers).get(f"{CONNECT_PREFIX}exception.message") or b"another tool put this record here, without saying why"
     return DeadLetter(
         position=at,
         key=key,
@@ -271,7 +296,7 @@ def from_record(
         headers=tuple(headers),
         reason=Reason.REJECTED,
         rule="",
-        detail=message.decode("utf-8", "replace"),
+        detail=told(tuple(headers)) or "another tool put this record here, without saying why",
         attempt=0,
         first_failed_at=record_timestamp,
         record_timestamp=record_timestamp,

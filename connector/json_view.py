@@ -62,6 +62,9 @@ _ENTRY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DELETE_CELLS": ("kind", "family", "qualifier", "range_start", "range_end"),
     "DELETE_FAMILY": ("kind", "family"),
 }
+_TIMES: Final = frozenset(
+    {"commit_timestamp", "estimated_low_watermark", "timestamp", "start_timestamp", "cell_timestamp", "range_start", "range_end"}
+)
 _ANY_ENTRY_FIELDS: Final = tuple(dict.fromkeys(field for fields in _ENTRY_FIELDS.values() for field in fields))
 
 
@@ -111,6 +114,22 @@ def view_of_time(timestamp: int) -> str | int:
     if not 0 <= timestamp <= MAX_TIMESTAMP:
         return timestamp
     return (_EPOCH + timestamp * _MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def view_of_datum(datum: Any, name: str = "") -> Any:
+    """A decoded datum with its Avro field names, also one that is no legal record: nulls left out, bytes and times as above."""
+    if isinstance(datum, Mapping):
+        return {field: view_of_datum(value, field) for field, value in datum.items() if value is not None}
+    if isinstance(datum, list):
+        return [view_of_datum(item) for item in datum]
+    if isinstance(datum, bytes):
+        return view_of_bytes(datum)
+    return view_of_time(datum) if name in _TIMES and isinstance(datum, int) and datum else datum
+
+
+def entry_fields(kind: str) -> tuple[str, ...]:
+    """The fields that an entry of this kind has in the view; of a kind that this release does not know, all there are."""
+    return _ENTRY_FIELDS.get(kind, _ANY_ENTRY_FIELDS)
 
 
 def from_json(line: str) -> JsonRecord:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from connector import rules
 from connector.deadletter import Reason
+from connector.mending import STEPS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -25,11 +26,14 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 
 def reasons() -> str:
-    """Every reason with cause and remedy, and every rule under INVALID with what it demands, as Markdown."""
+    """Every reason with cause and remedy, every rule under INVALID with what it demands, every step of mending, as Markdown."""
     lines = ["| reason | cause | remedy |", "|---|---|---|"]
     lines += [f"| `{reason}` | {reason.cause} | {reason.remedy} |" for reason in Reason]
     lines += ["", "Rules of `INVALID`, in the order in which they are judged:", "", "| rule | field | must be |", "|---|---|---|"]
     lines += [f"| `{rule}` | {f'`{field}`' if field else ''} | {words} |" for rule, field, words in _rules()]
+    lines += ["", "Steps of mending, `VERB` or `VERB=ARGUMENT`, taken in the order in which they are given:", ""]
+    lines += ["| step | argument | what it does |", "|---|---|---|"]
+    lines += [f"| `{verb}` | {f'`{form}`' if form else ''} | {what} |" for verb, (form, what) in STEPS.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -1,119 +1,128 @@
-"""`connector dead-letters`: what was rejected, and why (DLQ-8, DLQ-9).
+"""`connector dead-letters`: what was rejected and why, and what to do about it (DLQ-8, DLQ-9).
 
 Whatever a letter says of itself came from outside: all of it is escaped before it reaches the terminal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any, TextIO
 
 import click
 
-from connector.cli import settings
+from connector.cli import letter_actions, settings
+from connector.cli.letter_options import filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import print_letter, summary
 from connector.cli.terminal import console, counted, escaped, out, say, table
-from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Reason, dead_letter_topic
-from connector.errors import ConnectorError, TopicError
+from connector.deadletter import DeadLetter, dead_letter_topic
+from connector.errors import ConnectorError
 from connector.json_view import to_line, view_of_time
-
-EXAMPLES = 2
-
-_stream = click.option("--stream", help="The stream that they are of; may be left out where there is one only.")
+from connector.ledger import Standing
+from connector.letter_filter import GROUPINGS, Group, LetterFilter, grouped
 
 
 @click.group()
 def command() -> None:
-    """List and explain what was rejected."""
+    """List and explain what was rejected; replay, park, discard or restore it."""
 
 
-@dataclass(slots=True)
-class _Group:
-    """The letters that share a reason, and with INVALID a rule."""
-
-    letters: int = 0
-    oldest: int = 0
-    newest: int = 0
-    examples: tuple[str, ...] = ()
-
-    def add(self, letter: DeadLetter) -> None:
-        self.oldest = min(self.oldest or letter.first_failed_at, letter.first_failed_at)
-        self.newest = max(self.newest, letter.first_failed_at)
-        self.letters += 1
-        self.examples = (*self.examples, letter.id)[:EXAMPLES]
+for _action in (letter_actions.replay, letter_actions.discard, letter_actions.park, letter_actions.restore):
+    command.add_command(_action)
 
 
 @command.command("list")
-@_stream
-@click.option("--reason", type=click.Choice(list(Reason), case_sensitive=False), help="Only these, one by one.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter.")
+@stream_option
+@filter_options
+@click.option("--by", help=f"Count them by these, separated by commas: {', '.join(GROUPINGS)}.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter, or with --by for each group.")
 @click.pass_context
-def list_(ctx: click.Context, stream: str | None, reason: Reason | None, as_json: bool) -> None:
-    """Count the dead letters by reason, each letter once by its id; with --reason, or as JSON, letter by letter."""
-    config = settings.load(ctx)
-    of = settings.stream(config, stream)
-    groups: dict[tuple[str, str], _Group] = {}
-    for letter in _letters(config.kafka, of.topic):
-        if reason is not None and letter.reason is not reason:
-            continue
-        groups.setdefault((letter.reason, letter.rule), _Group()).add(letter)
+def list_(ctx: click.Context, /, stream: str | None, by: str | None, as_json: bool, **given: Any) -> None:
+    """Count the open dead letters by reason, each letter once by its id; with a filter, or as JSON, letter by letter."""
+    names = tuple((by or "reason,rule").split(","))
+    if unknown := [name for name in names if name not in GROUPINGS]:
+        raise click.UsageError(f"--by has no {unknown[0]!r}; there are {', '.join(GROUPINGS)}")
+    queue, which = queue_of(ctx, stream), filter_of(given)
+    letters = queue.letters(which)
+    if by is None and (as_json or which.chooses):
+        number = _print_one_by_one(letters, as_json)
+    else:
+        number = _print_groups(names, grouped(letters, names, queue.schemas), as_json)
+    hint = "; connector dead-letters show ID explains one" if number and not as_json else ""
+    say(f"{counted(number, 'dead letter')} of {queue.topic}{'' if which.states else ', however they stand'}{hint}")
+
+
+def _print_one_by_one(letters: Iterator[tuple[DeadLetter, Standing]], as_json: bool) -> int:
+    number = 0
+    for letter, standing in letters:
+        number += 1
         if as_json:
-            out(to_line(summary(letter)))
-        elif reason is not None:
-            out(f"{escaped(letter.id)}  {letter.reason} {escaped(letter.rule)}".rstrip() + f"  {escaped(letter.detail)}")
-    if not as_json and reason is None and groups:
-        _print_groups(groups)
-    letters = sum(group.letters for group in groups.values())
-    say(
-        f"{counted(letters, 'dead letter')} of {of.topic}"
-        + ("; connector dead-letters show ID explains one" if letters and not as_json else "")
-    )
+            out(to_line(summary(letter, standing)))
+        else:
+            why = f"{letter.reason} {letter.rule}".rstrip()
+            out(escaped(f"{letter.id}  {why}  {standing.state}, attempt {standing.attempt}  {letter.detail}"))
+    return number
 
 
-def _print_groups(groups: dict[tuple[str, str], _Group]) -> None:
-    shown = table("reason", "rule", "letters", "first", "last", "for example", right=frozenset({"letters"}))
-    for (reason, rule), group in sorted(groups.items(), key=lambda item: -item[1].letters):
-        times = (str(view_of_time(moment)) for moment in (group.oldest, group.newest))
-        shown.add_row(reason, escaped(rule), f"{group.letters:,}", *times, "\n".join(escaped(example) for example in group.examples))
-    console().print(shown)
+def _print_groups(names: tuple[str, ...], groups: Iterable[tuple[tuple[str, ...], Group]], as_json: bool) -> int:
+    number = 0
+    shown = table(*names, "letters", "first", "last", "for example", right=frozenset({"letters"}))
+    for texts, group in groups:
+        number += group.letters
+        first, last = (view_of_time(moment) for moment in (group.oldest, group.newest))
+        if as_json:
+            facts = {"letters": group.letters, "first_failed": first, "last_failed": last, "examples": group.examples}
+            out(to_line(dict(zip(names, texts, strict=True)) | facts))
+        examples = "\n".join(escaped(example) for example in group.examples)
+        shown.add_row(*(escaped(text) for text in texts), f"{group.letters:,}", str(first), str(last), examples)
+    if number and not as_json:
+        console().print(shown)
+    return number
 
 
 @command.command()
 @click.argument("letter_id", metavar="ID")
-@_stream
+@stream_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, key, value and headers included.")
 @click.option("--all", "everything", is_flag=True, help="The whole value, however long.")
 @click.pass_context
 def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool) -> None:
-    """Explain one dead letter: where it came from, what is wrong with it, what can be done, and what it says."""
-    config = settings.load(ctx)
-    of = settings.stream(config, stream)
-    letter = next((letter for letter in _letters(config.kafka, of.topic) if letter.id == letter_id), None)
-    if letter is None:
-        cause = f"none in {dead_letter_topic(of.topic)} has this id"
-        raise ConnectorError(
-            f"There is no dead letter {letter_id}", cause, f"connector dead-letters list --json --stream {of.name} has their ids"
-        )
+    """Explain one dead letter: where it came from, what is wrong with it, what can be done and was done, and what it says."""
+    config, queue = settings.load(ctx), queue_of(ctx, stream)
+    ledger = queue.ledger()
+    letter, standing = next(queue.letters(LetterFilter(ids=frozenset({letter_id}), states=frozenset()), ledger), (None, None))
+    if letter is None or standing is None:
+        cause = f"none in {dead_letter_topic(queue.topic)} has this id"
+        remedy = "connector dead-letters list --state any --json has their ids"
+        raise ConnectorError(f"There is no dead letter {letter_id}", cause, remedy)
     if as_json:
-        out(to_line(summary(letter, whole=True)))
+        out(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)))
     else:
-        print_letter(letter, _schemas(config, letter), everything=everything)
+        print_letter(letter, _schemas(config, letter), standing, ledger.story(letter.id), everything=everything)
 
 
-def _letters(kafka: KafkaConfig, topic: str) -> Iterator[DeadLetter]:
-    """The letters of a change topic; none where their topic was not made yet. Raises `TopicError` if the change topic is missing, too."""
-    from connector.kafka import topics
-    from connector.kafka.dead_letter_topic import read_letters
+@command.command()
+@stream_option
+@filter_options
+@click.option("--output", type=click.Path(dir_okay=False, writable=True), help="A new file; standard output if not given.")
+@click.pass_context
+def export(ctx: click.Context, /, stream: str | None, output: str | None, **given: Any) -> None:
+    """Write dead letters out, one JSON object a line: key, value and headers as they are, and what was done about each."""
+    queue, which = queue_of(ctx, stream), filter_of(given)
+    ledger, number = queue.ledger(), 0
+    with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
+        for letter, standing in queue.letters(which, ledger):
+            file.write(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)) + "\n")
+            number += 1
+    say(f"{counted(number, 'dead letter')} of {queue.topic}")
 
+
+def _new_file(name: str) -> TextIO:
     try:
-        topics.describe(kafka, dead_letter_topic(topic))
-    except TopicError:
-        topics.describe(kafka, topic)
-        return
-    for letter, _ in read_letters(kafka, topic):
-        yield letter
+        return open(name, "x", encoding="utf-8")
+    except FileExistsError:
+        raise ConnectorError(f"The file {name} exists", "", "name a new one: nothing is written over") from None
 
 
 def _schemas(config: Any, letter: DeadLetter) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
 
 from connector.cli.terminal import counted, escaped, out, shown_bytes
 from connector.codec import Schemas, read
 from connector.deadletter import DeadLetter, Rejection
-from connector.json_view import view_of_bytes, view_of_time
+from connector.json_view import view_of_bytes, view_of_datum, view_of_time
+from connector.ledger import Entry, Standing
 
 HEX_BYTES_A_LINE: Final = 16
 HEX_BYTES_SHOWN: Final = 512
@@ -20,13 +21,10 @@ CHARACTERS_SHOWN: Final = 200
 """Of a line of what a value says."""
 _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
 _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
-_TIMES: Final = frozenset(
-    {"commit_timestamp", "estimated_low_watermark", "timestamp", "start_timestamp", "cell_timestamp", "range_start", "range_end"}
-)
 
 
-def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
-    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view."""
+def summary(letter: DeadLetter, standing: Standing, story: tuple[Entry, ...] = (), *, whole: bool = False) -> dict[str, Any]:
+    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and its story."""
     view: dict[str, Any] = {
         "id": letter.id,
         "reason": letter.reason.value,
@@ -37,7 +35,8 @@ def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
         "topic_id": letter.position.topic_id,
         "kafka_partition": letter.position.kafka_partition,
         "offset": letter.position.offset,
-        "attempt": letter.attempt,
+        "state": standing.state.value,
+        "attempt": standing.attempt,
         "first_failed_at": view_of_time(letter.first_failed_at),
         "record_timestamp": view_of_time(letter.record_timestamp),
         "schema_id": letter.schema_id,
@@ -48,10 +47,13 @@ def summary(letter: DeadLetter, *, whole: bool = False) -> dict[str, Any]:
         view["key"] = _optional_bytes(letter.key)
         view["value"] = _optional_bytes(letter.value)
         view["headers"] = [{"name": name, "value": _optional_bytes(value)} for name, value in letter.headers]
+        view["story"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in story]
     return {name: value for name, value in view.items() if value is not None}
 
 
-def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = False) -> None:
+def print_letter(
+    letter: DeadLetter, schemas: Schemas, standing: Standing, story: tuple[Entry, ...] = (), *, everything: bool = False
+) -> None:
     """Explain a letter on standard output; all that came from outside is escaped."""
     position = letter.position
     facts = {
@@ -60,12 +62,12 @@ def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = Fal
         "detail": letter.detail,
         "cause": letter.reason.cause,
         "remedy": letter.reason.remedy,
-        "today": "this release cannot replay letters: send the mended change again from the source, it finds its place by its order",
+        "state": standing.state,
         "topic": f"{position.topic} (id {position.topic_id}), Kafka partition {position.kafka_partition}, offset {position.offset}",
         "table": letter.table,
         "arrived": view_of_time(letter.record_timestamp),
         "first failed": view_of_time(letter.first_failed_at),
-        "attempt": letter.attempt,
+        "attempt": standing.attempt,
         "ingest batch": letter.ingest_batch,
         "order position": letter.order_position,
         "schema": letter.schema_id,
@@ -74,10 +76,21 @@ def print_letter(letter: DeadLetter, schemas: Schemas, *, everything: bool = Fal
     for name, fact in facts.items():
         if fact is not None:
             out(f"{name:<14}  {escaped(str(fact))}")
+    for entry in story:
+        out(f"{'done':<14}  {escaped(_told(entry))}")
     for name, value in letter.headers:
         out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
     out("")
     _print_value(letter.value, schemas, everything)
+
+
+def _told(entry: Entry) -> str:
+    mended = (
+        f"; mended: {', '.join(entry.mended.steps)} (SHA-256 {entry.mended.before[:12]} to {entry.mended.after[:12]})"
+        if entry.mended
+        else ""
+    )
+    return f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection}, attempt {entry.attempt}){mended}"
 
 
 def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:
@@ -116,21 +129,8 @@ def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
         return ["not decodable:", escaped(datum.detail)]
-    text = json.dumps(_view(datum), indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(view_of_datum(datum), indent=2, ensure_ascii=False, default=str)
     return [escaped(line) for line in text.splitlines()]
-
-
-def _view(datum: Any, name: str = "") -> Any:
-    """A decoded datum as JSON: nulls left out, bytes and times as in the JSON view (REC-22)."""
-    if isinstance(datum, Mapping):
-        return {field: _view(value, field) for field, value in datum.items() if value is not None}
-    if isinstance(datum, list):
-        return [_view(item) for item in datum]
-    if isinstance(datum, bytes):
-        return view_of_bytes(datum)
-    if name in _TIMES and isinstance(datum, int) and datum:
-        return view_of_time(datum)
-    return datum
 
 
 def _optional_bytes(value: bytes | None) -> Any:

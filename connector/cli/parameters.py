@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
 from connector.sections import parse_duration_ms
+
+if TYPE_CHECKING:
+    from connector.mending import Step
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
@@ -57,5 +60,58 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
         return max((moment - _EPOCH) // timedelta(microseconds=1), 0)
 
 
+class Span(click.ParamType[tuple[int, int]]):
+    """Numbers from one to another, both included: `7`, `3..9`, `3..`, `..9`."""
+
+    name = "from..to"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        first, dots, last = str(value).partition("..")
+        if not dots:
+            last = first
+        are_numbers = all(not end or (end.isascii() and end.isdigit() and len(end) < 20) for end in (first, last))
+        span = (int(first or 0), int(last or 2**63 - 1)) if are_numbers and (first or last) else (1, 0)
+        if span[0] > span[1]:
+            self.fail(f"{value!r} is no span of numbers; write 7, 3..9, 3.. or ..9", param, ctx)
+        return span
+
+
+class KeyBytes(click.ParamType[bytes]):
+    """Bytes as text, or `base64:` and that."""
+
+    name = "bytes"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        from connector.letter_filter import BASE64, bytes_of_text
+
+        if isinstance(value, bytes):
+            return value
+        try:
+            return bytes_of_text(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r} has no base 64 behind {BASE64} ({error})", param, ctx)
+
+
+class MendingStep(click.ParamType["Step"]):
+    """One step of mending, as `connector.mending` has them."""
+
+    name = "step"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Step:
+        from connector.mending import Step
+
+        if isinstance(value, Step):
+            return value
+        try:
+            return Step.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 DURATION_S: Final = DurationS()
 START: Final = Start()
+SPAN: Final = Span()
+BYTES: Final = KeyBytes()
+STEP: Final = MendingStep()

@@ -89,16 +89,26 @@ def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
 class Progress:
     """A count that is renewed on one line while a person watches, at most ten times a second; nothing where a program does."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, total: int | None = None) -> None:
+        """With a `total` it says how much time is left, too, at the rate since the first count."""
+        self._what, self._total = what, total
         self._watched = a_person_watches()
         self._next = 0.0
+        self._first: tuple[int, float] | None = None
 
     def show(self, count: int, now: float) -> None:
         """Show `count`, if it is time. `now` is a monotonic clock's, in seconds."""
         if self._watched and now >= self._next:
             self._next = now + 0.1
-            click.echo(f"\r{count:,} {self._what}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
+
+    def line(self, count: int, now: float) -> str:
+        """What it shows."""
+        if self._total is None:
+            return f"{count:,} {self._what}"
+        first, began = self._first = self._first or (count, now)
+        left = f", {round((self._total - count) * (now - began) / (count - first)):,} s left" if count > first else ""
+        return f"{count:,} of {self._total:,} {self._what}{left}"
 
     def clear(self) -> None:
         """Take the line away."""

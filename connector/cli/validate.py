@@ -12,7 +12,7 @@ from connector import java_client
 from connector.cli import settings
 from connector.cli.terminal import counted, escaped, out, say, show_error
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.deadletter import dead_letter_topic
+from connector.deadletter import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
 from connector.tables import TableDefinition, check_columns, check_compatible, from_properties
 
@@ -52,6 +52,7 @@ def _findings(config: ConnectorConfig) -> Findings:
     for stream in config.streams.values():
         try:
             yield from _stream(config.kafka, stream)
+            yield from _ledger(config.kafka, stream)
         except BrokerError as error:
             yield error
             return  # the next stream would wait for the same brokers
@@ -155,3 +156,17 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Findings:
         )
     else:
         yield f"streams.{stream.name}: {letters.topic} takes the dead letters"
+
+
+def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Findings:
+    from connector.kafka import topics
+    from connector.kafka.ledger_topic import check
+
+    name = ledger_topic(stream.topic)
+    try:
+        facts = topics.describe(kafka, name)
+    except TopicError:
+        yield f"streams.{stream.name}: {name} will be created with the first dead letter"
+        return
+    check(facts)
+    yield f"streams.{stream.name}: {name} keeps what is done about them"

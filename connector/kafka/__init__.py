@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connector.kafka.consumer import ChangeConsumer, Received
+from connector.kafka.dead_letter_queue import DeadLetterQueue
 from connector.kafka.dead_letter_topic import DeadLetterPublisher, read_letters
 from connector.kafka.local_broker import LocalBroker
 from connector.kafka.producer import ChangeProducer
@@ -13,6 +14,7 @@ __all__ = [
     "ChangeConsumer",
     "ChangeProducer",
     "DeadLetterPublisher",
+    "DeadLetterQueue",
     "LocalBroker",
     "Received",
     "RegistryClient",

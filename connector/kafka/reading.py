@@ -47,5 +47,6 @@ def messages_between(
             continue
         if error is None and offset < end:
             yield message
+            heard_at = time.monotonic()  # whoever reads may take its time
         if offset + (error is None) >= end:
             left.discard(number)

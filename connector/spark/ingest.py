@@ -215,11 +215,12 @@ class Ingest:
         too_many = counts.records >= MIN_RECORDS_FOR_RATIO and rejected > self._stream.max_dead_letter_ratio * counts.records
         if not too_many and not (self._stream.halt_on_first and rejected):
             return
-        reason = max(counted, key=lambda name: counted[name])
+        reason, name = max(counted, key=lambda name: counted[name]), self._stream.name
         raise StreamHaltedError(
-            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {self._stream.name} were rejected, "
+            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name} were rejected, "
             f"most of them ({counted[reason]}) as {reason}",
             "Their letters are published and nothing is lost; the stream stops so that a common cause is noticed",
-            f"See `connector dead-letters list --stream {self._stream.name}`, mend the cause, and start `connector run` again",
+            f"See `connector dead-letters list --stream {name}`, mend the cause, start `connector run` again, and replay what it rejected: "
+            f'`connector dead-letters replay --stream {name} --ingest-batch {batch.ingest_batch} --execute --why "…"`',
             reason=reason,
         )

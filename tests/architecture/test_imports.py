@@ -38,6 +38,7 @@ def test_the_core_is_every_root_module() -> None:
     [
         "import connector",
         "from connector import cli; cli.invoke(['--help'])",
+        "from connector import cli; cli.invoke(['dead-letters', 'replay', '--help'])",
         "from connector import cli; cli.invoke(['read', '--help'])",
         "from connector import cli; cli.invoke(['run', '--help'])",
         "from connector import cli; cli.invoke(['status', '--help'])",

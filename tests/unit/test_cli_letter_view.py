@@ -12,9 +12,11 @@ from connector.cli.letter_view import decoded_lines, hex_lines, print_letter, su
 from connector.codec import Schemas, encode, frame
 from connector.deadletter import DeadLetter, Position, Reason
 from connector.json_view import to_line
+from connector.ledger import Action, Entry, MendNote, Standing, State
 from connector.model import DataChange, SetCell
 
 CHANGE = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(SetCell("f", b"q", b"\x1b[2J"),))
+OPEN = Standing(State.OPEN, 0, 0)
 VALUE = frame(encode(CHANGE, 4), None)
 
 
@@ -39,7 +41,7 @@ def letter(value: bytes | None = VALUE, **other: object) -> DeadLetter:
 
 def test_one_letter_is_explained_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """DLQ-9: where it came from, what is wrong, what to do, the bytes in hex beside what they say."""
-    print_letter(letter(), Schemas())
+    print_letter(letter(), Schemas(), OPEN)
     shown = capsys.readouterr().out
     for words in (
         "id-0-3-17",
@@ -67,13 +69,15 @@ def test_no_letter_writes_a_control_character(
     with pytest.MonkeyPatch.context() as patch:
         lines: list[str] = []
         patch.setattr("connector.cli.letter_view.out", lines.append)
-        print_letter(letter(value, key=key, detail=text, headers=tuple(headers), table=text, order_position=text), Schemas())
+        subject = letter(value, key=key, detail=text, headers=tuple(headers), table=text, order_position=text)
+        done = Entry(Action.REPLAYED, 1, text, text, text, mended=MendNote((text,), text, text))
+        print_letter(subject, Schemas(), OPEN, (done,))
     assert all(not any(c < " " or "\x7f" <= c < "\xa0" for c in line) for line in lines)
 
 
 def test_the_byte_at_which_decoding_failed_is_pointed_at(capsys: pytest.CaptureFixture[str]) -> None:
     """DLQ-9."""
-    print_letter(letter(VALUE + b"zz"), Schemas())
+    print_letter(letter(VALUE + b"zz"), Schemas(), OPEN)
     shown = capsys.readouterr().out.splitlines()
     under = next(number for number, line in enumerate(shown) if line.strip() == "^^" or line.split("  ")[0].strip() == "^^")
     column = shown[under].index("^^")
@@ -81,9 +85,9 @@ def test_the_byte_at_which_decoding_failed_is_pointed_at(capsys: pytest.CaptureF
 
 
 def test_a_long_value_is_cut_unless_all_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    print_letter(letter(bytes(1000)), Schemas())
+    print_letter(letter(bytes(1000)), Schemas(), OPEN)
     assert "488 more bytes; --all" in capsys.readouterr().out
-    print_letter(letter(bytes(1000)), Schemas(), everything=True)
+    print_letter(letter(bytes(1000)), Schemas(), OPEN, everything=True)
     shown = capsys.readouterr().out
     assert "000003e0" in shown
     assert "--all" not in shown
@@ -102,7 +106,7 @@ def test_hex_lines_have_every_byte(data: bytes) -> None:
 
 def test_a_program_gets_the_original_bytes() -> None:
     """DLQ-1, REC-22."""
-    said = json.loads(to_line(summary(letter(b"\xff\x00", key=None, headers=(("h", b"x"), ("n", None))), whole=True)))
+    said = json.loads(to_line(summary(letter(b"\xff\x00", key=None, headers=(("h", b"x"), ("n", None))), OPEN, whole=True)))
     assert said["value"] == {"base64": "/wA="}
     assert "key" not in said
     assert said["headers"] == [{"name": "h", "value": "x"}, {"name": "n", "value": None}]

@@ -7,7 +7,7 @@ import time
 import click
 import pytest
 
-from connector.cli.parameters import DURATION_S, START
+from connector.cli.parameters import BYTES, DURATION_S, SPAN, START, STEP
 
 
 @pytest.mark.parametrize(("text", "expected_s"), [("7d", 604_800), ("1500ms", 2), (5, 5)])
@@ -41,3 +41,28 @@ def test_anything_else_is_a_wrong_call(text: str) -> None:
 def test_a_wrong_duration_is_a_wrong_call() -> None:
     with pytest.raises(click.BadParameter):
         DURATION_S.convert("10", None, None)
+
+
+@pytest.mark.parametrize(("text", "span"), [("7", (7, 7)), ("3..9", (3, 9)), ("3..", (3, 2**63 - 1)), ("..9", (0, 9)), ("0", (0, 0))])
+def test_a_span_has_both_its_ends(text: str, span: tuple[int, int]) -> None:
+    """DLQ-8."""
+    assert SPAN.convert(text, None, None) == span
+
+
+@pytest.mark.parametrize("text", ["", "..", "9..3", "a", "-1", "1..2..3", "١"])
+def test_what_is_no_span_is_a_wrong_call(text: str) -> None:
+    with pytest.raises(click.UsageError, match="no span"):
+        SPAN.convert(text, None, None)
+
+
+def test_bytes_are_text_or_base_64() -> None:
+    assert (BYTES.convert("u#1", None, None), BYTES.convert("base64:/w==", None, None)) == (b"u#1", b"\xff")
+    with pytest.raises(click.UsageError, match="base 64"):
+        BYTES.convert("base64:?", None, None)
+
+
+def test_a_step_that_is_none_is_a_wrong_call() -> None:
+    """DLQ-12."""
+    assert STEP.convert("reframe=3", None, None).verb == "reframe"
+    with pytest.raises(click.UsageError, match="is no step"):
+        STEP.convert("guess", None, None)

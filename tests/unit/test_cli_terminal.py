@@ -53,5 +53,12 @@ def test_no_progress_where_a_program_watches(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
 
 
+def test_progress_towards_a_total_says_how_much_time_is_left() -> None:
+    """DLQ-14."""
+    progress = Progress("letters", 1000)
+    assert progress.line(0, 10.0) == "0 of 1,000 letters"
+    assert progress.line(250, 15.0) == "250 of 1,000 letters, 15 s left"
+
+
 def test_counts_are_grouped_and_agree_with_their_noun() -> None:
     assert [counted(n, "record") for n in (0, 1, 1234)] == ["0 records", "1 record", "1,234 records"]

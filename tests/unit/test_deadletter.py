@@ -136,7 +136,7 @@ def test_a_letter_of_another_tool_goes_by_its_own_coordinates() -> None:
     """DLQ-1."""
     theirs = (("__connect.errors.topic", b"x"), ("__connect.errors.exception.message", b"no such field"))
     found = from_record(b"k", b"v", theirs, at=Position("orders.dead-letters", "T", 0, 5), record_timestamp=9)
-    assert (found.id, found.reason, found.detail, found.headers) == ("T-0-5", Reason.REJECTED, "no such field", theirs)
+    assert (found.id, found.reason, found.detail, found.headers) == ("T-0-5", Reason.REJECTED, "Kafka Connect: x: no such field", theirs)
     with pytest.raises(ValueError, match="not written as a dead letter"):
         from_record(b"k", b"v", theirs)
 

@@ -1,0 +1,217 @@
+"""`connector dead-letters replay | discard | park | restore`: what is done about dead letters (DLQ-10 to DLQ-14).
+
+Each thing is done once, and kept in the ledger with who, when and why. What comes from a letter is escaped before it is shown.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from connector.cli.letter_options import check_chosen, filter_of, filter_options, queue_of, stream_option
+from connector.cli.parameters import STEP
+from connector.cli.terminal import Progress, console, counted, escaped, out, say, table
+from connector.deadletter import Headers
+from connector.errors import ConnectorError
+from connector.json_view import to_line, view_of_bytes
+from connector.ledger import Action, State
+from connector.letter_filter import EXAMPLES, LetterFilter
+from connector.mending import Step, Unmendable, content_of, edited, mend
+from connector.replay import MAX_ATTEMPTS, Decision, Tally, Verdict
+
+if TYPE_CHECKING:
+    from connector.kafka.dead_letter_queue import DeadLetterQueue
+
+_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
+_everything = click.option("--all", "everything", is_flag=True, help="All letters there are, but for --state.")
+_FROM: Final = {
+    Action.PARKED: frozenset({State.OPEN}),
+    Action.DISCARDED: frozenset({State.OPEN, State.PARKED}),
+    Action.RESTORED: frozenset({State.PARKED, State.DISCARDED}),
+}
+
+
+@click.command()
+@_ids
+@stream_option
+@filter_options
+@_everything
+@click.option("--mend", "steps", type=STEP, multiple=True, help="A step of mending, such as key-from-record; taken in the order given.")
+@click.option("--edit", is_flag=True, help="Mend one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
+@click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="After so many a letter is parked instead.")
+@click.option("--per-second", type=click.FloatRange(0, min_open=True), help="At most so many letters a second.")
+@click.option("--execute", is_flag=True, help="Do it. Without this nothing is sent: only what would happen is shown.")
+@click.option("--why", default="", help="Kept in the ledger, with who and when. Needed with --execute.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter of the dry run.")
+@click.pass_context
+def replay(
+    ctx: click.Context,
+    /,
+    ids: tuple[str, ...],
+    stream: str | None,
+    everything: bool,
+    steps: tuple[Step, ...],
+    edit: bool,
+    max_attempts: int,
+    per_second: float | None,
+    execute: bool,
+    why: str,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Send dead letters again through the front door. Shows what would happen; with --execute it happens.
+
+    Each takes effect once: stop it whenever you like and run it again, it goes on with what is left.
+    """
+    which = filter_of(given, ids)
+    check_chosen(which, everything)
+    if execute and not why.strip():
+        raise click.UsageError("say why with --why: it is kept with who and when")
+    if edit and len(ids) != 1:
+        raise click.UsageError("--edit is for one letter: name its id")
+    queue = queue_of(ctx, stream, with_horizon=True)
+    if edit:
+        steps = (*steps, _edit(queue, which, ids[0], steps))
+    planned = _show_plan(queue, which, steps, max_attempts, as_json)
+    _check_found(ids, planned.verdicts.total())
+    sendable = planned.verdicts[Verdict.REPLAY] + planned.verdicts[Verdict.PARK]
+    if execute and sendable:
+        planned = _execute(queue, which, why, steps, max_attempts, per_second, sendable)
+    elif sendable and not execute:
+        say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
+    return 1 if planned.verdicts[Verdict.REFUSE] else 0
+
+
+def _show_plan(queue: DeadLetterQueue, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, as_json: bool) -> Tally:
+    tally, rows = Tally(), dict[tuple[str, str], list[str]]()
+    counts = dict[tuple[str, str], int]()
+    for decision in queue.plan(which, steps=steps, max_attempts=max_attempts):
+        tally.add(decision)
+        if as_json:
+            out(to_line(_decision_view(decision)))
+            continue
+        # A refusal that is told by its numbers would make a row for each letter.
+        row = (decision.verdict.value, decision.why.partition(":")[0])
+        counts[row] = counts.get(row, 0) + 1
+        if len(examples := rows.setdefault(row, [])) < EXAMPLES:
+            examples.append(f"{decision.letter.id}: {decision.why}" if decision.verdict is Verdict.REFUSE else decision.letter.id)
+    if rows:
+        shown = table("would be", "because", "letters", "for example", right=frozenset({"letters"}))
+        words = {Verdict.REPLAY: "replayed", Verdict.PARK: "parked", Verdict.REFUSE: "refused"}
+        for (verdict, because), examples in sorted(rows.items(), key=lambda item: -counts[item[0]]):
+            number = f"{counts[verdict, because]:,}"
+            shown.add_row(words[Verdict(verdict)], escaped(because), number, "\n".join(escaped(example) for example in examples))
+        console().print(shown)
+    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {queue.topic}: {_told(tally, 'would be ')}")
+    return tally
+
+
+def _execute(
+    queue: DeadLetterQueue,
+    which: LetterFilter,
+    why: str,
+    steps: tuple[Step, ...],
+    max_attempts: int,
+    per_second: float | None,
+    sendable: int,
+) -> Tally:
+    progress = Progress("letters", sendable)
+    progress.show(0, time.monotonic())
+
+    def show(done: int) -> None:
+        progress.show(done, time.monotonic())
+
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        tally = queue.replay(which, why=why, steps=steps, max_attempts=max_attempts, per_second=per_second, on_progress=show, stop=stop)
+    finally:
+        progress.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    say(f"{queue.topic}: {_told(tally, '')}")
+    if stop.is_set():
+        say("stopped: the transaction that began has ended; run it again to go on with what is left")
+        raise KeyboardInterrupt
+    return tally
+
+
+def _told(tally: Tally, would: str) -> str:
+    sent, parked, refused = (tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE))
+    return f"{would}replayed {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
+
+
+def _decision_view(decision: Decision) -> dict[str, Any]:
+    view: dict[str, Any] = {"id": decision.letter.id, "verdict": decision.verdict.value, "why": decision.why, "attempt": decision.attempt}
+    if decision.content is not None:
+        view |= {
+            "key": _bytes(decision.content.key),
+            "value": _bytes(decision.content.value),
+            "headers": _headers(decision.content.headers),
+        }
+        view |= {"mended": list(decision.mended.steps)} if decision.mended else {}
+    return view
+
+
+def _headers(headers: Headers) -> list[dict[str, Any]]:
+    return [{"name": name, "value": _bytes(value)} for name, value in headers]
+
+
+def _bytes(value: bytes | None) -> Any:
+    return None if value is None else view_of_bytes(value)
+
+
+def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]) -> Step:
+    """The step that an editor makes of the letter as it is after the steps before."""
+    found = [mend(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
+    _check_found((letter_id,), len(found))
+    content = found[0]
+    if isinstance(content, Unmendable):
+        raise ConnectorError(f"Letter {letter_id} cannot be mended", content.why, "correct the step")
+    step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
+    if step is None:
+        raise ConnectorError("Nothing was changed in the editor", "", "save the file with a change, or leave --edit out")
+    if isinstance(step, Unmendable):
+        raise ConnectorError(f"Letter {letter_id} cannot be mended in an editor", step.why, "use --mend, or edit it again")
+    return step
+
+
+def _check_found(ids: tuple[str, ...], found: int) -> None:
+    if found < len(set(ids)):
+        missing = f"{counted(len(set(ids)) - found, 'letter')} of those named"
+        raise ConnectorError(f"There is no such dead letter: {missing}", "", "connector dead-letters list --state any --json has their ids")
+
+
+def _verb(action: Action, name: str, summary: str) -> click.Command:
+    @click.command(name, help=summary)
+    @_ids
+    @stream_option
+    @filter_options
+    @_everything
+    @click.option("--why", required=True, help="Kept in the ledger, with who and when.")
+    @click.pass_context
+    def verb(ctx: click.Context, /, ids: tuple[str, ...], stream: str | None, everything: bool, why: str, **given: Any) -> int:
+        which = filter_of(given, ids, _FROM[action])
+        check_chosen(which, everything)
+        if not why.strip():
+            raise click.UsageError("say why with --why: it is kept with who and when")
+        queue = queue_of(ctx, stream)
+        done, refused = queue.act(action, which, why=why)
+        _check_found(ids, done + refused.total())
+        say(f"{counted(done, 'dead letter')} of {queue.topic} {action}")
+        for state, number in refused.items():
+            say(f"{counted(number, 'letter')} left alone: {state} already")
+        return 1 if refused else 0
+
+    return verb
+
+
+discard: Final = _verb(
+    Action.DISCARDED, "discard", "Say of dead letters that they are not to be replayed. The records stay; restore undoes it."
+)
+park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: nothing replays them before they are restored.")
+restore: Final = _verb(Action.RESTORED, "restore", "Open parked or discarded dead letters again, with as many tries as at first.")

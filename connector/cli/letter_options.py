@@ -1,0 +1,96 @@
+"""Which dead letters a command is for: ids, or the filter options that all of its verbs share (DLQ-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from connector.cli import settings
+from connector.cli.parameters import BYTES, SPAN, START
+from connector.cli.terminal import say
+from connector.config import ConnectorConfig, StreamConfig
+from connector.deadletter import Reason
+from connector.errors import TableError
+from connector.ledger import State
+from connector.letter_filter import LetterFilter
+
+if TYPE_CHECKING:
+    from connector.kafka.dead_letter_queue import DeadLetterQueue
+
+ANY: Final = "any"
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_OPTIONS: Final = (
+    click.option("--reason", "reasons", type=click.Choice(list(Reason), case_sensitive=False), multiple=True, help="May be given again."),
+    click.option("--rule", default="", help="The rule that was broken, of those rejected as INVALID."),
+    click.option(
+        "--state",
+        "states",
+        type=click.Choice([*(state.value for state in State), ANY]),
+        multiple=True,
+        help="How they stand; open if not given.",
+    ),
+    click.option("--table", help="The table of table letters, else the source table that their bytes name."),
+    click.option("--key-prefix", type=BYTES, default=b"", help="As text, or base64:… ."),
+    click.option("--since", type=START, help="First failed then or later: a time with a zone, or how long ago (2d)."),
+    click.option("--until", type=START, help="First failed before."),
+    click.option("--kafka-partition", type=click.IntRange(0), help="That of the original records."),
+    click.option("--offsets", type=SPAN, help="Those of the original records: 3..9."),
+    click.option("--ingest-batch", type=click.IntRange(1), help="The batch that their records came with."),
+    click.option("--attempts", type=SPAN, help="How often they were replayed: 1.. ."),
+)
+
+
+def stream_option(function: _Function) -> _Function:
+    """Adds `--stream`."""
+    return click.option("--stream", help="The stream that they are of; may be left out where there is one only.")(function)
+
+
+def filter_options(function: _Function) -> _Function:
+    """Adds the filter options; the command gets them as keyword arguments, which `filter_of` takes."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def filter_of(given: dict[str, Any], ids: tuple[str, ...] = (), usual: frozenset[State] = frozenset({State.OPEN})) -> LetterFilter:
+    """The filter that the options say. Without `--state` letters that were named by their ids are meant however they stand."""
+    states: tuple[str, ...] = given.pop("states")
+    if ANY in states:
+        of = frozenset[State]()
+    elif states:
+        of = frozenset(State(state) for state in states)
+    else:
+        of = frozenset() if ids else usual
+    for name in ("since", "until"):  # beginning and end bound nothing
+        given[name] = given[name] if isinstance(given[name], int) else None
+    reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
+    return LetterFilter(ids=frozenset(ids), reasons=reasons, states=of, **given)
+
+
+def check_chosen(which: LetterFilter, everything: bool) -> None:
+    """Acting on all letters there are must be asked for. Raises a wrong call."""
+    if not which.chooses and not everything:
+        raise click.UsageError("say which: ids, a filter such as --reason, or --all")
+    if which.chooses and everything:
+        raise click.UsageError("--all goes with --state only: it means all letters there are")
+
+
+def queue_of(ctx: click.Context, stream: str | None, *, with_horizon: bool = False) -> DeadLetterQueue:
+    """The queue of the stream that a call is for; with the horizon of the stream, as far as this machine can know it."""
+    from connector.kafka.dead_letter_queue import DeadLetterQueue
+
+    config = settings.load(ctx)
+    of = settings.stream(config, stream)
+    return DeadLetterQueue(config, of, by=settings.who(), horizon=_horizon(config, of) if with_horizon else None)
+
+
+def _horizon(config: ConnectorConfig, stream: StreamConfig) -> int | None:
+    try:
+        from connector.lake.standing import progress_of
+
+        return progress_of(config.warehouse, stream.name).horizon
+    except (ModuleNotFoundError, TableError) as error:
+        say(f"warning: the horizon of {stream.name} is not known here: what is too late is found when it is rejected again ({error})")
+        return None

@@ -1,0 +1,192 @@
+"""The dead letters of one stream, for whoever operates it: look, replay, park, discard, restore (DLQ-8, DLQ-10 to DLQ-14).
+
+    queue = DeadLetterQueue(config, config.streams["orders"], by="ada@desk")
+    few = LetterFilter(reasons=frozenset({Reason.UNKNOWN_SCHEMA}))
+    for decision in queue.plan(few): ...                            nothing is sent: what would become of each
+    queue.replay(few, why="the registry has the schema now")        each takes effect once, whoever runs it again
+
+`connector dead-letters` is this, with tables. Letters are read from their topic each time, one after the other; in memory are one id
+for each, and the ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from connector.codec import ChangeRecord, Schemas
+from connector.deadletter import DeadLetter, Rejection, dead_letter_topic
+from connector.errors import TopicError
+from connector.kafka import topics
+from connector.kafka.dead_letter_topic import read_letters
+from connector.kafka.ledger_topic import MAX_DEEDS, Deed, LedgerWriter, Outgoing, in_transactions, read_ledger
+from connector.kafka.registry import RegistryClient
+from connector.ledger import Action, Entry, Ledger, Standing
+from connector.letter_filter import LetterFilter
+from connector.mending import Step
+from connector.replay import MAX_ATTEMPTS, Decision, FrontDoor, Tally, Verdict, decide
+from connector.validation import KafkaRecord, judge
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig, RegistryConfig, StreamConfig
+
+OnStep = Callable[[str], None]
+
+
+class DeadLetterQueue:
+    """The dead letters of one stream. `schemas` are those that records are decoded with; a registry is asked when one of its is needed.
+
+    One thread at a time. All methods raise `TopicError` where the change topic is missing, `BrokerError`, and `RegistryError` where a
+    schema is needed that cannot be had.
+    """
+
+    def __init__(self, config: ConnectorConfig, stream: StreamConfig, *, by: str, horizon: int | None = None) -> None:
+        """Connects to nothing. `by` is who acts, as the ledger keeps it. `horizon` is the stream's as far as it is known (microseconds):
+        a change older than that is not replayed.
+        """
+        self._config, self._stream, self._by, self._horizon = config, stream, by, horizon
+        self.topic = stream.topic
+        self.schemas = Schemas(_Registered(config.registry))
+
+    def ledger(self) -> Ledger:
+        """What was done about the letters so far."""
+        return read_ledger(self._config.kafka, self.topic)
+
+    def letters(self, which: LetterFilter, ledger: Ledger | None = None) -> Iterator[tuple[DeadLetter, Standing]]:
+        """The letters that are meant, each once, with how it stands; in order within a Kafka partition, so within a key.
+
+        `ledger` is one that was read before; it is looked at as it is when a letter's turn comes. None where their topic was not made yet.
+        """
+        known = self.ledger() if ledger is None else ledger
+        try:
+            topics.describe(self._config.kafka, dead_letter_topic(self.topic))
+        except TopicError:
+            topics.describe(self._config.kafka, self.topic)
+            return
+        for letter, _ in read_letters(self._config.kafka, self.topic):
+            standing = known.standing(letter)
+            if which.means(letter, standing, self.schemas):
+                yield letter, standing
+
+    def plan(
+        self, which: LetterFilter, *, steps: Sequence[Step] = (), max_attempts: int = MAX_ATTEMPTS, ledger: Ledger | None = None
+    ) -> Iterator[Decision]:
+        """What a replay of these letters would do, one by one: the dry run. Sends nothing, and writes nothing."""
+        door = self._front_door(topics.describe(self._config.kafka, self.topic))
+        for letter, standing in self.letters(which, ledger):
+            yield decide(letter, standing, door, self.schemas, now=_now(), steps=steps, max_attempts=max_attempts)
+
+    def replay(
+        self,
+        which: LetterFilter,
+        *,
+        why: str,
+        steps: Sequence[Step] = (),
+        max_attempts: int = MAX_ATTEMPTS,
+        per_second: float | None = None,
+        on_progress: Callable[[int], None] = lambda done: None,
+        stop: threading.Event | None = None,
+        on_step: OnStep = lambda step: None,
+    ) -> Tally:
+        """Replay these letters, park those that were tried too often, and leave those alone that are refused.
+
+        Each letter takes effect once, however often this is run or killed, and whoever runs it at the same time: it goes on with
+        what the ledger does not have. `per_second` bounds the letters sent. `on_progress` is called after every transaction with
+        the letters done so far; once `stop` is set no other begins. Letters of a key go out in their order. What comes back counts
+        the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
+        """
+        tally, stopped = Tally(), stop or threading.Event()
+        at_most = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
+        with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+            decisions = self.plan(which, steps=steps, max_attempts=max_attempts, ledger=writer.ledger)
+            began, done = time.monotonic(), 0
+            for deeds in in_transactions(self._deeds(decisions, tally, str(which), why), at_most):
+                if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
+                    break
+                writer.commit(deeds)
+                tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in deeds)
+                done += len(deeds)
+                on_progress(done)
+        return tally
+
+    def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
+        """Park, discard or restore these letters. How many that was, and those that do not stand so that it can be, by how they stand.
+
+        Raises what `LedgerWriter.commit` does.
+        """
+        assert action is not Action.REPLAYED, "replay does that"
+        done, refused = 0, Counter[str]()
+
+        def deeds(ledger: Ledger) -> Iterator[Deed]:
+            for letter, standing in self.letters(which, ledger):
+                if standing.allows(action):
+                    tries = 0 if action is Action.RESTORED else standing.tries
+                    yield Deed(letter.id, Entry(action, _now(), self._by, why, str(which), standing.attempt, tries))
+                else:
+                    refused[standing.state] += 1
+
+        with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+            for some in in_transactions(deeds(writer.ledger)):
+                writer.commit(some)
+                done += len(some)
+        return done, refused
+
+    def _deeds(self, decisions: Iterator[Decision], tally: Tally, selection: str, why: str) -> Iterator[Deed]:
+        for decision in decisions:
+            if decision.verdict is Verdict.REFUSE:
+                tally.add(decision)
+                continue
+            action, reason = (Action.PARKED, decision.why) if decision.verdict is Verdict.PARK else (Action.REPLAYED, why)
+            entry = Entry(action, _now(), self._by, reason, selection, decision.attempt, decision.tries, decision.mended)
+            content = decision.content
+            if content is None:
+                yield Deed(decision.letter.id, entry)
+            else:
+                assert content.key is not None, "a record without a key would have been rejected again"
+                yield Deed(decision.letter.id, entry, Outgoing(content.key, content.value, content.headers, decision.kafka_partition))
+
+    def _front_door(self, facts: topics.TopicFacts) -> FrontDoor:
+        tables = {name: table for name, table in self._config.tables.items() if table.stream == self._stream.name}
+        rejects_others = self._stream.unknown_tables == "reject"
+        declared = frozenset(table.source for table in tables.values()) if rejects_others else None
+
+        def judged(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
+            return judge(
+                record,
+                schemas=schemas,
+                limits=self._stream.limits,
+                kafka_partitions=facts.kafka_partitions,
+                tables=declared,
+                horizon=self._horizon,
+            )
+
+        return FrontDoor(facts.topic, facts.kafka_partitions, facts.max_message_bytes, judged, tables)
+
+
+class _Registered(Mapping[int, str | None]):
+    """The schemas of a registry by id, each asked for when it is first needed: mending may name another than the letter does."""
+
+    def __init__(self, registry: RegistryConfig | None) -> None:
+        self._registry = registry
+        self._known: dict[int, str | None] = {}
+
+    def __getitem__(self, schema_id: int) -> str | None:
+        if self._registry is None:
+            raise KeyError(schema_id)
+        if schema_id not in self._known:
+            with RegistryClient(self._registry) as registry:
+                self._known[schema_id] = registry.schema(schema_id)
+        return self._known[schema_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,173 @@
+"""What was done about the dead letters of a topic, and how each of them stands (DLQ-11).
+
+A letter is open until somebody does something about it; how it stands is what the last entry of its story says:
+
+    replayed     sent again through the front door. If that is rejected again, it is another letter, with one attempt more
+    parked       set aside, by a person or after too many attempts: nothing replays it before it is restored
+    discarded    not to be replayed, for a reason that is kept
+    restored     open again, with as many tries as at first
+
+On Kafka the story of a letter is one record, with the letter's id as its key: the topic is compacted, which leaves the newest
+story of each letter. A letter that says of itself that it is a replay is believed if the story of the first one has that replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from sys import intern
+from typing import Any, Final
+
+from connector.deadletter import DeadLetter, cut, replay_claim
+
+MAX_ENTRIES: Final = 100
+"""Of a story; the oldest go first. So it fits into a record, however often a letter was parked and restored."""
+
+
+class Action(StrEnum):
+    """What can be done about a letter."""
+
+    REPLAYED = "replayed"
+    PARKED = "parked"
+    DISCARDED = "discarded"
+    RESTORED = "restored"
+
+
+class State(StrEnum):
+    """How a letter stands."""
+
+    OPEN = "open"
+    REPLAYED = "replayed"
+    PARKED = "parked"
+    DISCARDED = "discarded"
+
+
+_STATES: Final = {
+    Action.REPLAYED: State.REPLAYED,
+    Action.PARKED: State.PARKED,
+    Action.DISCARDED: State.DISCARDED,
+    Action.RESTORED: State.OPEN,
+}
+_ALLOWED: Final[Mapping[Action, frozenset[State]]] = {
+    Action.REPLAYED: frozenset({State.OPEN}),
+    Action.PARKED: frozenset({State.OPEN}),
+    Action.DISCARDED: frozenset({State.OPEN, State.PARKED}),
+    Action.RESTORED: frozenset({State.PARKED, State.DISCARDED}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MendNote:
+    """How a record was mended before it was replayed: the steps as they were given, and SHA-256 of it before and after (DLQ-12)."""
+
+    steps: tuple[str, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that was done about one letter. `at` in microseconds; `selection` are the ids or the filter that chose it.
+
+    `attempt` is that of the replay, or how often the letter had been replayed by then. `tries` counts the same from the last time
+    that somebody restored it: it is what `max_attempts` bounds.
+    """
+
+    action: Action
+    at: int
+    by: str
+    why: str
+    selection: str
+    attempt: int = 0
+    tries: int = 0
+    mended: MendNote | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("by", "why", "selection"):
+            object.__setattr__(self, name, cut(getattr(self, name)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as it stands in the ledger; what it does not have is left out."""
+        view: dict[str, Any] = {"action": self.action.value, "at": self.at, "by": self.by, "why": self.why, "selection": self.selection}
+        view |= {"attempt": self.attempt, "tries": self.tries}
+        if self.mended is not None:
+            view["mended"] = {"steps": list(self.mended.steps), "before": self.mended.before, "after": self.mended.after}
+        return view
+
+    @classmethod
+    def from_json(cls, view: Mapping[str, Any]) -> Entry:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything that it did not write."""
+        mended = view.get("mended")
+        texts = {name: intern(cut(str(view[name]))) for name in ("by", "why", "selection")}  # many letters share them
+        note = None if mended is None else MendNote(tuple(map(str, mended["steps"])), str(mended["before"]), str(mended["after"]))
+        return cls(Action(view["action"]), int(view["at"]), **texts, attempt=int(view["attempt"]), tries=int(view["tries"]), mended=note)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a letter stands. `attempt` is how often it was replayed, as itself or as those that it came from; `tries` as in `Entry`."""
+
+    state: State
+    attempt: int
+    tries: int
+
+    def allows(self, action: Action) -> bool:
+        """Whether this can be done about it."""
+        return self.state in _ALLOWED[action]
+
+
+class Ledger:
+    """The stories of the letters of one topic, those that have one. Some hundred bytes for each."""
+
+    def __init__(self) -> None:
+        self._stories: dict[str, tuple[Entry, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._stories)
+
+    def story(self, letter_id: str) -> tuple[Entry, ...]:
+        """What was done about a letter, oldest first; empty if nothing was."""
+        return self._stories.get(letter_id, ())
+
+    def keep(self, letter_id: str, story: tuple[Entry, ...]) -> None:
+        """The story of a letter is this one, in place of any that was known."""
+        assert story, letter_id
+        self._stories[letter_id] = story
+
+    def with_entry(self, letter_id: str, entry: Entry) -> tuple[Entry, ...]:
+        """The story of a letter after one more entry. Changes nothing."""
+        return (*self.story(letter_id), entry)[-MAX_ENTRIES:]
+
+    def standing(self, letter: DeadLetter) -> Standing:
+        """How a letter stands: by its own story, else open with what the replay that it came from had behind it."""
+        story = self.story(letter.id)
+        if story:
+            return Standing(_STATES[story[-1].action], story[-1].attempt, story[-1].tries)
+        claim = replay_claim(letter.headers)
+        for entry in () if claim is None else self.story(claim[0]):
+            if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
+                return Standing(State.OPEN, entry.attempt, entry.tries)
+        return Standing(State.OPEN, letter.attempt, letter.attempt)
+
+    def states(self) -> Counter[State]:
+        """How many letters with a story stand how. One without a story is open."""
+        return Counter(_STATES[story[-1].action] for story in self._stories.values())
+
+
+def story_to_json(story: tuple[Entry, ...]) -> bytes:
+    """A story as the value of its record in the ledger."""
+    return json.dumps({"entries": [entry.to_json() for entry in story]}, ensure_ascii=False).encode()
+
+
+def story_from_json(value: bytes) -> tuple[Entry, ...]:
+    """The inverse of `story_to_json`. Raises ValueError for anything that it did not write."""
+    try:
+        story = tuple(Entry.from_json(entry) for entry in json.loads(value)["entries"])
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no story of a letter: {error!r}") from error
+    if not story:
+        raise ValueError("a story without entries")
+    return story

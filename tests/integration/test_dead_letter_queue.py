@@ -1,0 +1,139 @@
+"""Looking at dead letters and acting on them, on a real broker (DLQ-8, DLQ-10 to DLQ-14)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from connector.codec import encode, frame
+from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.deadletter import DeadLetter, Position, Reason, replay_claim
+from connector.kafka import ChangeConsumer, DeadLetterPublisher, DeadLetterQueue, Received, topics
+from connector.ledger import Action, State
+from connector.letter_filter import LetterFilter
+from connector.mending import Step
+from connector.model import Heartbeat
+from connector.replay import Verdict
+from tests.broker import NewTopic
+from tests.integration.changes import change
+
+ALL = LetterFilter()
+
+
+def letter(facts: topics.TopicFacts, offset: int, value: bytes | None = None, **fields: object) -> DeadLetter:
+    """A record that would be taken today: its table was not declared."""
+    known: dict[str, object] = {
+        "position": Position(facts.topic, facts.topic_id, 1, offset),
+        "key": b"row-%d" % (offset % 3),
+        "value": frame(encode(change(offset % 3, timestamp=1_000_000 + offset), 2), None) if value is None else value,
+        "headers": (("trace", b"\xff"), ("trace", None)),
+        "reason": Reason.UNKNOWN_TABLE,
+        "rule": "",
+        "detail": "no table",
+        "attempt": 0,
+        "first_failed_at": 11,
+        "record_timestamp": 5,
+        "schema_id": None,
+        "ingest_batch": 4,
+        "order_position": f"4/1/{offset}/0",
+    }
+    return DeadLetter(**known | fields)  # type: ignore[arg-type]
+
+
+def queue_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLetter) -> DeadLetterQueue:
+    with DeadLetterPublisher(kafka, facts.topic) as publisher:
+        publisher.publish(letters)
+    stream = StreamConfig(name="s", topic=facts.topic)
+    return DeadLetterQueue(ConnectorConfig("w", kafka, streams={"s": stream}), stream, by="ada@desk")
+
+
+def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[Received]:
+    while topics.end_offsets(kafka, facts) != topics.high_watermarks(kafka, facts):
+        time.sleep(0.02)
+    at_once = KafkaConfig(kafka.bootstrap_servers, {"fetch.wait.max.ms": "10"})
+    with ChangeConsumer(at_once, facts.topic, bounded=True) as consumer:
+        return list(consumer)
+
+
+def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-10, DLQ-11, DLQ-13, DLQ-14: as they were, each once, stopped and gone on with; what is too late stays."""
+    facts = new_topic(kafka_partitions=2)
+    sent = [letter(facts, offset) for offset in range(9)]
+    beat = letter(facts, 20, frame(encode(Heartbeat("p", 5), 2), None), key=b"\x00connector.control")
+    queue = queue_of(kafka, facts, *sent, beat, letter(facts, 30, reason=Reason.TOO_LATE), sent[0])
+    planned = [decision.verdict for decision in queue.plan(ALL)]
+    assert (planned.count(Verdict.REPLAY), planned.count(Verdict.REFUSE), received(kafka, facts)) == (10, 1, [])
+
+    steps: list[int] = []
+    stop = threading.Event()
+
+    def progress(done: int) -> None:
+        steps.append(done)
+        stop.set()
+
+    first = queue.replay(ALL, why="the table is declared", per_second=4, on_progress=progress, stop=stop)
+    assert (first.verdicts[Verdict.REPLAY], steps) == (4, [4])
+    rest = queue.replay(ALL, why="the table is declared", per_second=50, on_progress=steps.append)
+    assert (rest.verdicts, steps) == ({Verdict.REPLAY: 6, Verdict.REFUSE: 1}, [4, 6])
+    found = received(kafka, facts)
+    data = [one for one in found if one.source.key != b"\x00connector.control"]
+    for key in (b"row-0", b"row-1", b"row-2"):
+        of_key = [one for one in data if one.source.key == key]
+        assert [one.source.value for one in of_key] == [one.value for one in sent if one.key == key]
+        assert len({one.source.position.kafka_partition for one in of_key}) == 1
+    assert {replay_claim(one.source.headers) for one in data} == {(one.id, 1) for one in sent}
+    assert all(one.source.headers[:2] == sent[0].headers and len(one.source.headers) == 3 for one in data)
+    assert [one.source.position.kafka_partition for one in found if one not in data] == [1]
+
+    assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 1}
+    assert len(received(kafka, facts)) == 10
+    entry = queue.ledger().story(sent[0].id)[0]
+    assert (entry.action, entry.by, entry.why, entry.selection) == (Action.REPLAYED, "ada@desk", "the table is declared", "all")
+
+
+def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-14: nothing circles for ever."""
+    facts = new_topic(kafka_partitions=2)
+    first = letter(facts, 1)
+    queue = queue_of(kafka, facts, first)
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
+    back = received(kafka, facts)[-1].source
+    # Ingest, as it has another table definition than we do, rejects it: another letter with all its headers.
+    again = letter(facts, 1, position=back.position, headers=back.headers)
+    queue = queue_of(kafka, facts, again)
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.PARK: 1}
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {}
+    assert queue.act(Action.RESTORED, LetterFilter(states=frozenset()), why="the cause is mended") == (1, {State.REPLAYED: 1})
+    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
+    assert replay_claim(received(kafka, facts)[-1].source.headers) == (again.id, 2)
+
+
+def test_a_mended_letter_is_replayed_and_the_original_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-12."""
+    facts = new_topic(kafka_partitions=2)
+    subject = letter(facts, 1, key=b"wrong", reason=Reason.KEY_MISMATCH)
+    queue = queue_of(kafka, facts, subject)
+    steps = [Step.parse("key-from-record")]
+    assert queue.replay(LetterFilter(ids=frozenset({subject.id})), why="typo", steps=steps).verdicts == {Verdict.REPLAY: 1}
+    (back,) = received(kafka, facts)
+    assert back.source.key == b"row-1"
+    assert [found for found, _ in queue.letters(LetterFilter(states=frozenset({State.REPLAYED})))] == [subject]
+    (entry,) = queue.ledger().story(subject.id)
+    assert entry.mended is not None
+    assert entry.mended.steps == ("key-from-record",)
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_letters_are_found_and_replayed(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-8, DLQ-11: whole transactions of a thousand."""
+    facts = new_topic(kafka_partitions=2)
+    queue = queue_of(kafka, facts, *(letter(facts, offset) for offset in range(100_000)))
+    began = time.monotonic()
+    assert sum(1 for _ in queue.letters(LetterFilter(key_prefix=b"row-1", table="t"))) == 33_333
+    looked = time.monotonic()
+    assert queue.replay(ALL, why="all of them").verdicts == {Verdict.REPLAY: 100_000}
+    print(f"found in {looked - began:.1f} s, replayed in {time.monotonic() - looked:.1f} s")
+    found = received(kafka, facts)
+    assert len(found) == len({replay_claim(one.source.headers) for one in found}) == 100_000

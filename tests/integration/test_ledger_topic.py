@@ -1,0 +1,116 @@
+"""What is done about dead letters is done once, whoever dies or comes between (DLQ-10, DLQ-11)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from connector.config import KafkaConfig
+from connector.deadletter import ledger_topic
+from connector.errors import TopicError, WriterConflictError
+from connector.kafka import client, topics
+from connector.kafka.ledger_topic import Deed, LedgerWriter, Outgoing, read_ledger
+from connector.kafka.reading import messages_between
+from connector.ledger import Action, Entry, State
+from tests.broker import NewTopic
+
+IDS = ("a-0-1", "a-0-2")
+STEPS = ("record", "commit", "committed")
+
+# What a person runs, and is killed in: does what is still open, as the ledger has it.
+RUN = """
+import os, sys
+from connector.config import KafkaConfig
+from tests.integration.test_ledger_topic import replay
+servers, topic, deadly = sys.argv[1:]
+replay(KafkaConfig(servers), topic, lambda step: os._exit(9) if step == deadly else None)
+"""
+
+
+def deed(letter_id: str, action: Action = Action.REPLAYED) -> Deed:
+    record = Outgoing(letter_id.encode(), b"value", (("h", None),)) if action is Action.REPLAYED else None
+    return Deed(letter_id, Entry(action, 1, "ada", "why", "all"), record)
+
+
+def replay(kafka: KafkaConfig, topic: str, on_step: object = lambda step: None) -> None:
+    with LedgerWriter(kafka, topic, on_step) as writer:  # type: ignore[arg-type]
+        if left := [letter_id for letter_id in IDS if not writer.ledger.story(letter_id)]:
+            writer.commit([deed(letter_id) for letter_id in left])
+
+
+def records(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[bytes]:
+    """The keys of the records that a reader of committed transactions sees, once the markers of what was committed are written."""
+    while topics.end_offsets(kafka, facts) != topics.high_watermarks(kafka, facts):
+        time.sleep(0.02)
+    consumer = client.consumer(kafka, errors := client.LastError(), {"group.id": "test", "fetch.wait.max.ms": "10"})
+    ranges = {number: (0, end) for number, end in topics.end_offsets(kafka, facts).items()}
+    found = sorted(client.contents(message)[0] or b"" for message in messages_between(consumer, kafka, errors, ranges, facts.topic))
+    consumer.close()
+    return found
+
+
+def test_a_replay_that_is_killed_at_every_step_takes_effect_once(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-11, replay_is_safe: whoever runs it again goes on with what is left."""
+    facts = new_topic(kafka_partitions=2)
+    for deadly in STEPS:
+        program = [sys.executable, "-c", RUN, kafka.bootstrap_servers, facts.topic, deadly]
+        ended = subprocess.run(program, cwd=Path(__file__).parents[2], timeout=60, check=False, capture_output=True, text=True)
+        assert ended.returncode == 9, ended.stderr
+    replay(kafka, facts.topic)
+    assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
+    assert read_ledger(kafka, facts.topic).states() == {State.REPLAYED: 2}
+
+
+def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-11, replay_is_safe."""
+    for moment in ("record", "commit"):
+        facts = new_topic()
+        others = iter([facts.topic])
+
+        def between(step: str, moment: str = moment, others: object = others) -> None:
+            if step == moment and (topic := next(others, None)):  # type: ignore[call-overload]
+                replay(kafka, topic)
+
+        with pytest.raises(WriterConflictError, match="Another one acts"):
+            replay(kafka, facts.topic, between)
+        assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
+
+
+def test_a_story_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-11: who, when, why."""
+    facts = new_topic()
+    for action in (Action.PARKED, Action.DISCARDED):
+        with LedgerWriter(kafka, facts.topic) as writer:
+            writer.commit([deed("a-0-1", action)])
+            writer.commit([deed("a-0-2", action)])
+    story = read_ledger(kafka, facts.topic).story("a-0-1")
+    assert [(entry.action, entry.by, entry.why) for entry in story] == [
+        (action, "ada", "why") for action in (Action.PARKED, Action.DISCARDED)
+    ]
+
+
+def test_a_ledger_that_would_forget_is_refused(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-1: compacted."""
+    facts = new_topic()
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)  # type: ignore[no-untyped-call]
+    for altered in admin.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, ledger_topic(facts.topic), incremental_configs=[entry])]
+    ).values():
+        altered.result(30)
+    with pytest.raises(TopicError, match="policy=delete"):
+        read_ledger(kafka, facts.topic)
+
+
+def test_a_ledger_that_others_wrote_to_is_not_believed(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    facts = new_topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(ledger_topic(facts.topic), b"{}", b"a-0-1")
+    producer.flush(30)
+    with pytest.raises(TopicError, match="no story"):
+        read_ledger(kafka, facts.topic)
