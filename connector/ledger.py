@@ -51,12 +51,13 @@ _STATES: Final = {
     Action.DISCARDED: State.DISCARDED,
     Action.RESTORED: State.OPEN,
 }
-_ALLOWED: Final[Mapping[Action, frozenset[State]]] = {
+ALLOWED: Final[Mapping[Action, frozenset[State]]] = {
     Action.REPLAYED: frozenset({State.OPEN}),
     Action.PARKED: frozenset({State.OPEN}),
     Action.DISCARDED: frozenset({State.OPEN, State.PARKED}),
     Action.RESTORED: frozenset({State.PARKED, State.DISCARDED}),
 }
+"""How a letter must stand for what can be done about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Standing:
 
     def allows(self, action: Action) -> bool:
         """Whether this can be done about it."""
-        return self.state in _ALLOWED[action]
+        return self.state in ALLOWED[action]
 
 
 class Ledger:

@@ -18,7 +18,7 @@ from connector.cli.terminal import Progress, console, counted, escaped, out, say
 from connector.deadletter import Headers
 from connector.errors import ConnectorError
 from connector.json_view import to_line, view_of_bytes
-from connector.ledger import Action, State
+from connector.ledger import ALLOWED, Action
 from connector.letter_filter import EXAMPLES, LetterFilter
 from connector.mending import Step, Unmendable, content_of, edited, mend
 from connector.replay import MAX_ATTEMPTS, Decision, Tally, Verdict
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _everything = click.option("--all", "everything", is_flag=True, help="All letters there are, but for --state.")
-_FROM: Final = {
-    Action.PARKED: frozenset({State.OPEN}),
-    Action.DISCARDED: frozenset({State.OPEN, State.PARKED}),
-    Action.RESTORED: frozenset({State.PARKED, State.DISCARDED}),
-}
 
 
 @click.command()
@@ -195,7 +190,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     @click.option("--why", required=True, help="Kept in the ledger, with who and when.")
     @click.pass_context
     def verb(ctx: click.Context, /, ids: tuple[str, ...], stream: str | None, everything: bool, why: str, **given: Any) -> int:
-        which = filter_of(given, ids, _FROM[action])
+        which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
         if not why.strip():
             raise click.UsageError("say why with --why: it is kept with who and when")
