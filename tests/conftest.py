@@ -51,10 +51,8 @@ def seed(pytestconfig: pytest.Config) -> int:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by folder what needs Java, and leave out what this machine cannot run."""
-    here = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
-        if folder in SUITES_ON_THE_JVM:
+        if _suite(item) in SUITES_ON_THE_JVM:
             item.add_marker(pytest.mark.java)
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="goes deeper into what other tests show; `make test-long` runs it"))
@@ -63,11 +61,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):
             item.add_marker(pytest.mark.skip(reason=lack))
     # The longest first, so that a run that is divided does not end with one of them alone.
-    items.sort(key=lambda item: _rank(item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""))
+    order = {suite: place for place, suite in enumerate(SUITES_ON_THE_JVM)}
+    items.sort(key=lambda item: order.get(_suite(item), len(order)))
 
 
-def _rank(folder: str) -> int:
-    return SUITES_ON_THE_JVM.index(folder) if folder in SUITES_ON_THE_JVM else len(SUITES_ON_THE_JVM)
+def _suite(item: pytest.Item) -> str:
+    """The folder that a test lies in; empty for one of elsewhere."""
+    here = Path(__file__).parent
+    return item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from connector.cli.letter_options import check_chosen, filter_of, filter_options, queue_of, stream_option
+from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import STEP
 from connector.cli.terminal import Progress, console, counted, escaped, out, say, table
-from connector.deadletter import Headers
 from connector.errors import ConnectorError
-from connector.json_view import to_line, view_of_bytes
+from connector.json_view import to_line
 from connector.ledger import ALLOWED, Action
 from connector.letter_filter import EXAMPLES, LetterFilter
 from connector.mending import Step, Unmendable, content_of, edited, mend
@@ -143,21 +143,9 @@ def _told(tally: Tally, would: str) -> str:
 def _decision_view(decision: Decision) -> dict[str, Any]:
     view: dict[str, Any] = {"id": decision.letter.id, "verdict": decision.verdict.value, "why": decision.why, "attempt": decision.attempt}
     if decision.content is not None:
-        view |= {
-            "key": _bytes(decision.content.key),
-            "value": _bytes(decision.content.value),
-            "headers": _headers(decision.content.headers),
-        }
+        view |= view_of_content(decision.content.key, decision.content.value, decision.content.headers)
         view |= {"mended": list(decision.mended.steps)} if decision.mended else {}
     return view
-
-
-def _headers(headers: Headers) -> list[dict[str, Any]]:
-    return [{"name": name, "value": _bytes(value)} for name, value in headers]
-
-
-def _bytes(value: bytes | None) -> Any:
-    return None if value is None else view_of_bytes(value)
 
 
 def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]) -> Step:

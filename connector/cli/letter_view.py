@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from connector.cli.terminal import counted, escaped, out, shown_bytes
 from connector.codec import Schemas, read
-from connector.deadletter import DeadLetter, Rejection
+from connector.deadletter import DeadLetter, Headers, Rejection
 from connector.json_view import view_of_bytes, view_of_datum, view_of_time
 from connector.ledger import Entry, Standing
 
@@ -44,11 +44,15 @@ def summary(letter: DeadLetter, standing: Standing, story: tuple[Entry, ...] = (
         "order_position": letter.order_position,
     }
     if whole:
-        view["key"] = _optional_bytes(letter.key)
-        view["value"] = _optional_bytes(letter.value)
-        view["headers"] = [{"name": name, "value": _optional_bytes(value)} for name, value in letter.headers]
+        view |= view_of_content(letter.key, letter.value, letter.headers)
         view["story"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in story]
     return {name: value for name, value in view.items() if value is not None}
+
+
+def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) -> dict[str, Any]:
+    """Key, value and headers for a program, bytes as in the JSON view."""
+    named = [{"name": name, "value": _optional_bytes(content)} for name, content in headers]
+    return {"key": _optional_bytes(key), "value": _optional_bytes(value), "headers": named}
 
 
 def print_letter(

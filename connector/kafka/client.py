@@ -125,6 +125,21 @@ def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) 
     return _build(Producer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
 
 
+def sizes(max_message_bytes: int) -> dict[str, str]:
+    """What a producer needs for a topic that takes messages of so many bytes.
+
+    A batch counts as one message at the broker, so it may not outgrow what the topic takes.
+    """
+    largest = min(max(max_message_bytes, 1000), 1_000_000_000)
+    return {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))}
+
+
+def cause_of(error: KafkaException | SystemError) -> KafkaError | str:
+    """What a call into a client died of. A SystemError hides the exception that was raised while a report was handed over."""
+    found = (error.__cause__ if isinstance(error.__cause__, KafkaException) else error).args[0]
+    return found if isinstance(found, KafkaError) else str(found)
+
+
 def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) -> Consumer:
     """A consumer that reads committed transactions only, and never jumps over records that are gone."""
     return _build(Consumer, _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY), errors)

@@ -99,9 +99,7 @@ class DeadLetterPublisher:
                 "the largest record would not fit into it with the headers of a dead letter",
                 f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES} on {facts.topic}",
             )
-        largest = min(facts.max_message_bytes, 1_000_000_000)
-        further = {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))}
-        self._client = client.producer(self._kafka, self._errors, further)
+        self._client = client.producer(self._kafka, self._errors, client.sizes(facts.max_message_bytes))
         return self._client
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:

@@ -118,9 +118,8 @@ class LedgerWriter:
         self._failures: list[KafkaError] = []
         self._errors = client.LastError()
         self._id = f"lowmark.{dead_letter_topic(topic)}"
-        largest = str(min(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES), 1_000_000_000))
-        further = {**transactions.settings(self._id), "message.max.bytes": largest, "batch.size": str(min(int(largest), 1_000_000))}
-        self._producer = client.producer(kafka, self._errors, further)
+        sizes = client.sizes(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES))
+        self._producer = client.producer(kafka, self._errors, {**transactions.settings(self._id), **sizes})
         try:
             transactions.start(self._producer, kafka, self._id)
             self.ledger = read_ledger(kafka, topic)
@@ -156,9 +155,7 @@ class LedgerWriter:
             if (error := transactions.commit(self._producer)) is not None:
                 self._fail(error)
         except (KafkaException, SystemError) as error:
-            # A SystemError hides the exception that was raised while a report was handed over.
-            cause = (error.__cause__ if isinstance(error.__cause__, KafkaException) else error).args[0]
-            self._fail(cause if isinstance(cause, KafkaError) else str(cause))
+            self._fail(client.cause_of(error))
         except BaseException:
             self._abort()
             raise
@@ -221,7 +218,8 @@ class LedgerWriter:
         try:
             return transactions.abort(self._producer)
         except SystemError as error:
-            return error.__cause__.args[0] if isinstance(error.__cause__, KafkaException) else None
+            cause = client.cause_of(error)
+            return cause if isinstance(cause, KafkaError) else None
         finally:
             self.close()
 

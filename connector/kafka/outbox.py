@@ -102,9 +102,8 @@ class Outbox(Generic[_Item]):
         try:
             self.client.flush(timeout_s) if push else self.client.poll(timeout_s)
         except (KafkaException, SystemError) as error:
-            # Reports may be lost in here, which is why everything without one is unknown. A SystemError hides the exception that
-            # was raised while a report was handed over.
-            fatal = (error.__cause__ if isinstance(error.__cause__, KafkaException) else error).args[0]
+            # Reports may be lost in here, which is why everything without one is unknown.
+            fatal = client.cause_of(error)
         self.read_reports()
         fatal = self._errors.fatal or fatal
         if fatal is not None:
@@ -165,8 +164,5 @@ class Outbox(Generic[_Item]):
         return DeliveryError(f"A record for {self._facts.topic} was not taken", cause, remedy, undelivered=1)
 
     def _connect(self) -> Producer:
-        largest = min(max(self._facts.max_message_bytes, 1000), 1_000_000_000)
-        # A batch counts as one message at the broker, so it may not outgrow what the topic takes.
-        sizes = {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))}
         transactional = {} if self._transactional_id is None else transactions.settings(self._transactional_id)
-        return client.producer(self._kafka, self._errors, {**sizes, **transactional})
+        return client.producer(self._kafka, self._errors, {**client.sizes(self._facts.max_message_bytes), **transactional})
