@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.report import Figure, figures, number
 
-NAMES = ("commands", "encoder", "producer", "ingest", "apply", "sparse", "read", "demo")
+NAMES = ("commands", "encoder", "producer", "ingest", "poison", "apply", "sparse", "read", "letters", "demo")
 
 _HEAD = """# Performance
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,14 +64,21 @@ class Stage:
         tuned = {"kafka.compression.type": "lz4", "kafka.linger.ms": "20", "kafka.batch.size": "262144"}
         records.write.format("kafka").options(**options, **tuned).save()
 
-    def ingest(self, topic: TopicFacts, warehouse: Path, *, max_offsets: int = 1_000_000) -> None:
-        """The real ingest of a topic into a warehouse, up to the topic's present end."""
+    def ingest(
+        self,
+        topic: TopicFacts,
+        warehouse: Path,
+        *,
+        max_offsets: int = 1_000_000,
+        publish: Callable[[Iterable[DeadLetter]], int] | None = None,
+    ) -> None:
+        """The real ingest of a topic into a warehouse, up to the topic's present end. Without `publish` there must be nothing bad."""
         stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets)
         table = workload.definition()
         config = ConnectorConfig(str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table})
         world = World(
             topic=lambda: topics.describe(self.kafka, topic.topic),
-            publish=refuse,
+            publish=publish or refuse,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
         )

@@ -14,6 +14,7 @@ class Bookkeeping:
     apply, attempt      how many applies there were, and the name of the last one's attempt
     to_batch            the last ingest batch that they cover, of the changelog with the id `changelog_id` (empty before the first)
     merged, letters     how many changes were ever merged, and how many became table letters (TBL-9)
+    letters_since       when the first change became a table letter; None: none did
     highest_applied     the greatest commit timestamp ever merged
     complete_below      the low watermark up to which the table is complete; None: not known
     complete_to_batch   nothing of the batches up to it is held back; of those after it the changes below `complete_below` are merged
@@ -35,6 +36,7 @@ class Bookkeeping:
     changelog_id: str = ""
     merged: int = 0
     letters: int = 0
+    letters_since: int | None = None
     highest_applied: int = 0
     complete_below: int | None = None
     complete_to_batch: int = 0

@@ -7,13 +7,15 @@ A letter is open until somebody does something about it; how it stands is what t
     discarded    not to be replayed, for a reason that is kept
     restored     open again, with as many tries as at first
 
-On Kafka the story of a letter is one record, with the letter's id as its key: the topic is compacted, which leaves the newest
-story of each letter. A letter that says of itself that it is a replay is believed if the story of the first one has that replay.
+On Kafka the story of a letter is one record, with the letter's id as its key: the topic is compacted, which leaves the newest story of each
+letter. Beside them the totals are one, so that it costs nothing to say how many letters are closed. A letter that says of itself that it is
+a replay is believed if the story of the first one has that replay.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +53,8 @@ _STATES: Final = {
     Action.DISCARDED: State.DISCARDED,
     Action.RESTORED: State.OPEN,
 }
+OPEN_STATES: Final = frozenset({State.OPEN, State.PARKED})
+"""What is still missing from the tables, and not by anybody's decision."""
 ALLOWED: Final[Mapping[Action, frozenset[State]]] = {
     Action.REPLAYED: frozenset({State.OPEN}),
     Action.PARKED: frozenset({State.OPEN}),
@@ -120,11 +124,24 @@ class Standing:
         return self.state in ALLOWED[action]
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many letters are closed, that is replayed or discarded, by topic id and table in their ids; the table of a rejected record is "".
+
+    None that first failed before `open_since`, in microseconds, is open or parked; None: nobody has looked at all of them yet.
+    """
+
+    closed: Mapping[tuple[str, str], int]
+    open_since: int | None = None
+
+
 class Ledger:
-    """The stories of the letters of one topic, those that have one. Some hundred bytes for each."""
+    """The stories of the letters of one topic, those that have one. Some hundred bytes for each. `open_since` as in `Totals`."""
 
     def __init__(self) -> None:
         self._stories: dict[str, tuple[Entry, ...]] = {}
+        self._closed: Counter[tuple[str, str]] = Counter()
+        self.open_since: int | None = None
 
     def __len__(self) -> int:
         return len(self._stories)
@@ -136,7 +153,17 @@ class Ledger:
     def keep(self, letter_id: str, story: tuple[Entry, ...]) -> None:
         """The story of a letter is this one, in place of any that was known."""
         assert story, letter_id
+        is_closed = int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
         self._stories[letter_id] = story
+        if is_closed:
+            self._closed[_family(letter_id)] += is_closed
+
+    def totals(self, stories: Mapping[str, tuple[Entry, ...]] | None = None) -> Totals:
+        """The totals once these stories are kept, too. Changes nothing."""
+        closed = Counter(self._closed)
+        for letter_id, story in (stories or {}).items():
+            closed[_family(letter_id)] += int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
+        return Totals({family: count for family, count in closed.items() if count}, self.open_since)
 
     def with_entry(self, letter_id: str, entry: Entry) -> tuple[Entry, ...]:
         """The story of a letter after one more entry. Changes nothing."""
@@ -156,6 +183,35 @@ class Ledger:
     def states(self) -> Counter[State]:
         """How many letters with a story stand how. One without a story is open."""
         return Counter(_STATES[story[-1].action] for story in self._stories.values())
+
+
+def _is_closed(story: tuple[Entry, ...]) -> bool:
+    return bool(story) and _STATES[story[-1].action] not in OPEN_STATES
+
+
+def _family(letter_id: str) -> tuple[str, str]:
+    """The topic id and the table in an id (`deadletter.letter_id`)."""
+    found = _is_letter_id(letter_id)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+_is_letter_id = re.compile(r"(.+)-[0-9]+-[0-9]+(?:-([A-Za-z]\w*))?", re.DOTALL).fullmatch
+
+
+def totals_to_json(totals: Totals) -> bytes:
+    """The totals as the value of their record in the ledger."""
+    closed = [[*family, count] for family, count in totals.closed.items()]
+    return json.dumps({"closed": closed, "open_since": totals.open_since}, ensure_ascii=False).encode()
+
+
+def totals_from_json(value: bytes) -> Totals:
+    """The inverse of `totals_to_json`. Raises ValueError for anything that it did not write."""
+    try:
+        view = json.loads(value)
+        closed = {(str(topic_id), str(table)): int(count) for topic_id, table, count in view["closed"]}
+        return Totals(closed, None if view["open_since"] is None else int(view["open_since"]))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no totals of a ledger: {error!r}") from error
 
 
 def story_to_json(story: tuple[Entry, ...]) -> bytes:

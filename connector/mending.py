@@ -27,6 +27,8 @@ from connector.letter_filter import bytes_of_text
 from connector.model import CONTROL_KEY
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
+FORCE: Final = "--force"
+"""In the ledger, behind the steps: the record says what its change would do today (DLQ-13)."""
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
     "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, or before a bare body"),
@@ -101,9 +103,10 @@ def mend(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content |
     return content
 
 
-def note(steps: Sequence[Step], before: Content, after: Content) -> MendNote | None:
+def note(steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False) -> MendNote | None:
     """What the ledger keeps of it; None where nothing was mended."""
-    return MendNote(tuple(step.text[:500] for step in steps), before.digest(), after.digest()) if steps else None
+    texts = [*(step.text[:500] for step in steps), *([FORCE] if is_forced else [])]
+    return MendNote(tuple(texts), before.digest(), after.digest()) if texts else None
 
 
 def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unmendable:

@@ -141,20 +141,23 @@ def visible(state: RowState) -> dict[tuple[str, bytes], bytes]:
 
     A column that is absent has no value; nothing is known of it being null (MRG-8).
     """
+    newest: dict[tuple[str, bytes], Cell] = {}
+    for name, cell in shown(state).items():
+        column = (name.family, name.qualifier)
+        if column not in newest or newest[column].cell_timestamp < cell.cell_timestamp:
+            newest[column] = cell
+    return {column: cell.value for column, cell in newest.items() if cell.value is not None}
+
+
+def shown(state: RowState) -> dict[CellName, Cell]:
+    """The cells that have a value, and that no tombstone hides."""
     index = _by_column(state.tombstones)
-    shown: dict[tuple[str, bytes], Cell] = {}
-    for name, cell in state.cells.items():
-        if cell.value is not None and not _covering(index, name, cell):
-            column = (name.family, name.qualifier)
-            if column not in shown or shown[column].cell_timestamp < cell.cell_timestamp:
-                shown[column] = cell
-    return {column: cell.value for column, cell in shown.items() if cell.value is not None}
+    return {name: cell for name, cell in state.cells.items() if cell.value is not None and not _covering(index, name, cell)}
 
 
 def exists(state: RowState) -> bool:
     """A row exists if it has a visible cell (MRG-7)."""
-    index = _by_column(state.tombstones)
-    return any(cell.value is not None and not _covering(index, name, cell) for name, cell in state.cells.items())
+    return bool(shown(state))
 
 
 _Index = dict[tuple[str, bytes | None], list[tuple[Tombstone, ChangeOrder]]]

@@ -60,7 +60,8 @@ class Cut:
 class Progress:
     """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
 
-    `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). `horizon` is None
+    `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). The first record was
+    rejected at `rejected_since` (microseconds; None: none was). `horizon` is None
     while the low watermark is not known; `batch_horizons` serve tables ordered by sequence number instead. `moments` say how old the
     states of the newest batches are. `ends` are those stream partitions that operators had end with `ingest_batch`; all such wishes up
     to the number `ends_to` have been taken (WMK-8).
@@ -73,6 +74,7 @@ class Progress:
     late: int = 0
     ignored_claims: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
+    rejected_since: int | None = None
     horizon: int | None = None
     batch_horizons: BatchHorizons = NONE_READ
     moments: Moments = NONE_ASKED
@@ -121,6 +123,7 @@ class Progress:
             late=self.late + counts.late,
             ignored_claims=self.ignored_claims + counts.ignored_claims,
             rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
+            rejected_since=self.rejected_since or (read_at if counts.rejected else None),
             horizon=retention.horizon(self.horizon, frontier.low_watermark),
             batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
             moments=self.moments.after(ingest_batch, ends, asked),

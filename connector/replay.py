@@ -4,7 +4,7 @@ A replay sends the original record again through the front door: same key, origi
 and one that names the letter and the attempt. What may not go there is refused, with the reason, and stays as it is:
 
     it is not open                       it was replayed, parked or discarded before
-    it is TOO_LATE                       nothing older than the horizon is ever merged
+    it is TOO_LATE                       nothing older than the horizon is ever merged; forced, what it would do today is said anew
     it is WATERMARK_IN_FUTURE            a false claim does not become true by waiting
     a mending step does not fit it
     it would be rejected again           by the settings, the schemas and the horizon as they are; so no attempt is wasted
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from connector.codec import ChangeRecord, Schemas
+from connector.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.deadletter import OWN_PREFIX, REPLAY_HEADER, DeadLetter, Headers, Reason, Rejection, replay_header
 from connector.foreign_letters import is_error_header
 from connector.ledger import Action, MendNote, Standing, State
@@ -39,6 +39,10 @@ HEADER_OVERHEAD_BYTES: Final = 10
 
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
 """`validation.judge` with the settings of the stream as they are."""
+
+
+Force = Callable[[DeadLetter, DataChange], DataChange | str]
+"""The change that says today what a letter's would have done, or why there is none (DLQ-13)."""
 
 
 class Verdict(StrEnum):
@@ -100,9 +104,14 @@ def decide(
     now: int,
     steps: Sequence[Step] = (),
     max_attempts: int = MAX_ATTEMPTS,
+    force: Force | None = None,
 ) -> Decision:
-    """What becomes of a letter that is to be replayed, mended by `steps`. Never raises. `now` in microseconds."""
-    if why := _why_not(letter, standing):
+    """What becomes of a letter that is to be replayed, mended by `steps`. `now` in microseconds. Raises only what `force` does.
+
+    With `force` a letter that is TOO_LATE is replayed as the change that it makes of it; others go as they always do.
+    """
+    is_forced = force is not None and letter.reason is Reason.TOO_LATE
+    if why := _why_not(letter, standing, is_forced=is_forced):
         return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.tries)
     if standing.tries >= max_attempts:
         why = f"it was replayed {standing.tries} times and rejected each time"
@@ -111,6 +120,11 @@ def decide(
     after = mend(before, steps, schemas)
     if isinstance(after, Unmendable):
         return Decision(letter, Verdict.REFUSE, f"it cannot be mended: {after.why}", standing.attempt, standing.tries)
+    if force is not None and is_forced:
+        forced = _forced(letter, after, door, schemas, force)
+        if isinstance(forced, str):
+            return Decision(letter, Verdict.REFUSE, f"it cannot be forced: {forced}", standing.attempt, standing.tries)
+        after = forced
     attempt = standing.attempt + 1
     record = door.judge(KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas)
     content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
@@ -118,13 +132,25 @@ def decide(
         return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.tries)
     assert isinstance(record, ChangeRecord)
     partition = None if isinstance(record.record, DataChange) else letter.position.kafka_partition
-    return Decision(letter, Verdict.REPLAY, "", attempt, standing.tries + 1, content, partition, note(steps, before, after))
+    return Decision(
+        letter, Verdict.REPLAY, "", attempt, standing.tries + 1, content, partition, note(steps, before, after, is_forced=is_forced)
+    )
 
 
-def _why_not(letter: DeadLetter, standing: Standing) -> str:
+def _forced(letter: DeadLetter, content: Content, door: FrontDoor, schemas: Schemas, force: Force) -> Content | str:
+    found = decode(content.value, schemas)
+    if isinstance(found, Rejection):
+        return found.detail
+    if not isinstance(found.record, DataChange):
+        return "it is no change"
+    today = force(letter, found.record)
+    return today if isinstance(today, str) else replace(content, value=frame(encode(today, door.kafka_partitions), None))
+
+
+def _why_not(letter: DeadLetter, standing: Standing, *, is_forced: bool) -> str:
     if not standing.allows(Action.REPLAYED):
         return f"it is {standing.state}" + ("" if standing.state is State.REPLAYED else ": restore it first")
-    if letter.reason is Reason.TOO_LATE:
+    if letter.reason is Reason.TOO_LATE and not is_forced:
         return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
     if letter.reason is Reason.WATERMARK_IN_FUTURE:
         return "it is a claim of a wrong clock: it does not become true once its time has come, and a later one says more"

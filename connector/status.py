@@ -14,14 +14,59 @@ from connector.bookkeeping import Bookkeeping
 from connector.freshness import is_fresh
 from connector.history import Job, p95_s, recommended_bound_s
 from connector.json_view import view_of_bytes, view_of_time
+from connector.ledger import Totals
 from connector.progress import Progress
 from connector.tables import TableDefinition
 from connector.watermark import Frontier, KeyRange, Stall
 
 FEW: Final = 3
 _TIMES: Final = frozenset(
-    {"asked_at", "low_watermark", "horizon", "since", "watermark", "upsert_stream_apply_watermark", "no_cut_since", "as_of", "ended_at"}
+    {
+        "asked_at",
+        "low_watermark",
+        "horizon",
+        "since",
+        "watermark",
+        "upsert_stream_apply_watermark",
+        "no_cut_since",
+        "as_of",
+        "ended_at",
+    }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLetters:
+    """Dead letters that were neither replayed nor discarded: how many, and since when at the earliest (µs; None: not known).
+
+    `is_known` false: the ledger could not be read, and `count` has all there ever were (DLQ-7).
+    """
+
+    count: int = 0
+    since: int | None = None
+    is_known: bool = True
+
+
+NONE_OPEN: Final = OpenLetters()
+
+
+def open_letters(
+    rejected: int, tables: Mapping[str, int], topic_id: str, totals: Totals | None, first: int | None
+) -> tuple[OpenLetters, dict[str, OpenLetters]]:
+    """Those of a stream, and those of each of its tables, by how many records were ever `rejected` and how many changes became letters of
+    `tables`. `first` is when the first of all failed. A rejected record may have been one of any table.
+
+    `totals` are those of the ledger of the topic with the id `topic_id`, None where nobody has acted yet.
+    """
+    closed = {} if totals is None else totals.closed
+    since = first if totals is None or totals.open_since is None else totals.open_since
+
+    def left(count: int) -> OpenLetters:
+        return OpenLetters(count, since if count else None)
+
+    open_rejected = max(0, rejected - closed.get((topic_id, ""), 0))
+    of_tables = {name: max(0, count - closed.get((topic_id, name), 0)) for name, count in tables.items()}
+    return left(open_rejected + sum(of_tables.values())), {name: left(open_rejected + count) for name, count in of_tables.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +79,7 @@ class StreamStatus:
     undeclared          those that speak and that nobody announced (WMK-8)
     silent              those that the configuration names and that have not spoken (WMK-6)
     uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
-    open_dead_letters   rejected records and table letters so far; none is closed in this release
+    dead_letters        rejected records and table letters that were neither replayed nor discarded (DLQ-7)
     """
 
     name: str
@@ -44,7 +89,7 @@ class StreamStatus:
     unknown_tables: int
     late: int
     rejected: Mapping[str, int]
-    open_dead_letters: int
+    dead_letters: OpenLetters
     lag: int | None
     asked_at: int | None
     low_watermark: int | None
@@ -78,12 +123,15 @@ class StreamStatus:
         if self.stalled:
             names = few([stall.stream_partition for stall in self.stalled])
             found.append(f"{names}: stalled; have heartbeats sent, or `connector partitions end` what is over")
+        if not self.dead_letters.is_known:
+            found.append("the ledger of dead letters could not be read: those that were replayed or discarded are counted as open")
         return found
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it; names are stable, times ISO 8601."""
         uncovered = None if self.uncovered is None else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
         return _view(self) | {
+            **_view_of_letters(self.dead_letters),
             "low_watermark_age_s": self.low_watermark_age_s,
             "rejected": dict(self.rejected),
             "held_by": None if self.held_by is None else _view_of_stall(self.held_by),
@@ -104,6 +152,8 @@ class TableStatus:
     as_of                           everything that had arrived in Kafka then is in it; None: not known
     pending_batches                 those of which something is still to be applied
     declared_max_staleness_s        that of the configuration; `max_staleness_s` is the one in force
+    letters                         how many changes of it ever became table letters (TBL-9)
+    dead_letters                    open ones that are, or may be, of this table: without them it is not complete (DLQ-7)
     p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
     """
 
@@ -121,6 +171,7 @@ class TableStatus:
     declared_max_staleness_s: int | None
     max_staleness_s: int | None
     letters: int
+    dead_letters: OpenLetters
     last_job: Job | None
     p95_s: float | None
     recommended_max_staleness_s: int | None
@@ -129,6 +180,11 @@ class TableStatus:
     def age_s(self) -> float | None:
         """How old the table as it stands is, on the clock of arrival in Kafka (TBL-16); None: not known."""
         return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is a consistent cut, and no dead letter is open that may be of it."""
+        return self.is_consistent_cut and not self.dead_letters.count
 
     @property
     def is_older_than_its_bound(self) -> bool:
@@ -147,11 +203,15 @@ class TableStatus:
             found.append(f"its applies suggest a max_staleness of {self.recommended_max_staleness_s} s or more")
         if self.last_job is not None and self.last_job.error:
             found.append(f"its last job failed: {self.last_job.error}")
+        if self.dead_letters.count:
+            found.append(f"not complete without {self.dead_letters.count:,} dead letters: see `connector dead-letters list`")
         return found
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it; names are stable, times ISO 8601."""
         return _view(self) | {
+            **_view_of_letters(self.dead_letters),
+            "is_complete": self.is_complete,
             "age_s": self.age_s,
             "held_by": None if self.held_by is None else _view_of_stall(self.held_by),
             "last_job": None if self.last_job is None else view_of_job(self.last_job),
@@ -218,9 +278,9 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
 
 
 def stream_status(
-    name: str, progress: Progress, now: int, *, stall_after_s: int, roots: Sequence[str] = (), table_letters: int = 0
+    name: str, progress: Progress, now: int, *, stall_after_s: int, roots: Sequence[str] = (), dead_letters: OpenLetters = NONE_OPEN
 ) -> StreamStatus:
-    """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names, `table_letters` its tables'."""
+    """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
     frontier, asked_at = progress.frontier, progress.moments.newest
     return StreamStatus(
         name=name,
@@ -230,7 +290,7 @@ def stream_status(
         unknown_tables=progress.unknown_tables,
         late=progress.late,
         rejected=progress.rejected,
-        open_dead_letters=sum(progress.rejected.values()) + table_letters,
+        dead_letters=dead_letters,
         lag=None if asked_at is None else progress.moments.behind,
         asked_at=asked_at,
         low_watermark=progress.low_watermark,
@@ -252,6 +312,7 @@ def table_status(
     max_staleness_s: int | None = None,
     last_job: Job | None = None,
     durations_us: Sequence[int] = (),
+    dead_letters: OpenLetters = NONE_OPEN,
 ) -> TableStatus:
     """How the table stands. `max_staleness_s` is the bound in force, `durations_us` are those of the last week's applies (TBL-19)."""
     p95 = p95_s(durations_us)
@@ -271,6 +332,7 @@ def table_status(
         declared_max_staleness_s=definition.max_staleness_s,
         max_staleness_s=max_staleness_s,
         letters=table.letters,
+        dead_letters=dead_letters,
         last_job=last_job,
         p95_s=p95,
         recommended_max_staleness_s=recommended_bound_s(p95),
@@ -309,8 +371,13 @@ def _has_spoken(frontier: Frontier, root: str) -> bool:
 
 
 def _view(status: StreamStatus | TableStatus) -> dict[str, Any]:
-    view = {name: getattr(status, name) for name in status.__dataclass_fields__ if name not in ("name", "now")}
+    view = {name: getattr(status, name) for name in status.__dataclass_fields__ if name not in ("name", "now", "dead_letters")}
     return {name: view_of_time(value) if name in _TIMES and value is not None else value for name, value in view.items()}
+
+
+def _view_of_letters(letters: OpenLetters) -> dict[str, Any]:
+    since = None if letters.since is None else view_of_time(letters.since)
+    return {"open_dead_letters": letters.count, "dead_letters_since": since, "is_ledger_known": letters.is_known}
 
 
 def _view_of_stall(stall: Stall) -> dict[str, Any]:

@@ -6,21 +6,28 @@ Whatever a letter says of itself came from outside: all of it is escaped before 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from connector.cli import letter_actions, settings
+from connector.cli.letter_effects import Effects
 from connector.cli.letter_options import filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import print_letter, summary
 from connector.cli.terminal import console, counted, escaped, out, say, table
+from connector.codec import ChangeRecord, decode
 from connector.deadletter import DeadLetter, dead_letter_topic
 from connector.errors import ConnectorError
-from connector.json_view import to_line, view_of_time
+from connector.json_view import to_line, view_of_bytes, view_of_time
 from connector.ledger import Standing
 from connector.letter_filter import GROUPINGS, Group, LetterFilter, grouped
+from connector.model import DataChange
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig, StreamConfig
+    from connector.kafka.dead_letter_queue import DeadLetterQueue
 
 
 @click.group()
@@ -100,6 +107,30 @@ def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, 
         out(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)))
     else:
         print_letter(letter, _schemas(config, letter), standing, ledger.story(letter.id), everything=everything)
+        _print_row(config, settings.stream(config, stream), queue, letter)
+
+
+def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter) -> None:
+    """The row today, and what a replay would do to it."""
+    found = decode(letter.value, queue.schemas)
+    effects = Effects.of(config, of)
+    if effects is not None and isinstance(found, ChangeRecord) and isinstance(found.record, DataChange):
+        for name, row in effects.rows_of(found.record).items():
+            out(f"row today       {escaped(name)}: {'there is none' if row is None else escaped(to_line(_row_view(row)))}")
+    decisions = queue.plan(LetterFilter(ids=frozenset({letter.id}), states=frozenset()))
+    for decision, done in effects.of_each(decisions, queue.schemas) if effects else ((decision, {}) for decision in decisions):
+        rows = "; ".join(f"the row is {effect} in {name}" for name, effect in done.items())
+        out(f"a replay        {escaped(f'{decision.verdict}: {decision.why}' if decision.why else rows or decision.verdict)}")
+
+
+def _row_view(row: Mapping[str, object]) -> dict[str, Any]:
+    return {name: _value_view(value) for name, value in row.items()}
+
+
+def _value_view(value: object) -> Any:
+    if isinstance(value, dict):
+        return _row_view(value)
+    return view_of_bytes(value) if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
 
 
 @command.command()

@@ -8,12 +8,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from connector.cli import settings
+from connector.cli.letter_effects import Effects
 from connector.cli.letter_options import check_chosen, filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import view_of_content
+from connector.cli.letter_wait import wait_for_tables
 from connector.cli.parameters import STEP
 from connector.cli.terminal import Progress, console, counted, escaped, out, say, table
 from connector.errors import ConnectorError
@@ -21,7 +26,7 @@ from connector.json_view import to_line
 from connector.ledger import ALLOWED, Action
 from connector.letter_filter import EXAMPLES, LetterFilter
 from connector.mending import Step, Unmendable, content_of, edited, mend
-from connector.replay import MAX_ATTEMPTS, Decision, Tally, Verdict
+from connector.replay import MAX_ATTEMPTS, Decision, Force, Tally, Verdict
 
 if TYPE_CHECKING:
     from connector.kafka.dead_letter_queue import DeadLetterQueue
@@ -39,6 +44,8 @@ _everything = click.option("--all", "everything", is_flag=True, help="All letter
 @click.option("--edit", is_flag=True, help="Mend one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
 @click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="After so many a letter is parked instead.")
 @click.option("--per-second", type=click.FloatRange(0, min_open=True), help="At most so many letters a second.")
+@click.option("--force", is_flag=True, help="Of TOO_LATE letters: send what they would do to their rows today, as new changes.")
+@click.option("--wait", is_flag=True, help="Until the tables show what was sent, or it was rejected again.")
 @click.option("--execute", is_flag=True, help="Do it. Without this nothing is sent: only what would happen is shown.")
 @click.option("--why", default="", help="Kept in the ledger, with who and when. Needed with --execute.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter of the dry run.")
@@ -53,12 +60,14 @@ def replay(
     edit: bool,
     max_attempts: int,
     per_second: float | None,
+    force: bool,
+    wait: bool,
     execute: bool,
     why: str,
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Send dead letters again through the front door. Shows what would happen; with --execute it happens.
+    """Send dead letters again through the front door. Shows what would happen, to their rows too; with --execute it happens.
 
     Each takes effect once: stop it whenever you like and run it again, it goes on with what is left.
     """
@@ -68,67 +77,101 @@ def replay(
         raise click.UsageError("say why with --why: it is kept with who and when")
     if edit and len(ids) != 1:
         raise click.UsageError("--edit is for one letter: name its id")
-    queue = queue_of(ctx, stream, with_horizon=True)
+    if wait and not execute:
+        raise click.UsageError("--wait goes with --execute: a dry run sends nothing to wait for")
+    config, queue = settings.load(ctx), queue_of(ctx, stream, with_horizon=True)
     if edit:
         steps = (*steps, _edit(queue, which, ids[0], steps))
-    planned = _show_plan(queue, which, steps, max_attempts, as_json)
-    _check_found(ids, planned.verdicts.total())
-    sendable = planned.verdicts[Verdict.REPLAY] + planned.verdicts[Verdict.PARK]
-    if execute and sendable:
-        planned = _execute(queue, which, why, steps, max_attempts, per_second, sendable)
-    elif sendable and not execute:
-        say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
-    return 1 if planned.verdicts[Verdict.REFUSE] else 0
+    of = settings.stream(config, stream)
+    how = _How(which, steps, max_attempts, per_second)
+    if not execute:
+        planned = _show_plan(queue, how, Effects.of(config, of), force=force, as_json=as_json)
+        _check_found(ids, planned.verdicts.total())
+        if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
+            say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
+        return 1 if planned.verdicts[Verdict.REFUSE] else 0
+    began = time.time_ns() // 1000
+    done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None)
+    _check_found(ids, done.verdicts.total())
+    again = wait_for_tables(config, of, queue, began) if wait and done.verdicts[Verdict.REPLAY] else 0
+    return 1 if again or done.verdicts[Verdict.REFUSE] else 0
 
 
-def _show_plan(queue: DeadLetterQueue, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, as_json: bool) -> Tally:
-    tally, rows = Tally(), dict[tuple[str, str], list[str]]()
-    counts = dict[tuple[str, str], int]()
-    for decision in queue.plan(which, steps=steps, max_attempts=max_attempts):
+@dataclass(frozen=True, slots=True)
+class _How:
+    which: LetterFilter
+    steps: tuple[Step, ...]
+    max_attempts: int
+    per_second: float | None
+
+
+def _forced(effects: Effects | None) -> Force:
+    if effects is None:
+        raise ConnectorError(
+            "What is too late cannot be forced from here",
+            "what it would do to its row is worked out from the tables, and the warehouse cannot be read",
+            "run this where the warehouse is, with `pip install 'lowmark[lake]'`",
+        )
+    return effects.forced
+
+
+def _show_plan(queue: DeadLetterQueue, how: _How, effects: Effects | None, *, force: bool, as_json: bool) -> Tally:
+    tally, rows, counts = Tally(), dict[tuple[str, str, str], list[str]](), Counter[tuple[str, str, str]]()
+    decisions = queue.plan(how.which, steps=how.steps, max_attempts=how.max_attempts, force=_forced(effects) if force else None)
+    # What a forced one does was worked out when it was decided: its row shows it already.
+    each = ((decision, {}) for decision in decisions) if effects is None or force else effects.of_each(decisions, queue.schemas)
+    for decision, done in each:
         tally.add(decision)
         if as_json:
-            out(to_line(_decision_view(decision)))
+            out(to_line(_decision_view(decision) | ({"effects": {name: effect.value for name, effect in done.items()}} if done else {})))
             continue
         # A refusal that is told by its numbers would make a row for each letter.
-        row = (decision.verdict.value, decision.why.partition(":")[0])
-        counts[row] = counts.get(row, 0) + 1
+        in_words = ", ".join(f"{effect} in {name}" for name, effect in done.items())
+        row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
+        counts[row] += 1
         if len(examples := rows.setdefault(row, [])) < EXAMPLES:
             examples.append(f"{decision.letter.id}: {decision.why}" if decision.verdict is Verdict.REFUSE else decision.letter.id)
     if rows:
-        shown = table("would be", "because", "letters", "for example", right=frozenset({"letters"}))
+        shown = table("would be", "because", "its row would be", "letters", "for example", right=frozenset({"letters"}))
         words = {Verdict.REPLAY: "replayed", Verdict.PARK: "parked", Verdict.REFUSE: "refused"}
-        for (verdict, because), examples in sorted(rows.items(), key=lambda item: -counts[item[0]]):
-            number = f"{counts[verdict, because]:,}"
-            shown.add_row(words[Verdict(verdict)], escaped(because), number, "\n".join(escaped(example) for example in examples))
+        for row, number in counts.most_common():
+            verdict, because, in_words = row
+            some = "\n".join(escaped(example) for example in rows[row])
+            shown.add_row(words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some)
         console().print(shown)
     say(f"{counted(tally.verdicts.total(), 'dead letter')} of {queue.topic}: {_told(tally, 'would be ')}")
+    if force:
+        say("warning: what was deleted and is forgotten may come back by force; see each with --json before you --execute")
     return tally
 
 
-def _execute(
-    queue: DeadLetterQueue,
-    which: LetterFilter,
-    why: str,
-    steps: tuple[Step, ...],
-    max_attempts: int,
-    per_second: float | None,
-    sendable: int,
-) -> Tally:
-    progress = Progress("letters", sendable)
+def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None) -> Tally:
+    progress = Progress("letters looked at", queue.at_most())
     progress.show(0, time.monotonic())
 
-    def show(done: int) -> None:
-        progress.show(done, time.monotonic())
+    def show(looked: int, _done: int) -> None:
+        progress.show(looked, time.monotonic())
 
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        tally = queue.replay(which, why=why, steps=steps, max_attempts=max_attempts, per_second=per_second, on_progress=show, stop=stop)
+        tally = queue.replay(
+            how.which,
+            why=why,
+            steps=how.steps,
+            max_attempts=how.max_attempts,
+            force=force,
+            per_second=how.per_second,
+            on_progress=show,
+            stop=stop,
+        )
     finally:
         progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-    say(f"{queue.topic}: {_told(tally, '')}")
+    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {queue.topic}: {_told(tally, '')}")
+    for because, count in tally.refused.most_common():
+        say(f"refused {count:,}: {escaped(because)}; without --execute each is explained")
     if stop.is_set():
         say("stopped: the transaction that began has ended; run it again to go on with what is left")
         raise KeyboardInterrupt

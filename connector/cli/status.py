@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -16,18 +16,19 @@ import click
 from connector.bookkeeping import Bookkeeping
 from connector.cli import settings
 from connector.cli.terminal import console, counted, escaped, out, say, table
-from connector.errors import TableError
+from connector.errors import BrokerError, TableError, TopicError
 from connector.history import RECOMMENDED_OVER_S, Job
 from connector.json_view import to_line, view_of_time
 from connector.progress import Progress
-from connector.status import FEW, StreamStatus, TableStatus, few, stream_status, table_status
+from connector.status import FEW, NONE_OPEN, OpenLetters, StreamStatus, TableStatus, few, open_letters, stream_status, table_status
 from connector.watermark import Stall
 from connector.wishes import bound_in_force
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig
+    from connector.config import ConnectorConfig, StreamConfig
 
 WATCH_EVERY_S: Final = 2.0
+ASK_TIMEOUT_S: Final = 1.0
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 _Read = TypeVar("_Read")
@@ -40,8 +41,8 @@ _Read = TypeVar("_Read")
 def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
     """Show how far every stream is ingested and complete, and how old every table is.
 
-    Everything is read from the warehouse: what Kafka has is known as of when ingest asked last. What cannot be read is said, and
-    the rest is shown.
+    Everything is read from the warehouse: what Kafka has is known as of when ingest asked last. Only where there ever were dead letters,
+    Kafka is asked which of them are open. What cannot be read is said, and the rest is shown.
     """
     if as_json and watch:
         raise click.UsageError("--watch is for people; call `connector status --json` again instead")
@@ -83,12 +84,12 @@ class Found:
             if progress is None:
                 continue
             of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
-            letters = sum(book.letters for book in of_stream.values())
+            letters, of_tables = _open_letters(config, stream, progress, of_stream)
             found.streams[name] = stream_status(
-                name, progress, at, stall_after_s=stream.stall_after_s, roots=stream.partitions, table_letters=letters
+                name, progress, at, stall_after_s=stream.stall_after_s, dead_letters=letters, roots=stream.partitions
             )
             for of, book in of_stream.items():
-                found.tables[of] = found._table(config, of, book, progress, bounds)
+                found.tables[of] = found._table(config, of, book, progress, bounds, of_tables[of])
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -99,14 +100,28 @@ class Found:
             "errors": {path: str(error) for path, error in self.errors.items()},
         }
 
-    def _table(self, config: ConnectorConfig, name: str, book: Bookkeeping, progress: Progress, bounds: Mapping[str, int]) -> TableStatus:
+    def _table(
+        self,
+        config: ConnectorConfig,
+        name: str,
+        book: Bookkeeping,
+        progress: Progress,
+        bounds: Mapping[str, int],
+        dead_letters: OpenLetters,
+    ) -> TableStatus:
         from connector.lake.history import History
 
         history, definition = History(config.warehouse), config.tables[name]
         jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1)) or []
         durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
         bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
-        return table_status(definition, book, progress, self.at, max_staleness_s=bound, last_job=last_job, durations_us=durations)
+        return table_status(
+            *(definition, book, progress, self.at),
+            dead_letters=dead_letters,
+            max_staleness_s=bound,
+            last_job=last_job,
+            durations_us=durations,
+        )
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
         try:
@@ -114,6 +129,25 @@ class Found:
         except TableError as error:
             self.errors[path] = error
             return None
+
+
+def _open_letters(
+    config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, Bookkeeping]
+) -> tuple[OpenLetters, dict[str, OpenLetters]]:
+    """Those of a stream and of each of its tables. Kafka is asked only where there ever was one."""
+    rejected, letters = sum(progress.rejected.values()), {name: book.letters for name, book in tables.items()}
+    if not rejected + sum(letters.values()):
+        return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
+    from connector.kafka import client, topics
+    from connector.kafka.ledger_topic import read_totals
+
+    first = min(filter(None, (progress.rejected_since, *(book.letters_since for book in tables.values()))), default=None)
+    try:
+        facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
+        return open_letters(rejected, letters, facts.topic_id, read_totals(config.kafka, stream.topic), first)
+    except (BrokerError, TopicError):
+        stream_letters, of_tables = open_letters(rejected, letters, "", None, first)
+        return replace(stream_letters, is_known=False), {name: replace(one, is_known=False) for name, one in of_tables.items()}
 
 
 def _print(found: Found) -> None:
@@ -145,20 +179,23 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "undeclared", few(stream.undeclared)
     if stream.late:
         yield "late", f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions of their cuts"
-    if stream.open_dead_letters:
+    if stream.dead_letters.count or stream.rejected:
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1]))
-        yield "dead letters", f"{stream.open_dead_letters:,} open" + (f"; rejected: {by_reason}" if by_reason else "")
+        since = "" if stream.dead_letters.since is None else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"
+        yield "dead letters", f"{stream.dead_letters.count:,} open{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
     for hint in stream.hints:
         yield "hint", hint
 
 
 def _print_tables(found: Found) -> None:
-    shown = table("table", "complete below", "cut", "age", "bound", "can keep", "pending", "last job", right=frozenset({"pending"}))
+    right = frozenset({"pending", "letters"})
+    shown = table("table", "complete below", "cut", "letters", "age", "bound", "can keep", "pending", "last job", right=right)
     for of in found.tables.values():
         shown.add_row(
             of.name,
             "" if of.upsert_stream_apply_watermark is None else _to_the_second(of.upsert_stream_apply_watermark),
             _cut(of),
+            f"{of.dead_letters.count:,}",
             "" if of.age_s is None else duration(of.age_s),
             "" if of.max_staleness_s is None else duration(of.max_staleness_s),
             "" if of.recommended_max_staleness_s is None else duration(of.recommended_max_staleness_s),

@@ -145,12 +145,12 @@ def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) 
     return _build(Consumer, _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY), errors)
 
 
-def admin(kafka: KafkaConfig, errors: LastError | None = None) -> AdminClient:
-    """A client for topics; it has been seen to reach a broker. Raises `BrokerError` within `REACH_TIMEOUT_S`."""
+def admin(kafka: KafkaConfig, errors: LastError | None = None, timeout_s: float = REACH_TIMEOUT_S) -> AdminClient:
+    """A client for topics; it has been seen to reach a broker. Raises `BrokerError` within about `timeout_s`."""
     heard = errors or LastError()
     built: AdminClient = _build(AdminClient, _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY), heard)
     try:
-        built.describe_cluster(request_timeout=REACH_TIMEOUT_S).result(REACH_TIMEOUT_S + 5)
+        built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
         built.poll(0)  # hands over the complaints that came before the time-out
         raise unreachable(kafka, heard.text or str(error)) from error

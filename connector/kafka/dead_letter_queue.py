@@ -24,16 +24,17 @@ from connector.kafka import topics
 from connector.kafka.dead_letter_topic import read_letters
 from connector.kafka.ledger_topic import MAX_DEEDS, Deed, LedgerWriter, Outgoing, in_transactions, read_ledger
 from connector.kafka.registry import RegistryClient
-from connector.ledger import Action, Entry, Ledger, Standing
+from connector.ledger import OPEN_STATES, Action, Entry, Ledger, Standing
 from connector.letter_filter import LetterFilter
 from connector.mending import Step
-from connector.replay import MAX_ATTEMPTS, Decision, FrontDoor, Tally, Verdict, decide
+from connector.replay import MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
 from connector.validation import KafkaRecord, judge
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig, RegistryConfig, StreamConfig
 
 OnStep = Callable[[str], None]
+Others = Callable[[DeadLetter, Standing], None]
 
 
 class DeadLetterQueue:
@@ -55,10 +56,22 @@ class DeadLetterQueue:
         """What was done about the letters so far."""
         return read_ledger(self._config.kafka, self.topic)
 
-    def letters(self, which: LetterFilter, ledger: Ledger | None = None) -> Iterator[tuple[DeadLetter, Standing]]:
+    def at_most(self) -> int:
+        """At most so many letters there are: the records of their topic, some of which may be there twice."""
+        try:
+            facts = topics.describe(self._config.kafka, dead_letter_topic(self.topic))
+        except TopicError:
+            return 0
+        begin, ends = topics.beginning_offsets(self._config.kafka, facts), topics.end_offsets(self._config.kafka, facts)
+        return sum(end - begin[number] for number, end in ends.items())
+
+    def letters(
+        self, which: LetterFilter, ledger: Ledger | None = None, *, others: Others = lambda letter, standing: None
+    ) -> Iterator[tuple[DeadLetter, Standing]]:
         """The letters that are meant, each once, with how it stands; in order within a Kafka partition, so within a key.
 
         `ledger` is one that was read before; it is looked at as it is when a letter's turn comes. None where their topic was not made yet.
+        `others` is told of each that is not meant.
         """
         known = self.ledger() if ledger is None else ledger
         try:
@@ -70,14 +83,25 @@ class DeadLetterQueue:
             standing = known.standing(letter)
             if which.means(letter, standing, self.schemas):
                 yield letter, standing
+            else:
+                others(letter, standing)
 
     def plan(
-        self, which: LetterFilter, *, steps: Sequence[Step] = (), max_attempts: int = MAX_ATTEMPTS, ledger: Ledger | None = None
+        self,
+        which: LetterFilter,
+        *,
+        steps: Sequence[Step] = (),
+        max_attempts: int = MAX_ATTEMPTS,
+        force: Force | None = None,
+        ledger: Ledger | None = None,
+        others: Others = lambda letter, standing: None,
     ) -> Iterator[Decision]:
-        """What a replay of these letters would do, one by one: the dry run. Sends nothing, and writes nothing."""
+        """What a replay of these letters would do, one by one: the dry run. Sends nothing, and writes nothing. `force` as
+        in `replay.decide`, `others` as in `letters`.
+        """
         door = self._front_door(topics.describe(self._config.kafka, self.topic))
-        for letter, standing in self.letters(which, ledger):
-            yield decide(letter, standing, door, self.schemas, now=_now(), steps=steps, max_attempts=max_attempts)
+        for letter, standing in self.letters(which, ledger, others=others):
+            yield decide(letter, standing, door, self.schemas, now=_now(), steps=steps, max_attempts=max_attempts, force=force)
 
     def replay(
         self,
@@ -86,30 +110,32 @@ class DeadLetterQueue:
         why: str,
         steps: Sequence[Step] = (),
         max_attempts: int = MAX_ATTEMPTS,
+        force: Force | None = None,
         per_second: float | None = None,
-        on_progress: Callable[[int], None] = lambda done: None,
+        on_progress: Callable[[int, int], None] = lambda looked, done: None,
         stop: threading.Event | None = None,
         on_step: OnStep = lambda step: None,
     ) -> Tally:
         """Replay these letters, park those that were tried too often, and leave those alone that are refused.
 
-        Each letter takes effect once, however often this is run or killed, and whoever runs it at the same time: it goes on with
-        what the ledger does not have. `per_second` bounds the letters sent. `on_progress` is called after every transaction with
-        the letters done so far; once `stop` is set no other begins. Letters of a key go out in their order. What comes back counts
-        the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
+        Each letter takes effect once, however often this is run or killed, and whoever runs it at the same time: it goes on with what the
+        ledger does not have. `per_second` bounds the letters sent. `on_progress` is called after every transaction with how many letters
+        were looked at, of all (`at_most`), and how many are done; once `stop` is set no other begins. Letters of a key go out in their
+        order. What comes back counts the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
         """
-        tally, stopped = Tally(), stop or threading.Event()
-        at_most = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
+        tally, stopped, left = Tally(), stop or threading.Event(), _Looked()
+        at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
-            decisions = self.plan(which, steps=steps, max_attempts=max_attempts, ledger=writer.ledger)
+            decisions = self.plan(which, steps=steps, max_attempts=max_attempts, force=force, ledger=writer.ledger, others=left.other)
             began, done = time.monotonic(), 0
-            for deeds in in_transactions(self._deeds(decisions, tally, str(which), why), at_most):
+            for deeds in in_transactions(self._deeds(decisions, writer.ledger, tally, left, str(which), why), at_once):
                 if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
-                    break
+                    return tally
                 writer.commit(deeds)
                 tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in deeds)
                 done += len(deeds)
-                on_progress(done)
+                on_progress(left.count, done)
+            writer.settle(left.since or _now())
         return tally
 
     def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
@@ -118,27 +144,34 @@ class DeadLetterQueue:
         Raises what `LedgerWriter.commit` does.
         """
         assert action is not Action.REPLAYED, "replay does that"
-        done, refused = 0, Counter[str]()
+        done, refused, left = 0, Counter[str](), _Looked()
 
         def deeds(ledger: Ledger) -> Iterator[Deed]:
-            for letter, standing in self.letters(which, ledger):
+            for letter, standing in self.letters(which, ledger, others=left.other):
                 if standing.allows(action):
+                    left.add(letter, stays=action is not Action.DISCARDED)
                     tries = 0 if action is Action.RESTORED else standing.tries
                     yield Deed(letter.id, Entry(action, _now(), self._by, why, str(which), standing.attempt, tries))
                 else:
                     refused[standing.state] += 1
+                    left.other(letter, standing)
 
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
             for some in in_transactions(deeds(writer.ledger)):
                 writer.commit(some)
                 done += len(some)
+            writer.settle(left.since or _now())
         return done, refused
 
-    def _deeds(self, decisions: Iterator[Decision], tally: Tally, selection: str, why: str) -> Iterator[Deed]:
+    def _deeds(
+        self, decisions: Iterator[Decision], ledger: Ledger, tally: Tally, left: _Looked, selection: str, why: str
+    ) -> Iterator[Deed]:
         for decision in decisions:
             if decision.verdict is Verdict.REFUSE:
                 tally.add(decision)
+                left.other(decision.letter, ledger.standing(decision.letter))
                 continue
+            left.add(decision.letter, stays=decision.verdict is Verdict.PARK)
             action, reason = (Action.PARKED, decision.why) if decision.verdict is Verdict.PARK else (Action.REPLAYED, why)
             entry = Entry(action, _now(), self._by, reason, selection, decision.attempt, decision.tries, decision.mended)
             content = decision.content
@@ -164,6 +197,24 @@ class DeadLetterQueue:
             )
 
         return FrontDoor(facts.topic, facts.kafka_partitions, facts.max_message_bytes, judged, tables)
+
+
+class _Looked:
+    """How many letters were looked at, and when the oldest first failed of those that stay open or parked; None while there is none."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.since: int | None = None
+
+    def add(self, letter: DeadLetter, *, stays: bool) -> None:
+        """One that something is done about; it `stays` open or parked, or not."""
+        self.count += 1
+        if stays:
+            self.since = min(self.since or letter.first_failed_at, letter.first_failed_at)
+
+    def other(self, letter: DeadLetter, standing: Standing) -> None:
+        """One that stays as it stands."""
+        self.add(letter, stays=standing.state in OPEN_STATES)
 
 
 class _Registered(Mapping[int, str | None]):

@@ -5,7 +5,7 @@ Whoever acts on letters does it as this, so that one person's click and another'
     1  start the transactions of the topic's one transactional id: Kafka aborts what a dead one left open, shuts out a live one, and
        answers when the markers of the last transaction are written, so that all of it can be read
     2  read the ledger to its end: nobody can add to it from here on but us, or who shuts us out
-    3  one transaction: the records to be sent again, and for each letter its story with the new entry
+    3  one transaction: the records to be sent again, for each letter its story with the new entry, and the totals behind them
     4  after any failure give the client up: nobody knows what became of the transaction, and the ledger says it when it is read anew
 
 A letter is acted upon only as the ledger of step 2 and our own commits have it. So running it again, or killing it anywhere,
@@ -26,7 +26,7 @@ from connector.deadletter import Headers, dead_letter_topic, ledger_topic
 from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.reading import messages_between
-from connector.ledger import Entry, Ledger, story_from_json, story_to_json
+from connector.ledger import Entry, Ledger, Totals, story_from_json, story_to_json, totals_from_json, totals_to_json
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_DEEDS: Final = 1000
 """Of a transaction (DLQ-11)."""
+TOTALS_KEY: Final = b"totals"
+"""No letter has such an id."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of the records in a transaction: it has to end well within `transactions.TIMEOUT_S`."""
 
@@ -78,15 +80,42 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
         topics.describe(kafka, topic)
         return ledger
     check(facts)
-    begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
+    begin, end = topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
+    for key, value in _records(kafka, facts, begin, end):
+        if isinstance(value, Totals):
+            ledger.open_since = value.open_since
+        else:
+            ledger.keep(key, value)
+    return ledger
+
+
+def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
+    """The newest totals of the ledger of a change topic, from its last records alone; None if it has none. Raises as `read_ledger` does."""
+    try:
+        facts = topics.describe(kafka, ledger_topic(topic))
+    except TopicError:
+        topics.describe(kafka, topic)
+        return None
+    check(facts)
+    begin, end = topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
+    # They are the last of their transaction; behind them may lie what was given up.
+    found, behind = list[Totals](), 16
+    while not found and behind < 2 * (end - begin):
+        found = [value for _, value in _records(kafka, facts, max(begin, end - behind), end) if isinstance(value, Totals)]
+        behind *= 16
+    return found[-1] if found else None
+
+
+def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int) -> Iterator[tuple[str, tuple[Entry, ...] | Totals]]:
+    """The stories and totals between two offsets of the ledger, with their keys."""
     errors = client.LastError()
     # The last record of a transaction is a marker, behind which a fetch would wait for more before it says that this is the end.
     consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"})
     try:
-        for message in messages_between(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
+        for message in messages_between(consumer, kafka, errors, {0: (begin, end)}, facts.topic):
             key, value, _, _ = client.contents(message)
             try:
-                ledger.keep((key or b"").decode(), story_from_json(value or b""))
+                yield (key or b"").decode(), (totals_from_json if key == TOTALS_KEY else story_from_json)(value or b"")
             except ValueError as error:
                 raise TopicError(
                     f"Record {message.offset()} of {facts.topic} is no story of a dead letter",
@@ -95,7 +124,6 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
                 ) from None
     finally:
         consumer.close()
-    return ledger
 
 
 class LedgerWriter:
@@ -128,13 +156,14 @@ class LedgerWriter:
             raise
 
     def commit(self, deeds: Sequence[Deed]) -> None:
-        """Do these in one transaction, or none of them; records go out in this order. At most `MAX_DEEDS`, each letter once.
+        """Do these in one transaction, or none of them; records go out in this order, totals behind them. At most `MAX_DEEDS`, each letter
+        once.
 
         Raises `WriterConflictError` where another one has taken over, `DeliveryError` where Kafka did not take it or did not say:
         what became of it stands in the ledger.
         """
         assert not self._is_closed, "after an error nobody knows what the ledger has: make another writer, which reads it"
-        assert 0 < len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
+        assert len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
         stories = {deed.letter_id: self.ledger.with_entry(deed.letter_id, deed.entry) for deed in deeds}
         self._on_step("begin")
         try:
@@ -147,6 +176,8 @@ class LedgerWriter:
                 self._send(self._ledger_topic.topic, story.key, story)
                 if number % _POLL_EVERY == 0:
                     self._producer.poll(0)
+            totals = totals_to_json(self.ledger.totals(stories))
+            self._send(self._ledger_topic.topic, TOTALS_KEY, Outgoing(TOTALS_KEY, totals, (), 0))
             self._on_step("flush")
             self._producer.flush(transactions.TIMEOUT_S)
             if self._failures:
@@ -162,6 +193,12 @@ class LedgerWriter:
         self._on_step("committed")
         for letter_id, entries in stories.items():
             self.ledger.keep(letter_id, entries)
+
+    def settle(self, open_since: int) -> None:
+        """Keep that no letter is open that first failed before `open_since` (microseconds). Raises as `commit` does."""
+        if self.ledger.open_since != open_since:
+            self.ledger.open_since = open_since
+            self.commit(())
 
     def close(self) -> None:
         """Let go of the brokers. Everything committed is there already; what is not will not be. A second call does nothing."""

@@ -8,7 +8,7 @@ far for them. What is in the table is all there is: changes that were not applie
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +36,16 @@ class PlainTable:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows, in no particular order, each as a tuple of the columns in `types`; a map is a list of pairs."""
-        columns = ", ".join(_selected(name, type_) for name, type_ in self.types.items())
-        for batch in batches(self._delta, f"SELECT {columns} FROM t"):  # noqa: S608, names are quoted
+        yield from self.select(self.types)
+
+    def select(self, columns: Iterable[str], where: str = "true", *bookkeeping: str) -> Iterator[tuple[Any, ...]]:
+        """These columns of the rows that a condition in SQL holds for, as in `rows`; behind them columns of the bookkeeping."""
+        selected = [*(_selected(name, self.types[name]) for name in columns), *bookkeeping]
+        yield from self.query(f"SELECT {', '.join(selected)} FROM t WHERE {where}")  # noqa: S608, names are quoted
+
+    def query(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """What a query in SQL of `t`, this table, yields. Raises `TableError` if the table cannot be read."""
+        for batch in batches(self._delta, query):
             yield from rows_in(batch)
 
     @property

@@ -42,6 +42,14 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
     return Frontier.from_json(json.loads(found[0]["frontier"]))
 
 
+def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
+    """The newest batch of a stream, with its progress, if all offsets below `ends` were read by then; None if not. Raises `TableError`."""
+    said = _said_of(f"{warehouse}/streams/{stream}/changelog", "stream", stream)
+    if said is None or said["progress"]["ingest_batch"] < said["ingest_batch"]:
+        return None
+    return int(said["ingest_batch"]) if all(said["end"].get(str(number), 0) >= end for number, end in ends.items()) else None
+
+
 def bookkeeping_of(warehouse: str, table: str) -> Bookkeeping:
     """What the newest commit of a table says; that of a table to which nothing was applied, if there is none. Raises `TableError`."""
     said = _said_of(f"{warehouse}/tables/{table}/data", "table", table)

@@ -120,6 +120,7 @@ def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, compl
         changelog_id=changelog_id,
         merged=before.merged + seen.changes - seen.unreadable,
         letters=before.letters + seen.unreadable,
+        letters_since=before.letters_since or (cut.chosen_at if seen.unreadable else None),
         highest_applied=max(before.highest_applied, seen.highest),
         complete_below=cut.low_watermark,
         complete_to_batch=complete_to_batch,

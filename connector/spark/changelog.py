@@ -45,7 +45,8 @@ _COLUMNS: Final = """
     data_change.table AS table,
     timestamp_micros(data_change.commit_timestamp) AS commit_timestamp,
     data_change.row_key AS row_key,
-    named_struct('ingest_batch', {ingest_batch}, 'kafka_partition', partition, 'offset', offset, 'attempt', 0) AS order_position,
+    named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
+        coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset), 'attempt', attempt) AS order_position,
     topic,
     '{topic_id}' AS topic_id,
     timestamp AS record_timestamp,
@@ -183,7 +184,9 @@ class Changelog:
         raise self._does_not_continue(offsets, newest)
 
     def append(self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int) -> None:
-        """Commit a batch of judged rows (`spark.decode.judged`) and read back that it was ours. `ingest_time` in microseconds.
+        """Commit a batch of rows, judged (`spark.decode`) and placed (`spark.replays`), and read back that it was ours.
+
+        `ingest_time` in microseconds.
 
         Raises `WriterConflictError` if another writer took the batch's number; then nothing of ours is visible.
         """

@@ -26,6 +26,7 @@ from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
 from connector.spark.letters import rejected_letters
 from connector.spark.progress import count_rows
+from connector.spark.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.source import BatchRange, Topic, same
 from connector.validation import KafkaRecord, judge
 from connector.wishes import EndWish
@@ -167,14 +168,20 @@ class Ingest:
         batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer, ends)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
-        try:
-            self._append(rows, batch)
-        except (PySparkException, Py4JError) as error:
-            if UNSEEN_SCHEMA not in str(error):
-                raise
-            self._learn_schemas(rows)
-            self._append(rows, batch)
-        return batch
+        placed, known = without_replays(rows), set[str]()
+        while True:
+            try:
+                self._append(placed, batch)
+                return batch
+            except (PySparkException, Py4JError) as error:
+                unseen = next((one for one in (UNSEEN_SCHEMA, UNSEEN_REPLAY) if one in str(error)), None)
+                if unseen is None or unseen in known:
+                    raise
+                known.add(unseen)
+            if unseen == UNSEEN_SCHEMA:
+                self._learn_schemas(rows)
+            else:
+                placed = with_replays(rows, self._changelog.rows() if newest else None, topic.topic_id)
 
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Ask the registry for the schema ids in `rows` that it was not asked about yet."""

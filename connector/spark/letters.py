@@ -16,6 +16,7 @@ from pyspark.sql.avro.functions import to_avro
 from connector import codec
 from connector.deadletter import DeadLetter, Position, Reason, Rejection
 from connector.model import DataChange
+from connector.ordering import OrderPosition
 from connector.tables import TableDefinition, read_change
 from connector.validation import KafkaRecord
 
@@ -25,7 +26,19 @@ Explain = Callable[[KafkaRecord], object]
 
 def rejected_letters(rows: DataFrame, explain: Explain) -> Iterator[DeadLetter]:
     """A letter for each of the rejected rows of a batch, in the order of Kafka partition and offset; one Spark task's worth in memory."""
-    columns = ("topic", "topic_id", "kafka_partition", "offset", "headers", "key", "value", "reason", "rule", "ingest_batch")
+    columns = (
+        "topic",
+        "topic_id",
+        "kafka_partition",
+        "offset",
+        "headers",
+        "key",
+        "value",
+        "reason",
+        "rule",
+        "ingest_batch",
+        "order_position",
+    )
     times = ("unix_micros(record_timestamp) AS record_timestamp", "unix_micros(ingest_time) AS ingest_time")
     ordered = rows.orderBy("kafka_partition", "offset").selectExpr(*columns, *times)
     return (_letter(row, explain) for row in ordered.toLocalIterator())
@@ -47,13 +60,17 @@ def _letter(row: Row, explain: Explain) -> DeadLetter:
         rule=row["rule"] or "",
         # The settings may have changed since the batch was judged: then the reason stands, and its cause explains it.
         detail=verdict.detail if same and isinstance(verdict, Rejection) else reason.cause,
-        attempt=0,
+        attempt=row["order_position"]["attempt"],
         first_failed_at=row["ingest_time"],
         record_timestamp=row["record_timestamp"],
         schema_id=codec.schema_id(value),
         ingest_batch=row["ingest_batch"],
-        order_position=f"{row['ingest_batch']}/{position.kafka_partition}/{position.offset}/0",
+        order_position=_order_position(row),
     )
+
+
+def _order_position(row: Row) -> str:
+    return str(OrderPosition(**row["order_position"].asDict()))
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -88,7 +105,6 @@ def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
     assert isinstance(decoded.record, DataChange)
     fault = read_change(definition, decoded.record)
     reason = fault.reason if fault else Reason.UNREADABLE_VALUE
-    order = row["order_position"]
     return DeadLetter(
         position=Position(row["topic"], row["topic_id"], row["kafka_partition"], row["offset"]),
         key=bytes(row["row_key"]),
@@ -97,11 +113,11 @@ def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
         reason=reason,
         rule="",
         detail=fault.detail if fault else reason.cause,
-        attempt=order["attempt"],
+        attempt=row["order_position"]["attempt"],
         first_failed_at=row["ingest_time"],
         record_timestamp=row["record_timestamp"],
         schema_id=codec.schema_id(value),
         ingest_batch=row["ingest_batch"],
-        order_position=f"{order['ingest_batch']}/{order['kafka_partition']}/{order['offset']}/{order['attempt']}",
+        order_position=_order_position(row),
         table=definition.name,
     )

@@ -15,6 +15,7 @@ from connector.spark.sql import constant, skew_us
 from connector.watermark import Frontier, Heard, Lineage
 
 _ARRIVAL: Final = "unix_micros(record_timestamp)"
+_IS_REPLAY: Final = "(order_position.attempt > 0)"
 
 
 def count_rows(
@@ -27,7 +28,9 @@ def count_rows(
     is_claim = (
         f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark - {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
     )
-    claim = f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0 END ELSE heartbeat.timestamp + 1 END"
+    said = f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0 END ELSE heartbeat.timestamp + 1 END"
+    # Who sends a letter again does not speak for the stream partition, which may be over (DLQ-10).
+    claim = f"CASE WHEN NOT {_IS_REPLAY} THEN {said} END"
     counted = (
         rows.groupBy(
             "kind", "reason", "rule", "stream_partition", "kafka_partition", F.expr(f"coalesce(table IN ({names}), false)").alias("known")
@@ -38,7 +41,7 @@ def count_rows(
             F.expr(f"count_if(NOT ({is_claim}) AND estimated_low_watermark > 0)").alias("beyond"),
             F.expr(f"count_if(unix_micros(commit_timestamp) < {low})").alias("late"),
             F.expr("max(kafka_partitions)").alias("kafka_partitions"),
-            F.expr("count(child_partitions)").alias("lineage"),
+            F.expr(f"count(CASE WHEN NOT {_IS_REPLAY} THEN child_partitions END)").alias("lineage"),
             F.expr("max(unix_micros(ingest_time))").alias("read_at"),
         )
         .collect()
@@ -80,7 +83,9 @@ def _smaller_claims(heard: Heard, before: Frontier) -> int:
 
 def _lineage(rows: DataFrame) -> tuple[Lineage, ...]:
     """The child-partitions records of a batch, each once for each Kafka partition."""
-    said = rows.where("child_partitions IS NOT NULL").select("kafka_partition", "kafka_partitions", "stream_partition", "child_partitions")
+    said = rows.where(f"child_partitions IS NOT NULL AND NOT {_IS_REPLAY}").select(
+        "kafka_partition", "kafka_partitions", "stream_partition", "child_partitions"
+    )
     return tuple(
         Lineage(row["kafka_partition"], row["kafka_partitions"], _child_partitions(row["stream_partition"], row["child_partitions"]))
         for row in said.distinct().collect()

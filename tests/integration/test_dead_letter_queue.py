@@ -69,13 +69,14 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka
     steps: list[int] = []
     stop = threading.Event()
 
-    def progress(done: int) -> None:
+    def progress(looked: int, done: int) -> None:
+        assert looked >= done
         steps.append(done)
         stop.set()
 
     first = queue.replay(ALL, why="the table is declared", per_second=4, on_progress=progress, stop=stop)
     assert (first.verdicts[Verdict.REPLAY], steps) == (4, [4])
-    rest = queue.replay(ALL, why="the table is declared", per_second=50, on_progress=steps.append)
+    rest = queue.replay(ALL, why="the table is declared", per_second=50, on_progress=lambda _, done: steps.append(done))
     assert (rest.verdicts, steps) == ({Verdict.REPLAY: 6, Verdict.REFUSE: 1}, [4, 6])
     found = received(kafka, facts)
     data = [one for one in found if one.source.key != b"\x00connector.control"]

@@ -73,7 +73,7 @@ def test_from_the_first_look_to_the_last_letter(
     assert run("replay", "--reason", "UNKNOWN_TABLE", "--execute", "--why", "the table is declared", "--per-second", "100") == 0
     assert run("replay", "--reason", "unknown_table", "--execute", "--why", "again") == 0
     assert run("replay", letters[0].id, "--execute", "--why", "again") == 1
-    assert "it is replayed" in shell.out
+    assert "it is replayed" in shell.err
     assert run("replay", "--reason", "KEY_MISMATCH", "--mend", "key-from-record", "--execute", "--why", "typo") == 0
     assert sorted(found.source.key or b"" for found in received(kafka, facts)) == [b"row-0", b"row-0", b"row-1", b"row-2"]
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector import codec
 from connector.config import StreamConfig
-from connector.deadletter import DeadLetter
+from connector.deadletter import DeadLetter, Headers, replay_header
 from connector.lake.plain_table import batches, open_table, rows_in
-from connector.merge import join, lift, visible
+from connector.merge import RowState, join, lift, visible
 from connector.model import DataChange, Record, kafka_key
 from connector.ordering import OrderPosition
 from connector.progress import Progress
@@ -72,11 +72,15 @@ class Facts:
 
 @dataclass
 class Topic:
-    """Records by Kafka partition; `raw` takes any bytes. `None` in their place is an offset that no reader sees (a marker)."""
+    """Records by Kafka partition; `raw` takes any bytes. `None` in their place is an offset that no reader sees (a marker).
+
+    `headers` has those of a record at a Kafka partition and an offset, where they are not `HEADERS`.
+    """
 
     records: list[list[tuple[bytes | None, bytes | None] | None]] = field(default_factory=lambda: [[], []])
     topic_id: str = "id-1"
     read: dict[int, int] = field(default_factory=dict)
+    headers: dict[tuple[int, int], Headers] = field(default_factory=dict)
 
     @property
     def facts(self) -> Facts:
@@ -96,6 +100,11 @@ class Topic:
     def raw(self, *records: tuple[bytes | None, bytes | None] | None, at: int = 0) -> None:
         self.records[at].extend(records)
 
+    def replay(self, letter: str, attempt: int, key: bytes | None, value: bytes | None, *, at: int = 0) -> None:
+        """The record of a letter, or what has been made of it, as the tool sends it again (DLQ-10)."""
+        self.headers[at, len(self.records[at])] = (*HEADERS, replay_header(letter, attempt))
+        self.raw((key, value), at=at)
+
     def rest(self) -> BatchRange:
         """From where reading stands to the end."""
         end = {number: len(records) for number, records in enumerate(self.records)}
@@ -103,7 +112,7 @@ class Topic:
 
     def rows(self, spark: SparkSession, offsets: BatchRange) -> DataFrame:
         rows = [
-            (*record, STREAM.topic, number, offset, ARRIVAL + timedelta(seconds=offset), 1, HEADERS)
+            (*record, STREAM.topic, number, offset, ARRIVAL + timedelta(seconds=offset), 1, self.headers.get((number, offset), HEADERS))
             for number, end in offsets.end.items()
             for offset in range(offsets.start.get(number, 0), end)
             if (record := self.records[number][offset]) is not None
@@ -208,6 +217,11 @@ class Stream:
     def truth(self, wanted: TableDefinition | None = None, *, judged_after: int = 0) -> dict[object, dict[str, object]]:
         """The table that `connector.merge` makes of everything in the topic, by key. Up to batch `judged_after` nothing is set aside."""
         wanted = wanted or definition()
+        rows = (row_of(wanted, key, visible(state)) for key, state in self.states(wanted, judged_after=judged_after).items())
+        return {row[wanted.key.parts[0].name]: row for row in rows if row is not None}
+
+    def states(self, wanted: TableDefinition, *, judged_after: int = 0) -> dict[bytes, RowState]:
+        """What `connector.merge` knows of each row, of everything in the topic."""
         batch_of = {(kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()}
         states: dict[bytes, list[Any]] = {}
         for number, offset in self.topic.offsets():
@@ -221,8 +235,7 @@ class Stream:
             if batch <= judged_after or read_change(wanted, found) is None:
                 position = OrderPosition(batch, number, offset, 0)
                 states.setdefault(found.row_key, []).append(lift(found, position, wanted.order, wanted.versions))
-        rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())
-        return {row[wanted.key.parts[0].name]: row for row in rows if row is not None}
+        return {key: reduce(join, known) for key, known in states.items()}
 
 
 def shown(table: Table) -> dict[object, dict[str, object]]:

@@ -61,7 +61,8 @@ def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.C
     """OPS-5, TBL-20"""
     found = status(capsys)
     stream, one, never = found["streams"]["s"], found["tables"]["one"], found["tables"]["never"]
-    assert (stream["ingest_batch"], stream["changes"], stream["lag"], stream["open_dead_letters"]) == (2, 10, 3, 2)
+    assert (stream["ingest_batch"], stream["changes"], stream["lag"]) == (2, 10, 3)
+    assert (stream["open_dead_letters"], stream["is_ledger_known"], one["is_complete"]) == (2, False, False), "Kafka does not answer"
     assert stream["undeclared"] == [HOSTILE]
     assert (one["pending_batches"], one["is_consistent_cut"], one["max_staleness_s"], one["p95_s"]) == (1, False, 600, 2.0)
     assert (never["apply"], never["pending_batches"], never["age_s"]) == (0, 2, None)
@@ -75,7 +76,7 @@ def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.Capture
     assert "\x1b" not in said
     assert "\u202e" not in said
     assert "held by         p\\x1b[2J\\u202e in Kafka partition 0" in said
-    assert "2 open; rejected: 2 BAD_FRAMING" in said
+    assert "rejected so far: 2 BAD_FRAMING" in said
     assert "hint            no low watermark" in said
     assert "hint: never: nothing was applied yet" in said
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from connector.bookkeeping import Bookkeeping
 from connector.freshness import Asked
 from connector.history import Job, JobKind
+from connector.ledger import Totals
 from connector.merge import Retention
 from connector.model import ChildPartition, ChildPartitions
 from connector.progress import BatchCounts, Progress
-from connector.status import few, holder, stream_status, table_status
+from connector.status import OpenLetters, few, holder, open_letters, stream_status, table_status
 from connector.tables import Key, KeyPart, TableDefinition
 from connector.values import ColumnType
 from connector.watermark import UNKNOWN, Heard, KeyRange, Lineage, Stall, advance
@@ -46,13 +47,31 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
     heard = Heard(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
     stands = progress(heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1})
-    status = stream_status("s", stands, NOW, stall_after_s=400, table_letters=2)
-    assert (status.ingest_batch, status.changes, status.late, status.open_dead_letters) == (1, 5, 2, 6)
+    status = stream_status("s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False))
+    assert (status.ingest_batch, status.changes, status.late) == (1, 5, 2)
     assert (status.lag, status.asked_at, status.low_watermark) == (5, 900 * S, stands.low_watermark)
     assert status.undeclared == ("stray",)
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
     assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
-    assert [hint.partition(": ")[0] for hint in status.hints] == ["no low watermark", "stray", "a, stray"]
+    assert [hint.partition(": ")[0] for hint in status.hints] == [
+        *("no low watermark", "stray", "a, stray"),
+        "the ledger of dead letters could not be read",
+    ]
+
+
+def test_a_table_is_not_complete_without_its_open_letters() -> None:
+    """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or discarded counts no more."""
+    totals = Totals({("T", ""): 3, ("T", "one"): 1, ("other", ""): 9}, open_since=70)
+    stream, tables = open_letters(5, {"one": 2, "two": 0}, "T", totals, 40)
+    assert (stream, tables) == (OpenLetters(3, 70), {"one": OpenLetters(3, 70), "two": OpenLetters(2, 70)})
+    assert open_letters(5, {"one": 2}, "T", None, 40) == (OpenLetters(7, 40), {"one": OpenLetters(7, 40)})
+    assert open_letters(3, {"one": 1}, "T", totals, 40) == (OpenLetters(), {"one": OpenLetters()})
+
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    status = table_status(TABLE, APPLIED, stands, NOW, dead_letters=tables["one"])
+    assert (status.is_consistent_cut, status.is_complete) == (True, False)
+    assert "not complete without 3 dead letters" in status.hints[-1]
+    assert table_status(TABLE, APPLIED, stands, NOW).is_complete
 
 
 def test_a_hole_in_the_key_space_is_shown() -> None:
@@ -103,15 +122,17 @@ def test_names_for_programs_are_stable() -> None:
     stream = stream_status("s", stands, NOW, stall_after_s=1).to_json()
     table = table_status(TABLE, replace(APPLIED, highest_applied=99), stands, NOW, last_job=Job(JobKind.APPLY, "one", 1, 2)).to_json()
     assert json.loads(json.dumps([stream, table])) == [stream, table]
-    assert sorted(stream) == [
+    assert stream.keys() == {
         *("asked_at", "changes", "held_by", "hints", "horizon", "ingest_batch", "lag", "late", "low_watermark", "low_watermark_age_s"),
-        *("open_dead_letters", "rejected", "silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
-    ]
-    assert sorted(table) == [
+        *("dead_letters_since", "is_ledger_known", "open_dead_letters", "rejected"),
+        *("silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
+    }
+    assert table.keys() == {
+        *("dead_letters_since", "is_complete", "is_ledger_known", "open_dead_letters"),
         *("age_s", "apply", "as_of", "declared_max_staleness_s", "held_by", "hints", "is_consistent_cut", "last_job", "letters"),
         *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
         "upsert_stream_apply_watermark",
-    ]
+    }
     assert stream["asked_at"] == "1970-01-01T00:15:00.000000Z"
     assert stream["held_by"] == {
         "stream_partition": "a",

@@ -1,0 +1,128 @@
+"""What a replay would do to rows as they stand in this warehouse, and what a forced one has to say (DLQ-9, DLQ-10, DLQ-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from connector.cli.terminal import say
+from connector.codec import ChangeRecord, Schemas, decode
+from connector.deadletter import DeadLetter
+from connector.effect import Effect, as_of_today, difference, effect
+from connector.errors import InvalidChangeError, TableError
+from connector.merge import EMPTY, RowState, join, lift, visible
+from connector.model import DataChange
+from connector.ordering import OrderPosition
+from connector.replay import Decision
+from connector.tables import TableDefinition, read_change, row_of
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig, StreamConfig
+    from connector.lake.row_states import RowStates
+
+AT_ONCE: Final = 2000
+"""So many letters' rows are looked for together."""
+_OF_OTHERS: Final = OrderPosition(2**62, 0, 0)
+"""The place of a letter that others wrote: behind all that is there, as ingest will place it."""
+
+
+class Effects:
+    """The rows of the tables of one stream, as they were when first asked for, with what was forced upon them since."""
+
+    def __init__(self, warehouse: str, tables: Mapping[str, TableDefinition], low_watermark: int | None) -> None:
+        self._warehouse, self._tables, self._low_watermark = warehouse, tables, low_watermark
+        self._stored: dict[str, RowStates] = {}
+        self._known: dict[tuple[str, bytes], RowState] = {}
+
+    @staticmethod
+    def of(config: ConnectorConfig, stream: StreamConfig) -> Effects | None:
+        """None, and a warning, where the warehouse cannot be read from here."""
+        try:
+            from connector.lake.standing import progress_of
+
+            tables = {name: table for name, table in config.tables.items() if table.stream == stream.name}
+            found = Effects(config.warehouse, tables, progress_of(config.warehouse, stream.name).low_watermark)
+            for name in tables:
+                found._states(name)
+        except (ModuleNotFoundError, TableError) as error:
+            say(f"warning: what would become of the rows is not known here ({error})")
+            return None
+        return found
+
+    def of_each(self, decisions: Iterable[Decision], schemas: Schemas) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
+        """What each of them would do, by table; nothing for one that is not replayed, or is no change of a declared table."""
+        rest = iter(decisions)
+        while some := list(islice(rest, AT_ONCE)):
+            changes = {id(decision): _change_in(decision, schemas) for decision in some}
+            self._known.clear()
+            self._look([change for change in changes.values() if change is not None])
+            for decision in some:
+                change = changes[id(decision)]
+                yield decision, {} if change is None else self._effects(decision, change)
+
+    def rows_of(self, change: DataChange) -> dict[str, dict[str, object] | None]:
+        """The row of a change by table, as readers would see it now; None where there is none."""
+        self._look([change])
+        return {
+            name: row_of(table, change.row_key, visible(self._known[name, change.row_key])) for name, table in self._readable_in(change)
+        }
+
+    def forced(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
+        """The change that does today what a late one would have done, or why there is none, in a sentence; `replay.Force`."""
+        if self._low_watermark is None:
+            return "the low watermark is not known"
+        if not any((name, change.row_key) in self._known for name in self._tables):
+            self._look([change])
+        position = _position(letter, letter.attempt + 1)
+        wanted = {name: difference(table, self._known[name, change.row_key], change, position) for name, table in self._readable_in(change)}
+        if not any(wanted.values()):
+            return "it would change nothing: something newer is there; discard it"
+        if len(set(wanted.values())) > 1:
+            return f"its tables need different changes: {', '.join(wanted)} read the same source"
+        try:
+            today = as_of_today(change, next(iter(wanted.values())), self._low_watermark)
+        except InvalidChangeError as error:
+            return f"the difference is no change: {error}"
+        for name, table in self._readable_in(change):
+            known = self._known[name, change.row_key]
+            self._known[name, change.row_key] = join(known, lift(today, position, table.order, table.versions))
+        return today
+
+    def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
+        position = _position(decision.letter, decision.attempt)
+        return {name: effect(table, self._known[name, change.row_key], change, position) for name, table in self._readable_in(change)}
+
+    def _readable_in(self, change: DataChange) -> Iterator[tuple[str, TableDefinition]]:
+        for name, table in self._tables.items():
+            definition = self._states(name).definition
+            if table.source == change.table and read_change(definition, change) is None:
+                yield name, definition
+
+    def _look(self, changes: list[DataChange]) -> None:
+        for name, table in self._tables.items():
+            keys = {change.row_key for change in changes if change.table == table.source}
+            if keys:
+                found = self._states(name).of(keys)
+                self._known |= {(name, key): found.get(key, EMPTY) for key in keys}
+
+    def _states(self, name: str) -> RowStates:
+        from connector.lake.row_states import RowStates
+
+        if name not in self._stored:
+            self._stored[name] = RowStates(self._warehouse, self._tables[name])
+        return self._stored[name]
+
+
+def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:
+    if decision.content is None:
+        return None
+    found = decode(decision.content.value, schemas)
+    return found.record if isinstance(found, ChangeRecord) and isinstance(found.record, DataChange) else None
+
+
+def _position(letter: DeadLetter, attempt: int) -> OrderPosition:
+    try:
+        return OrderPosition.parse(letter.order_position)._replace(attempt=attempt)
+    except ValueError:
+        return _OF_OTHERS

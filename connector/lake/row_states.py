@@ -1,0 +1,191 @@
+"""What is known of some rows of a table, as `connector.merge` has it, without a JVM (DLQ-9, DLQ-10, DLQ-13).
+
+Put together from the row in the table, what the graveyard remembers of it, and the changes that are ingested and not applied yet. How a
+state is stored, decisions 0005 and 0013 say: registers by column and by family, and `rest` for everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from connector.bookkeeping import Bookkeeping
+from connector.deadletter import Rejection
+from connector.errors import TableError
+from connector.lake.plain_table import PlainTable, newest_bookkeeping, open_table
+from connector.lake.rows import quoted
+from connector.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
+from connector.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
+from connector.ordering import ChangeOrder, OrderBy, OrderPosition
+from connector.tables import STATE, TableDefinition, Versions, from_properties, read_change
+from connector.values import ColumnType, Unreadable, write_value
+
+_EPOCH: Final = date(1970, 1, 1)
+_SECTION_BYTES: Final = 8
+_PENDING: Final = """
+    SELECT row_key, arrow_cast(commit_timestamp, 'Int64') AS commit_timestamp, tie_breaker, "transaction", change_sequence_number, entries,
+      order_position
+    FROM t WHERE kind = 'change' AND "table" = '{source}' AND ingest_batch > {after} AND row_key IN ({keys})
+"""
+
+
+class RowStates:
+    """The states of rows of the table that `definition` declares. What was read stays as it was: make another one to look again."""
+
+    def __init__(self, warehouse: str, definition: TableDefinition) -> None:
+        """Raises `TableError` if the table or the changelog cannot be read; a table to which nothing was applied has no rows."""
+        folder = f"{warehouse}/tables/{definition.name}"
+        said = newest_bookkeeping(f"{folder}/data")
+        self.definition, self._book = definition, Bookkeeping()
+        self._table: PlainTable | None = None
+        self._graveyard: PlainTable | None = None
+        if said is not None:
+            self._table = open_table(f"{folder}/data")
+            self.definition, _ = from_properties(self._table.properties)
+            self._book = Bookkeeping.from_json(said)
+            if self._book.buried:
+                self._graveyard = _of_rebuild(folder, self._table)
+        changelog = f"{warehouse}/streams/{definition.stream}/changelog"
+        self._changelog = None if newest_bookkeeping(changelog) is None else open_table(changelog)
+
+    def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
+        """What is known of each of these rows, `EMPTY` where nothing is. A key that the table cannot read has no row."""
+        read = {row_key: self.definition.key.read_key(row_key) for row_key in row_keys}
+        by_key = {key: row_key for row_key, key in read.items() if not isinstance(key, Unreadable)}
+        states = dict.fromkeys(read, EMPTY)
+        if not by_key:
+            return states
+        for key, state in self._stored(list(by_key)):
+            if key in by_key:
+                states[by_key[key]] = join(states[by_key[key]], state)
+        for row_key, state in self._pending(list(by_key.values())):
+            states[row_key] = join(states[row_key], state)
+        return states
+
+    def _stored(self, keys: list[tuple[object, ...]]) -> Iterator[tuple[tuple[object, ...], RowState]]:
+        parts = self.definition.key.parts
+        # The first part alone bounds the search well enough; others may come along.
+        first = f'"{parts[0].name}" IN ({", ".join(sorted({_literal(parts[0].type, key[0]) for key in keys}))})'
+        names = [part.name for part in parts]
+        columns = [column.name for column in self.definition.columns] if self.definition.versions is Versions.LATEST else []
+        if self._table is not None:
+            for row in self._table.select([*names, *columns], first, STATE):
+                yield self._key(row), self._state(row[-1], row[len(names) : -1])
+        if self._graveyard is not None:
+            named = "".join(f" OR (_apply = {apply} AND _attempt = {quoted(attempt)})" for apply, attempt in self._book.attempts.items())
+            for row in self._graveyard.select(names, f"{first} AND (_apply <= {self._book.swept_to}{named})", STATE):
+                yield self._key(row), self._state(row[-1], [None] * len(columns))
+
+    def _key(self, row: tuple[Any, ...]) -> tuple[object, ...]:
+        return tuple(_plain(part.type, value) for part, value in zip(self.definition.key.parts, row, strict=False))
+
+    def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
+        orders = [self._order(order) for order in stored["orders"] or ()]
+        cells: dict[CellName, Cell] = {}
+        tombstones: dict[Tombstone, ChangeOrder] = {}
+        for n, (column, value) in enumerate(zip(self.definition.columns, values, strict=False)):
+            if (index := _at(stored["entry_indexes"], n)) is not None:
+                order = orders[stored["writers"][n]]._replace(entry_index=index)
+                plain = _plain(column.type, value)
+                as_bytes = None if plain is None else write_value(column.type, column.encoding, plain)
+                cells[CellName(*column.cell, None)] = Cell(order, _at(stored["cell_timestamps"], n) or 0, as_bytes)
+        families = list(dict.fromkeys(column.family for column in self.definition.columns))
+        for n, family in enumerate(families):
+            if (index := _at(stored["deletion_indexes"], n)) is not None:
+                tombstones[Tombstone(family, None, 0, 0)] = orders[stored["deleters"][n]]._replace(entry_index=index)
+        for one in stored["rest"] or ():
+            order = self._order(one["order"]["change"])._replace(entry_index=one["order"]["entry_index"])
+            family, qualifier = one["family"], one["qualifier"]
+            if qualifier is None:
+                tombstones[Tombstone(family, None, 0, 0)] = order
+            elif one["range_start"] is not None:
+                tombstones[Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])] = order
+            else:
+                version = one["cell_timestamp"] if self.definition.versions is Versions.ALL else None
+                as_bytes = None if one["value"] is None else bytes(one["value"])
+                cells[CellName(family, bytes(qualifier), version)] = Cell(order, one["cell_timestamp"] or 0, as_bytes)
+        return RowState(cells, tombstones)
+
+    def _order(self, stored: Mapping[str, Any]) -> ChangeOrder:
+        position = OrderPosition(*(stored[name] for name in OrderPosition._fields))
+        if self.definition.order is OrderBy.COMMIT:
+            return ChangeOrder((stored["commit_timestamp"], stored["tie_breaker"], stored["record_sequence"]), position, 0)
+        number = bytes(stored["sequence_number"])
+        sections = (number[start : start + _SECTION_BYTES] for start in range(0, len(number), _SECTION_BYTES))
+        return ChangeOrder(tuple(int.from_bytes(section) for section in sections), position, 0)
+
+    def _pending(self, row_keys: list[bytes]) -> Iterator[tuple[bytes, RowState]]:
+        """What the changes say that are ingested and may not be applied yet; one that is applied already says nothing new."""
+        if self._changelog is None:
+            return
+        keys = ", ".join(_literal(ColumnType.BYTES, row_key) for row_key in row_keys)
+        query = _PENDING.format(source=self.definition.source, after=self._book.complete_to_batch, keys=keys)
+        for row_key, at, tie_breaker, transaction, number, entries, position in self._changelog.query(query):
+            change = DataChange(
+                stream_partition="-",
+                table=self.definition.source,
+                row_key=bytes(row_key),
+                commit_timestamp=at,
+                tie_breaker=tie_breaker,
+                transaction=transaction
+                and Transaction(transaction["server_transaction_id"], record_sequence=transaction["record_sequence"]),
+                change_sequence_number=number,
+                change_type=ChangeType.USER,
+                entries=tuple(map(_entry, entries)),
+            )
+            if not isinstance(read_change(self.definition, change), Rejection):
+                yield change.row_key, lift(change, OrderPosition(**position), self.definition.order, self.definition.versions)
+
+
+def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:
+    name = table.properties.get("lowmark.rebuild")
+    return open_table(f"{folder}/graveyard-{name}" if name else f"{folder}/graveyard")
+
+
+def _entry(stored: Mapping[str, Any]) -> Entry:
+    family, qualifier = stored["family"], bytes(stored["qualifier"] or b"")
+    match stored["kind"]:
+        case "SET_CELL":
+            return SetCell(family, qualifier, bytes(stored["value"]), stored["cell_timestamp"])
+        case "DELETE_CELLS":
+            return DeleteCells(family, qualifier, stored["range_start"], stored["range_end"])
+        case "DELETE_FAMILY":
+            return DeleteFamily(family)
+        case kind:
+            raise TableError("The changelog holds an entry that this release does not know", str(kind), "Upgrade the connector")
+
+
+def _at(stored: list[int | None] | None, place: int) -> int | None:
+    return stored[place] if stored is not None and place < len(stored) else None
+
+
+def _plain(type_: ColumnType, value: Any) -> Any:
+    """A value as `connector.values` has it; days and decimals come as Delta stores them."""
+    if value is None:
+        return None
+    if type_ is ColumnType.DATE and isinstance(value, int):
+        return _EPOCH + timedelta(days=value)
+    return bytes(value) if type_ is ColumnType.BYTES else value
+
+
+def _literal(type_: ColumnType, value: Any) -> str:
+    """A value of a key as SQL."""
+    match value:
+        case bytes():
+            return f"X'{value.hex()}'"
+        case bool():
+            return str(value).lower()
+        case int() if type_ is ColumnType.TIMESTAMP:
+            return f"""arrow_cast({value}, 'Timestamp(Microsecond, Some("UTC"))')"""
+        case int():
+            return str(value)
+        case date():
+            return f"DATE '{value.isoformat()}'"
+        case Decimal():
+            return f"CAST('{value}' AS DECIMAL(38, 9))"
+        case float():
+            return f"CAST('{value!r}' AS DOUBLE)"
+        case _:
+            return quoted(str(value))

@@ -1,0 +1,72 @@
+"""What the replay tool knows of a row without a JVM is what the pipeline knows of it (DLQ-9, DLQ-10, DLQ-13)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.lake.row_states import RowStates
+from connector.merge import join, lift, visible
+from connector.ordering import OrderBy, OrderPosition
+from connector.tables import Column, Key, KeyPart, Versions
+from connector.values import ColumnType
+from tests.property.histories import history
+from tests.spark.streams import Stream, account, definition
+
+BYTES = Key((KeyPart("id", ColumnType.BYTES),))
+COLUMNS = (Column("q", "f", b"q", ColumnType.BYTES), Column("e", "f", b"", ColumnType.BYTES), Column("g", "g", b"q", ColumnType.BYTES))
+ROWS = 120
+
+
+@pytest.mark.parametrize("versions", list(Versions))
+def test_states_without_a_jvm_are_those_of_the_merge(spark: SparkSession, tmp_path: Path, seed: int, versions: Versions) -> None:
+    """DLQ-10: rows, buried rows and pending changes; and what any further change would do to each."""
+    rng = Random(seed)
+    order = rng.choice(list(OrderBy))
+    wanted = definition(key=BYTES, columns=COLUMNS, versions=versions, order=order)
+    stream = Stream(spark, tmp_path / "w")
+    deliveries = [found for n in range(ROWS) for found in history(rng, distinct_ranks=True, rows=(b"%d" % n,))]
+    rng.shuffle(deliveries)
+    third = len(deliveries) // 3
+    for number, batch in enumerate((deliveries[:third], deliveries[third : 2 * third], deliveries[2 * third :])):
+        stream.topic.send(*(delivery.change for delivery in batch))
+        stream.ingest()
+        if number < 2:
+            stream.apply(stream.table(wanted))
+
+    known, found = stream.states(wanted), RowStates(str(stream.folder), wanted).of([*(b"%d" % n for n in range(ROWS)), b"nobody"])
+    assert not visible(found.pop(b"nobody"))
+    assert {key: visible(state) for key, state in found.items()} == {key: visible(state) for key, state in known.items()}
+    for further in (delivery for n in range(ROWS) for delivery in history(rng, rows=(b"%d" % n,))):
+        late = lift(further.change, OrderPosition(99, 0, 0), order, versions)
+        key = further.change.row_key
+        assert visible(join(found[key], late)) == visible(join(known[key], late)), (key, further)
+
+
+def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-7: keys of several parts and types, values of each type."""
+    key = Key((KeyPart("day", ColumnType.DATE), KeyPart("n", ColumnType.INT64), KeyPart("at", ColumnType.TIMESTAMP)))
+    types = {
+        ColumnType.STRING: b"it's",
+        ColumnType.BYTES: b"\xff\x00",
+        ColumnType.BOOL: b"true",
+        ColumnType.INT64: b"-7",
+        ColumnType.FLOAT64: b"0.5",
+        ColumnType.NUMERIC: b"12.5",
+        ColumnType.DATE: b"9999-12-31",
+        ColumnType.TIMESTAMP: b"0001-01-01T00:00:00.000000Z",
+        ColumnType.JSON: b'{"a": 1}',
+    }
+    columns = tuple(Column(type_.lower(), "f", type_.encode(), type_) for type_ in types)
+    wanted = definition(key=key, columns=columns)
+    row_key = b"2024-02-29#5#2024-02-29T12:00:00.000000Z"
+    stream = Stream(spark, tmp_path / "w")
+    change = account(row_key.decode(), 5, **{type_.value: value.decode("latin-1") for type_, value in types.items() if type_ != "BYTES"})
+    stream.topic.send(change)
+    stream.ingest()
+    stream.apply(stream.table(wanted))
+    (state,) = RowStates(str(stream.folder), wanted).of([row_key]).values()
+    assert visible(state) == {("f", type_.encode()): value for type_, value in types.items() if type_ != "BYTES"}
