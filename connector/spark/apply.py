@@ -68,6 +68,12 @@ def apply(
     on_step("letters published")
     attempt = new_attempt()
     horizon = _horizon(table.layout.definition.order, before, cut, complete_to_batch)
+    after = replace(_after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt), horizon=horizon)
+    if not seen.buckets:
+        on_step("graveyard written")
+        table.commit(None, (), after)
+        on_step("table committed")
+        return Applied(after, 0, seen.unreadable)
     sparse = is_sparse(table, seen)
     if sparse:
         rows, places = merged_rows(table, changes, seen, before, version, horizon)
@@ -78,7 +84,6 @@ def apply(
         rows = rows.localCheckpoint()
         table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt)
     on_step("graveyard written")
-    after = replace(_after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt), horizon=horizon)
     if sparse:
         table.commit_rows(rows.where("_exists"), places, version, after)
     else:
