@@ -82,7 +82,8 @@ class RowStates:
         return tuple(_plain(part.type, value) for part, value in zip(self.definition.key.parts, row, strict=False))
 
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
-        orders = [self._order(order) for order in stored["orders"] or ()]
+        # What no column and no family of the row was written by is null.
+        orders = [order and self._order(order) for order in stored["orders"] or ()]
         cells: dict[CellName, Cell] = {}
         tombstones: dict[Tombstone, ChangeOrder] = {}
         for n, (column, value) in enumerate(zip(self.definition.columns, values, strict=False)):

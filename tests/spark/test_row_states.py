@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from connector.lake.row_states import RowStates
 from connector.merge import join, lift, visible
 from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Column, Key, KeyPart, Versions
+from connector.tables import Column, Key, KeyForm, KeyPart, Versions
 from connector.values import ColumnType
 from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
@@ -48,7 +48,8 @@ def test_states_without_a_jvm_are_those_of_the_merge(spark: SparkSession, tmp_pa
 
 def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-7: keys of several parts and types, values of each type."""
-    key = Key((KeyPart("day", ColumnType.DATE), KeyPart("n", ColumnType.INT64), KeyPart("at", ColumnType.TIMESTAMP)))
+    parts = (KeyPart("day", ColumnType.DATE), KeyPart("n", ColumnType.INT64), KeyPart("at", ColumnType.TIMESTAMP))
+    key = Key(parts, form=KeyForm.DELIMITED)
     types = {
         ColumnType.STRING: b"it's",
         ColumnType.BYTES: b"\xff\x00",
