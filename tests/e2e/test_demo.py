@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.cli.demo import source, story
+from connector.cli.demo import readers, source, story
 from connector.cli.demo.folder import DemoFolder
 from connector.cli.demo.publish import Published
 from connector.cli.demo.report import Outcome
 from connector.cli.demo.source import choose_input
 from connector.cli.demo.story import Choices
+from connector.lake.history import History
 from tests.unit.git_repository import Repository
 from tests.unit.test_demo_truth import odd_paths, renames_and_returns, submodules
 
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL"""
+    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL; TBL-11, TBL-16,
+    TBL-17: cut_is_consistent at watermarks in the middle, through a split and a merge, and a stall that the table tells of
+    """
     monkeypatch.setattr(source, "TRANSFERS", 1000)
+    monkeypatch.setattr(readers, "SNAPSHOTS", 3)
     repository = Repository(tmp_path / "repository")
     renames_and_returns(repository)
     odd_paths(repository)
@@ -38,6 +43,13 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     said = capsys.readouterr()
     assert "EQUAL: " in said.out
     assert "killed the pipeline with SIGKILL" in said.err
+    for told in ("files-1", "files-0", "files-2"):
+        assert f"stream partition {told} ends" in said.err
+    assert len(re.findall("snapshot .* equals", said.err)) >= 3
+    in_this_order = ("falls silent", "files as of ingest batch", "files is no consistent cut", "speaks again", "a consistent cut again")
+    assert re.search(".*".join(in_this_order), said.err, re.DOTALL), said.err
+    cuts = History(str(output / "warehouse")).cuts("demo")
+    assert len({cut.low_watermark for cut in cuts}) >= 3
     assert (output / "connector.toml").exists()
     assert subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b"", "a process was left behind"
 

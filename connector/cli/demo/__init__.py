@@ -1,7 +1,8 @@
 """`connector demo`: real changes through a real broker into tables, compared with a truth that none of our code made (OPS-2).
 
 source      what is published: `capture` of a git history, and the generated `bank` while that is short
-publish     in what order: `delivery` makes disorder, `poison` what must be rejected
+publish     in what order: `delivery` makes disorder, `lineage` splits and merges, `poison` what must be rejected
+readers     what is seen meanwhile: snapshots, a stall, a fresh read
 pipeline    the process that is killed and started again
 compare     what came out, with what `truth` found in ways of its own
 report      the end, for a person; `story` tells it all
@@ -23,6 +24,7 @@ def command(repository: Path | None, output: Path | None, seed: int) -> int:
 
     The history of a git repository, and transfers of a generated bank while that is short, go through a Kafka broker and
     Spark into Delta tables; out of order, some twice, with bad records among them, and with the pipeline killed on the way.
+    Snapshots are read at twenty low watermarks, and a table that is no consistent cut while a stream partition is silent.
     Exit code 1: something that came out is not the truth.
     """
     import signal
