@@ -2,7 +2,7 @@
 
     1  start a broker, and write the configuration
     2  start the pipeline, and publish: what readers see meanwhile is in `readers`
-    3  kill it while the rest goes out, and run it again
+    3  kill it while the rest goes out, and run it again to the end
     4  compare the tables and the dead letters with the truth
     5  tell a person
 
@@ -57,6 +57,7 @@ class Choices:
     repository: Path | None = None
     output: Path | None = None
     seed: int = 1
+    snapshots: int = 3
 
 
 def tell(choices: Choices) -> bool:
@@ -72,8 +73,9 @@ def tell(choices: Choices) -> bool:
         with LocalBroker.start(folder.broker, jars, say=say) as broker:
             outcome.rates.append(("a broker, from nothing", 0, "", time.monotonic() - began))
             kafka, topic = _prepare(folder, chosen, broker.bootstrap_servers)
-            published = _run_and_kill(folder, chosen, kafka, topic, choices.seed, outcome)
+            published, reading = _run_and_kill(folder, chosen, kafka, topic, choices, outcome)
             _run_to_the_end(folder, chosen, published, outcome)
+            reading.see_end()
             outcome.letters = [letter for letter, _ in read_letters(kafka, STREAM)]
         _compare(folder, chosen, published, outcome)
         outcome.total_s = time.monotonic() - began
@@ -88,7 +90,9 @@ def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str) -> tuple
     return kafka, create_topic(kafka, STREAM, kafka_partitions=KAFKA_PARTITIONS)
 
 
-def _run_and_kill(folder: DemoFolder, chosen: Input, kafka: KafkaConfig, topic: TopicFacts, seed: int, outcome: Outcome) -> Published:
+def _run_and_kill(
+    folder: DemoFolder, chosen: Input, kafka: KafkaConfig, topic: TopicFacts, choices: Choices, outcome: Outcome
+) -> tuple[Published, Readers]:
     """Start the pipeline and publish everything: the beginning as readers ask for it, the rest at once; and kill the pipeline in it."""
     told = chosen.sources[0]
     settings = {
@@ -104,27 +108,27 @@ def _run_and_kill(folder: DemoFolder, chosen: Input, kafka: KafkaConfig, topic: 
             kafka,
             topic,
             chosen.sources,
-            seed=seed,
+            seed=choices.seed,
             told=told,
-            parts=readers.parts(told),
-            window=readers.window(told),
+            parts=readers.parts(told, choices.snapshots),
+            window=readers.window(told, choices.snapshots),
             say=say,
         )
         publisher.begin()
-        reading = Readers(folder, chosen, told, publisher, run, outcome)
+        reading = Readers(folder, chosen, told, publisher, run, outcome, choices.snapshots)
         reading.read_snapshots()
         outcome.rates.append(("run: start, snapshots on the way", publisher.done.records, "records", time.monotonic() - run.started))
         began = time.monotonic()
         reading.see_stall()
         outcome.rates.append(("a stall", 0, "", time.monotonic() - began))
         published = _publish_rest(publisher, chosen, outcome)
-        time.sleep(random.Random(seed).uniform(0, _KILLED_WITHIN_S))
+        time.sleep(random.Random(choices.seed).uniform(0, _KILLED_WITHIN_S))
         run.kill()
         seconds = time.monotonic() - run.started
     ingested = pipeline.records_ingested(folder, STREAM)
     say(f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of {published.records:,} records in the changelog")
     outcome.notes.append(f"the pipeline was killed with {ingested:,} of {published.records:,} records in the changelog, and started again")
-    return published
+    return published, reading
 
 
 def _publish_rest(publisher: Publisher, chosen: Input, outcome: Outcome) -> Published:
