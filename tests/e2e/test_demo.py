@@ -45,6 +45,14 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
         assert f"stream partition {told} ends" in said.err
     assert len(re.findall("snapshot .* equals", said.err)) >= 3
     for in_this_order in (
+        (
+            "a dead letter: ",
+            "KEY_MISMATCH",
+            "without it the table differs",
+            "mended and replayed",
+            "with it the table equals",
+            "falls silent",
+        ),
         ("falls silent", "files as of ingest batch", "speaks again"),
         ("falls silent", "files is no consistent cut", "speaks again", "killed the pipeline", "a consistent cut again"),
     ):

@@ -2,7 +2,7 @@
 
 source      what is published: `capture` of a git history, and the generated `bank` while that is short
 publish     in what order: `delivery` makes disorder, `lineage` splits and merges, `poison` what must be rejected
-readers     what is seen meanwhile: snapshots, a stall, a fresh read
+readers     what is seen meanwhile: snapshots, a dead letter that is mended, a stall, a fresh read
 pipeline    the process that is killed and started again
 compare     what came out, with what `truth` found in ways of its own
 report      the end, for a person; `story` tells it all
@@ -25,7 +25,7 @@ def command(repository: Path | None, output: Path | None, seed: int, snapshots: 
 
     The history of a git repository, and transfers of a generated bank while that is short, go through a Kafka broker and
     Spark into Delta tables; out of order, some twice, with bad records among them, and with the pipeline killed on the way.
-    Snapshots are read on the way, and a table that is no consistent cut while a stream partition is silent.
+    Snapshots are read on the way, a dead letter is mended, and a table is no consistent cut while a stream partition is silent.
     Exit code 1: something that came out is not the truth.
     """
     import signal

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from connector.cli.demo.compare import SentPoison
 from connector.cli.demo.delivery import Disorder, Mark, steps
-from connector.cli.demo.poison import poison
-from connector.deadletter import Position
+from connector.cli.demo.poison import Poison, poison
+from connector.codec import encode, frame
+from connector.deadletter import Position, Reason
 from connector.kafka.raw import RawRecord, send_raw_records
 from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
 from connector.watermark import KeyRange
@@ -35,13 +36,15 @@ _TARGETS: Final = 200
 class Published:
     """What went in: by table, the changes there are and how often one was sent; the control records; and the poison.
 
-    `commits` has, by table, the commit timestamp and the id of every transaction so far, in their order.
+    `commits` has, by table, the commit timestamp and the id of every transaction so far, in their order. `replayed` counts what a replay
+    puts into the topic.
     """
 
     changes: Counter[str] = field(default_factory=Counter)
     deliveries: Counter[str] = field(default_factory=Counter)
     commits: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     control_records: int = 0
+    replayed: int = 0
     poison: list[SentPoison] = field(default_factory=list)
 
     @property
@@ -51,7 +54,7 @@ class Published:
     @property
     def records(self) -> int:
         """All Kafka records."""
-        return self.deliveries.total() + self.control_records + len(self.poison)
+        return self.deliveries.total() + self.control_records + len(self.poison) + self.replayed
 
 
 @dataclass(slots=True)
@@ -60,6 +63,15 @@ class Silence:
 
     stream_partition: str
     kept: list[DataChange] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Mistake:
+    """A change of a table that goes out under the key of another row, once it has; and then in no other way."""
+
+    table: str
+    change: DataChange | None = None
+    sent: SentPoison | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +110,7 @@ class Publisher:
         self._say = say
         self._watch: Callable[[int], None] = lambda count: None
         self._targets: list[DataChange] = []
+        self._mistake: Mistake | None = None
         self._windows = 0
         self._announced = 0
         self.done = Published()
@@ -145,6 +158,11 @@ class Publisher:
         self._heartbeat(silence.stream_partition, delivery.mark)
         self._producer.flush()
 
+    def misdirect(self, table: str) -> Mistake:
+        """Have the next change of a table go out under the key of another row, as a producer might by mistake."""
+        self._mistake = Mistake(table)
+        return self._mistake
+
     def rest(self, watch: Callable[[int], None]) -> None:
         """Publish what is left of all sources side by side, poison, and a last heartbeat of every stream partition.
 
@@ -185,12 +203,22 @@ class Publisher:
         return step
 
     def _change(self, delivery: Delivery, change: DataChange) -> None:
+        mistake = self._mistake
+        if mistake is not None and mistake.table == delivery.source.table and mistake.change in (None, change):
+            self._misdirect(mistake, change)
+            return
         self._producer.send(change)
         delivery.sent[change.stream_partition] += 1
         self.done.deliveries[delivery.source.table] += 1
         if self.done.deliveries.total() % 100 == 1:
             self._targets = [*self._targets[1 - _TARGETS :], change]
             self._watch(self.done.deliveries.total())
+
+    def _misdirect(self, mistake: Mistake, change: DataChange) -> None:
+        if mistake.change is None:
+            value = frame(encode(change, self._topic.kafka_partitions), None)
+            poison = Poison("an honest change under the key of another row", b"another row", value, (), Reason.KEY_MISMATCH)
+            mistake.change, (mistake.sent,) = change, self._send([poison])
 
     def _end(self, delivery: Delivery, report: ChildPartitions) -> None:
         self._say(f"stream partition {report.stream_partition} ends; {' and '.join(map(_shown, report.children))} follow")
@@ -233,11 +261,16 @@ class Publisher:
             seed=seed,
             unreadable={source.table: source.unreadable for source in self._sources},
         )
+        self._send(made)
+
+    def _send(self, made: list[Poison]) -> list[SentPoison]:
         places = send_raw_records(self._kafka, self._topic.topic, [RawRecord(one.key, one.value, one.headers) for one in made])
-        self.done.poison += [
+        sent = [
             SentPoison(one, Position(self._topic.topic, self._topic.topic_id, kafka_partition, offset))
             for one, (kafka_partition, offset) in zip(made, places, strict=True)
         ]
+        self.done.poison += sent
+        return sent
 
 
 def _shown(child: ChildPartition) -> str:

@@ -31,6 +31,8 @@ topic = "{stream}"
 partitions = [{partitions}]
 trigger = "{trigger}"
 stall_after = "{stall_after_s}s"
+# The history is old, and a change of it that is mended is late, not too late.
+delete_retention = "3650d"
 """
 
 _TABLES: Final = {
