@@ -19,7 +19,7 @@ import click
 @click.option("--repository", type=click.Path(path_type=Path), help="A git repository, bare or not; this program's own if not given.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="A new folder; one in the user's cache if not given.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of all random choices.")
-@click.option("--snapshots", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many are read and compared on the way.")
+@click.option("--snapshots", type=click.IntRange(1, 1000), default=2, show_default=True, help="How many are read and compared on the way.")
 def command(repository: Path | None, output: Path | None, seed: int, snapshots: int) -> int:
     """Real changes, end to end, compared with an independent truth.
 

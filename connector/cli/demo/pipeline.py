@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from connector.errors import ConnectorError, TableError
 from connector.lake.plain_table import open_table
@@ -121,13 +121,23 @@ def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings
 
 def records_ingested(folder: DemoFolder, stream: str) -> int:
     """How many records the changelog holds, by its newest commit (TBL-5); 0 before there is one."""
+    return sum(int(offset) for offset in _newest_commit(folder, stream).get("end", {}).values())
+
+
+def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
+    """The newest batch, if so many records were read by then, and their letters published."""
+    said = _newest_commit(folder, stream)
+    is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and records_ingested(folder, stream) >= records
+    return int(said["ingest_batch"]) if is_done else None
+
+
+def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
     if not (folder.changelog(stream) / "_delta_log").is_dir():
-        return 0
+        return {}
     try:
-        bookkeeping = open_table(str(folder.changelog(stream))).bookkeeping
+        return open_table(str(folder.changelog(stream))).bookkeeping
     except TableError:
-        return 0  # its first commit is being written
-    return sum(int(offset) for offset in bookkeeping.get("end", {}).values())
+        return {}  # its first commit is being written
 
 
 def _lives(group: int) -> bool:

@@ -141,9 +141,14 @@ class Readers:
 
     def _until_applied(self) -> None:
         """Wait until all that was published is in the table."""
-        self._until(lambda: pipeline.records_ingested(self._folder, STREAM) >= self._publisher.done.records, "ingest")
-        batch = progress_of(str(self._folder.warehouse), STREAM).ingest_batch
+        batch = self._until_ingested()
         self._until(lambda: self._book.complete_to_batch >= batch, "an apply")
+
+    def _until_ingested(self) -> int:
+        """Wait until all that was published is ingested; the batch that has the last of it."""
+        records = self._publisher.done.records
+        self._until(lambda: pipeline.batch_with(self._folder, STREAM, records) is not None, "ingest")
+        return pipeline.batch_with(self._folder, STREAM, records) or 0
 
     def see_stall(self) -> None:
         """Publish the third part of the source but for one stream partition, which falls silent, and speaks again in the end."""
@@ -159,8 +164,7 @@ class Readers:
             publisher.speak_again(table, silence)
             return
         say(f"stream partition {silence.stream_partition} falls silent; the others send {counted(arrived, 'change')} and their heartbeats")
-        self._until(lambda: pipeline.records_ingested(self._folder, STREAM) >= publisher.done.records, "ingest")
-        batch = progress_of(str(self._folder.warehouse), STREAM).ingest_batch
+        batch = self._until_ingested()
         kept = {change.row_key for change in silence.kept}
         after = self._state_below(mark.timestamp + 1)
         expected = {

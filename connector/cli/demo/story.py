@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 KAFKA_PARTITIONS: Final = 4
 _MIN_BATCH: Final = 4000
-_MAX_STALENESS: Final = "2s"
+_MAX_STALENESS: Final = "6s"
 _KILLED_WITHIN_S: Final = 1.5
 _SAY_EVERY_S: Final = 30.0
 _LONG_RUN_TRANSACTIONS: Final = 50_000
@@ -57,7 +57,7 @@ class Choices:
     repository: Path | None = None
     output: Path | None = None
     seed: int = 1
-    snapshots: int = 3
+    snapshots: int = 2
 
 
 def tell(choices: Choices) -> bool:
