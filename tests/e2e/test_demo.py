@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from connector.cli.demo import source, story
+from connector.cli.demo import settings, source, story
 from connector.cli.demo.folder import DemoFolder
 from connector.cli.demo.publish import Published
 from connector.cli.demo.report import Outcome
+from connector.cli.demo.repository import find_history
 from connector.cli.demo.source import choose_input
 from connector.cli.demo.story import Choices
+from connector.lake.history import History
 from tests.unit.git_repository import Repository
 from tests.unit.test_demo_truth import odd_paths, renames_and_returns, submodules
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.timeout(600)
 def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL"""
+    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL; TBL-11, TBL-16,
+    TBL-17: cut_is_consistent at watermarks in the middle, through a split and a merge, and a stall that the table tells of
+    """
     monkeypatch.setattr(source, "TRANSFERS", 1000)
+    monkeypatch.setattr(settings, "STALL_AFTER_S", 15)  # a stall is not to be mistaken for a busy machine
     repository = Repository(tmp_path / "repository")
     renames_and_returns(repository)
     odd_paths(repository)
@@ -38,6 +41,24 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     said = capsys.readouterr()
     assert "EQUAL: " in said.out
     assert "killed the pipeline with SIGKILL" in said.err
+    for told in ("files-1", "files-0", "files-2"):
+        assert f"stream partition {told} ends" in said.err
+    assert len(re.findall("snapshot .* equals", said.err)) >= 3
+    for in_this_order in (
+        (
+            "a dead letter: ",
+            "KEY_MISMATCH",
+            "without it the table differs",
+            "mended and replayed",
+            "with it the table equals",
+            "falls silent",
+        ),
+        ("falls silent", "files as of ingest batch", "speaks again"),
+        ("falls silent", "files is no consistent cut", "speaks again", "killed the pipeline", "a consistent cut again"),
+    ):
+        assert re.search(".*".join(in_this_order), said.err, re.DOTALL), said.err
+    cuts = History(str(output / "warehouse")).cuts("demo")
+    assert len({cut.low_watermark for cut in cuts}) >= 3
     assert (output / "connector.toml").exists()
     assert subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b"", "a process was left behind"
 
@@ -48,3 +69,17 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     chosen, outcome = choose_input(repository.folder, now=time.time_ns() // 1000, seed=1), Outcome()
     story._compare(DemoFolder(output), chosen, Published(), outcome)
     assert {difference.split(": ")[0] for difference in outcome.differences} == {"files a"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_real_history_read_at_twenty_low_watermarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """cut_is_consistent (TBL-10, TBL-17): each snapshot equals the tree of a commit, through splits and merges of stream partitions"""
+    history = find_history(Path(__file__).parents[2])
+    if history.commits < 100:
+        pytest.skip(f"the history of this checkout has {history.commits} commits only")
+
+    assert story.tell(Choices(history.folder, tmp_path / "output", snapshots=20)), capsys.readouterr().out
+
+    seen = set(re.findall(r"snapshot \d+, .* equals ([0-9a-f]{12})", capsys.readouterr().err))
+    assert len(seen) >= 20

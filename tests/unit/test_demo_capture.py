@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -84,8 +85,8 @@ def test_rename_deletes_one_row_and_writes_another_in_one_transaction(repository
 
 def test_transaction_numbers_its_changes(repository: Repository) -> None:
     """REC-24: one commit timestamp; the numbers agree with what is there"""
-    for number in range(20):
-        repository.write(f"folder{number}/file")
+    for letter in string.ascii_lowercase[:20]:
+        repository.write(f"{letter}/file")
     commit = repository.commit()
     (transaction,) = repository.capture().transactions()
     facts = [change.transaction for change in transaction if change.transaction is not None]

@@ -70,6 +70,15 @@ def test_pipeline_that_ends_well_is_told_apart(tmp_path: Path, monkeypatch: pyte
         assert run.last_line() == "applied"
 
 
+def test_fresh_read_gives_the_rows_and_what_they_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = "print('Picked up', file=sys.stderr); print('files as of ingest batch 3', file=sys.stderr); print('bye', file=sys.stderr)"
+    monkeypatch.setattr(pipeline, "_ENTRY", f"import sys; print('1'); print('2'); {talk}")
+    assert pipeline.fresh_read(DemoFolder(tmp_path), "files", lambda _: None) == (["1", "2"], "files as of ingest batch 3")
+    monkeypatch.setattr(pipeline, "_ENTRY", FAILS)
+    with pytest.raises(ConnectorError, match="connector read ended with code 1"):
+        pipeline.fresh_read(DemoFolder(tmp_path), "files", lambda _: None)
+
+
 def test_settings_of_the_users_shell_do_not_reach_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """OPS-1: variables outrank the file, which is the demo's own"""
     monkeypatch.setenv("CONNECTOR__WAREHOUSE", "/elsewhere")

@@ -39,6 +39,15 @@ def test_short_history_has_the_bank_beside_it(repository: Repository) -> None:
     assert [change.row_key for transaction in chosen.sources[0].transactions for change in transaction] == [b"a", b"b"]
 
 
+def test_bank_opens_when_the_history_has_ended(repository: Repository) -> None:
+    """Else the low watermark would not pass through the history alone."""
+    repository.write("a", "from the future")
+    repository.commit(date=4_102_444_800)
+    files, accounts = choose_input(repository.folder, now=NOW, seed=1).sources
+    assert max(transaction[0].commit_timestamp for transaction in files.transactions) < accounts.begins
+    assert min(transaction[0].commit_timestamp for transaction in accounts.transactions) == accounts.begins
+
+
 def test_long_history_stands_alone_and_is_told_in_full(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "ENOUGH_CHANGES", 3)
     for number in range(5):
@@ -78,7 +87,7 @@ def test_configuration_is_accepted_and_maps_every_source(repository: Repository)
     chosen = choose_input(repository.folder, now=NOW, seed=1)
     config = parse(tomllib.loads(configuration(chosen.sources, "127.0.0.1:9092", "/some/broker")), {})
     assert set(config.tables) == {"files", "accounts"}
-    assert set(config.streams[STREAM].partitions) == {name for one in chosen.sources for name in one.stream_partitions}
+    assert set(config.streams[STREAM].partitions) == {one.root for one in chosen.sources}
     for one in chosen.sources:
         columns = {(column.family, column.qualifier): column for column in config.tables[one.table].columns}
         column = columns[one.unreadable.family, one.unreadable.qualifier]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from connector.model import DataChange
+
 
 def assert_agree(folder: Path) -> dict[bytes, truth.Row]:
     """The changes, applied in order, are the truth; returns it."""
@@ -186,6 +188,20 @@ def test_changes_in_order_are_the_truth(history: Callable[[Repository], None], t
     repository = Repository(tmp_path / "repository")
     history(repository)
     assert_agree(repository.folder)
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
+def test_changes_up_to_each_commit_are_its_tree(history: Callable[[Repository], None], tmp_path: Path) -> None:
+    """TBL-17: what a snapshot between two commits has to equal"""
+    repository = Repository(tmp_path / "repository")
+    history(repository)
+    changes: list[DataChange] = []
+    for transaction in capture_of(repository.folder).transactions():
+        changes += transaction
+        facts = transaction[0].transaction
+        assert facts is not None
+        found = {path: {name: row[name] for name in ("mode", "blob", "size")} for path, row in rows_of(changes).items()}
+        assert found == truth.tree(repository.folder, facts.server_transaction_id)
 
 
 def test_bare_repositories_give_the_same(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from connector.cli.demo.transaction import RowWrite, commit
-from connector.model import DataChange, DeleteFamily, Entry, ModType, OldCell, RowImage, SetCell
+from connector.model import ChildPartition, DataChange, DeleteFamily, Entry, ModType, OldCell, RowImage, SetCell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ACCOUNTS_TABLE: Final = "accounts"
 FAMILY: Final = "a"
 STREAM_PARTITIONS: Final = ("accounts-0", "accounts-1")
+LAYOUTS: Final = (tuple(ChildPartition(name) for name in STREAM_PARTITIONS),)
+TRANSACTION_ID: Final = "bank-"
+"""And the place of the operation."""
 
 _OWNERS: Final = ("Ada", "Βασίλης", "Chloë", "段 玉", "O'Neill; DROP TABLE", "Ирина", 'J. R. "Bob" Dobbs', "نور", "", "Zoë 🚀")
 
@@ -80,7 +83,7 @@ def transactions(done: Sequence[Operation], *, first: int, last: int) -> Iterato
     assert step >= 1, (first, last, len(done))
     balances: dict[bytes, int] = {}
     for number, operation in enumerate(done):
-        yield commit(ACCOUNTS_TABLE, f"bank-{number}", first + number * step, tuple(_writes(operation, balances)))
+        yield commit(ACCOUNTS_TABLE, f"{TRANSACTION_ID}{number}", first + number * step, tuple(_writes(operation, balances)))
 
 
 def _writes(operation: Operation, balances: dict[bytes, int]) -> Iterable[RowWrite]:

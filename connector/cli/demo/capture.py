@@ -1,8 +1,9 @@
 """The history of a git repository, as the change stream of a database that holds one row for each file.
 
 The history is followed along first parents, oldest commit first, so that the end state is the tree of the last commit. A commit
-is a transaction; the key is the path's bytes. A file that is new or has another content is an upsert of the whole row; a change of
-its mode alone writes only the mode and who did it (MRG-8); a file that is gone is a deleted row. A rename is both.
+is a transaction; the key is the path's bytes, and stream partitions are ranges of paths (`lineage`). A file that is new or has
+another content is an upsert of the whole row; a change of its mode alone writes only the mode and who did it (MRG-8); a file that
+is gone is a deleted row. A rename is both.
 
 Columns, all in the family `f`: `mode` (six octal digits), `blob` (the object id in hexadecimal), `size` (decimal; submodules
 have none), and of the last commit that touched the file `author`, `time` (the committer's, binary) and `subject`.
@@ -19,11 +20,11 @@ import re
 import struct
 import subprocess
 import tempfile
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final
 
+from connector.cli.demo.lineage import Layout, holder, layout_at
 from connector.cli.demo.transaction import RowWrite, commit
 from connector.errors import ConnectorError
 from connector.model import MAX_ROW_KEY_BYTES, MAX_TIMESTAMP, DataChange, DeleteCells, DeleteFamily, Entry, SetCell
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 FILES_TABLE: Final = "files"
 FAMILY: Final = "f"
-STREAM_PARTITIONS: Final = ("files-0", "files-1", "files-2", "files-3")
 MAX_SUBJECT_CHARACTERS: Final = 4096
 DELETED_MODE: Final = b"000000"
 
@@ -93,11 +93,11 @@ class GitCapture:
                 latest = self.now - (self.commits - 1 - index)
                 commit_timestamp = max(commit_timestamp + 1, min((_time(made_by) or 0), latest))
                 assert commit_timestamp <= self.now, (commit_timestamp, self.now, index, self.commits)
-                writes = list(self._writes(made_by, differences, sizes))
+                writes = list(self._writes(made_by, differences, sizes, layout_at(index, self.commits)))
                 if writes:
                     yield commit(FILES_TABLE, made_by.id, commit_timestamp, writes)
 
-    def _writes(self, made_by: _Commit, differences: Sequence[_Difference], sizes: _Sizes) -> Iterator[RowWrite]:
+    def _writes(self, made_by: _Commit, differences: Sequence[_Difference], sizes: _Sizes, layout: Layout) -> Iterator[RowWrite]:
         written = [difference for difference in differences if difference.mode != DELETED_MODE]
         size_of = sizes.of([difference.blob for difference in written])
         last_commit = tuple(_last_commit(made_by))
@@ -105,9 +105,8 @@ class GitCapture:
             if len(difference.path) > MAX_ROW_KEY_BYTES:
                 self.paths_left_out.add(difference.path)
                 continue
-            yield RowWrite(
-                _stream_partition(difference.path), difference.path, _entries(difference, size_of.get(difference.blob), last_commit)
-            )
+            entries = _entries(difference, size_of.get(difference.blob), last_commit)
+            yield RowWrite(holder(layout, difference.path), difference.path, entries)
 
 
 def _entries(difference: _Difference, size: bytes | None, last_commit: tuple[Entry, ...]) -> tuple[Entry, ...]:
@@ -137,11 +136,6 @@ def _time(made_by: _Commit) -> int | None:
         return None
     time = int(made_by.time) * 1_000_000
     return time if time <= MAX_TIMESTAMP else None
-
-
-def _stream_partition(path: bytes) -> str:
-    folder, slash, _ = path.partition(b"/")
-    return STREAM_PARTITIONS[zlib.crc32(folder + slash) % len(STREAM_PARTITIONS)]
 
 
 def _walk(folder: Path, head: str) -> Iterator[tuple[_Commit, list[_Difference]]]:

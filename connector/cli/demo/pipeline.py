@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from connector.errors import ConnectorError, TableError
 from connector.lake.plain_table import open_table
@@ -24,16 +24,23 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.2
 _ENTRY: Final = "from connector.cli import main; main()"
 _TAIL_BYTES: Final = 4000
+_QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_JAVA: Final = {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_QUICK}".strip()}
+"""For a run that is over within minutes, the JVM's optimising compiler costs a third of the time and never pays it back.
+
+Without it the JVM keeps less room for compiled code than Spark needs, and compiles nothing more once that is full.
+"""
 # A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the pipeline.
 _GUARD: Final = 'read -r _; kill -KILL "-$0" 2>/dev/null'
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """One run of `connector run`: the process, which leads a process group of its own (Python and the JVM), and its log."""
+    """One run of a command: the process, which leads a process group of its own (Python and the JVM), and its log."""
 
     process: subprocess.Popen[bytes]
     log: Path
+    what: str = "the pipeline"
     started: float = field(default_factory=time.monotonic)
 
     def kill(self) -> None:
@@ -59,7 +66,7 @@ class Pipeline:
         """Return when `until` says so, calling `watch` meanwhile. Raises `ConnectorError` if the process ends before."""
         while not until():
             if self.process.poll() is not None:
-                raise ConnectorError(f"the pipeline ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
+                raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
             watch(self)
             time.sleep(POLL_S)
 
@@ -69,7 +76,7 @@ class Pipeline:
             watch(self)
             time.sleep(POLL_S)
         if self.process.returncode:
-            raise ConnectorError(f"the pipeline ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
+            raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
 
 
 Watch = Callable[[Pipeline], None]
@@ -81,32 +88,56 @@ def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str
 
     `settings` are environment variables over the configuration (OPS-1); those of the user's shell do not count here.
     """
+    with _started(folder, folder.log(number), folder.log(number), "run", *arguments, settings=settings) as pipeline:
+        yield pipeline
+
+
+def fresh_read(folder: DemoFolder, table: str, watch: Watch) -> tuple[list[str], str]:
+    """What `connector read TABLE --json` prints, and what it says that the rows are worth. Raises `ConnectorError` if it fails."""
+    rows, log = folder.root / "fresh-read.jsonl", folder.root / "fresh-read.log"
+    with _started(folder, rows, log, "read", table, "--json", "--memory", "1g", settings=QUICK_JAVA) as read:
+        read.finish(watch)
+        said = next((line for line in read.tail().splitlines() if line.startswith(f"{table} as of ")), "")
+    return rows.read_text("utf-8").splitlines(), said
+
+
+@contextmanager
+def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings: dict[str, str] | None) -> Iterator[Pipeline]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNECTOR__")}
-    command = [sys.executable, "-c", _ENTRY, "--config", str(folder.config), "run", *arguments]
-    log = folder.log(number)
-    with log.open("wb") as out:
+    command = [sys.executable, "-c", _ENTRY, "--config", str(folder.config), *arguments]
+    with log.open("wb") as talk, nullcontext(talk) if out == log else out.open("wb") as data:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment | (settings or {}), start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=data, stderr=talk, env=environment | (settings or {}), start_new_session=True
         )
     guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, str(process.pid)], stdin=subprocess.PIPE, start_new_session=True)
-    pipeline = Pipeline(process, log)
+    started = Pipeline(process, log, "the pipeline" if arguments[0] == "run" else f"connector {arguments[0]}")
     try:
-        yield pipeline
+        yield started
     finally:
         guard.kill()
         guard.communicate()
-        pipeline.kill()
+        started.kill()
 
 
 def records_ingested(folder: DemoFolder, stream: str) -> int:
     """How many records the changelog holds, by its newest commit (TBL-5); 0 before there is one."""
+    return sum(int(offset) for offset in _newest_commit(folder, stream).get("end", {}).values())
+
+
+def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
+    """The newest batch, if so many records were read by then, and their letters published."""
+    said = _newest_commit(folder, stream)
+    is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and records_ingested(folder, stream) >= records
+    return int(said["ingest_batch"]) if is_done else None
+
+
+def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
     if not (folder.changelog(stream) / "_delta_log").is_dir():
-        return 0
+        return {}
     try:
-        bookkeeping = open_table(str(folder.changelog(stream))).bookkeeping
+        return open_table(str(folder.changelog(stream))).bookkeeping
     except TableError:
-        return 0  # its first commit is being written
-    return sum(int(offset) for offset in bookkeeping.get("end", {}).values())
+        return {}  # its first commit is being written
 
 
 def _lives(group: int) -> bool:

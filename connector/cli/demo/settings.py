@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from connector.cli.demo.source import Source
 
 STREAM: Final = "demo"
+STALL_AFTER_S: Final = 8
+"""Soon, as somebody watches; yet longer than a round of ingest and apply takes."""
+TRIGGER: Final = "250ms"
 KEYS: Final = {capture.FILES_TABLE: "path", bank.ACCOUNTS_TABLE: "account"}
 
 _HEAD: Final = """\
@@ -26,7 +29,10 @@ bootstrap_servers = "{bootstrap_servers}"
 [streams.{stream}]
 topic = "{stream}"
 partitions = [{partitions}]
-trigger = "1s"
+trigger = "{trigger}"
+stall_after = "{stall_after_s}s"
+# The history is old, and a change of it that is mended is late, not too late.
+delete_retention = "3650d"
 """
 
 _TABLES: Final = {
@@ -78,6 +84,12 @@ spark.stop()
 
 def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_folder: str) -> str:
     """The text of connector.toml for these sources."""
-    partitions = ", ".join(f'"{name}"' for source in sources for name in source.stream_partitions)
-    head = _HEAD.format(broker=broker_folder, bootstrap_servers=bootstrap_servers, stream=STREAM, partitions=partitions)
+    head = _HEAD.format(
+        broker=broker_folder,
+        bootstrap_servers=bootstrap_servers,
+        stream=STREAM,
+        partitions=", ".join(f'"{source.root}"' for source in sources),
+        trigger=TRIGGER,
+        stall_after_s=STALL_AFTER_S,
+    )
     return head + "".join(_TABLES[source.table] for source in sources)

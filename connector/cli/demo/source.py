@@ -10,6 +10,7 @@ from typing import Final
 
 import connector
 from connector.cli.demo import bank, capture
+from connector.cli.demo.lineage import FILES_LAYOUTS, Layout
 from connector.cli.demo.repository import History, NoHistoryError, find_history
 from connector.model import DataChange, SetCell
 
@@ -17,18 +18,30 @@ ENOUGH_CHANGES: Final = 2000
 """A history with fewer changes is not worth watching alone."""
 
 ACCOUNTS: Final = 500
-TRANSFERS: Final = 10_000
-_BANK_OPENS_US: Final = 3_600_000_000
+TRANSFERS: Final = 5_000
+_BANK_OPENS_US: Final = 60_000_000
+"""So long ago: behind all history, as a low watermark passes the one before it comes to the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source table: its stream partitions, its transactions in the order of their commits, and a cell that cannot be read."""
+    """One source table: its transactions in the order of their commits, and a cell that cannot be read.
+
+    There are at most `size` transactions, and none before `begins` (µs). Those of one of `layouts`, which the stream partitions have in
+    turn, come before those of the next.
+    """
 
     table: str
-    stream_partitions: tuple[str, ...]
+    size: int
+    begins: int
+    layouts: tuple[Layout, ...]
     transactions: Iterable[tuple[DataChange, ...]]
     unreadable: SetCell
+
+    @property
+    def root(self) -> str:
+        """The name under which its stream partitions are announced (WMK-6)."""
+        return self.table
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,8 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
     Raises `NoHistoryError` if a repository was named and there is no history in it.
     """
     history, notes = _history(repository)
-    captured = None if history is None else capture.GitCapture(history.folder, history.head, history.commits, now)
+    opens = now - _BANK_OPENS_US
+    captured = None if history is None else capture.GitCapture(history.folder, history.head, history.commits, opens - 1)
     sources = []
     changes = 0
     if history is not None and captured is not None:
@@ -60,7 +74,7 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
             if changes >= ENOUGH_CHANGES:
                 break
         cell = SetCell(capture.FAMILY, b"size", b"many")
-        sources.append(Source(capture.FILES_TABLE, capture.STREAM_PARTITIONS, chain(beginning, transactions), cell))
+        sources.append(Source(capture.FILES_TABLE, history.commits, 1, FILES_LAYOUTS, chain(beginning, transactions), cell))
         notes.append(f"{history.commits:,} commits of {history.folder} along first parents, up to {history.head[:12]}")
         if history.is_shallow:
             notes.append("the clone is shallow: its oldest commit counts as the first one, with all its files")
@@ -68,8 +82,8 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
     if changes < ENOUGH_CHANGES:
         operations = tuple(bank.operations(accounts=ACCOUNTS, transfers=TRANSFERS, seed=seed))
         cell = SetCell(bank.FAMILY, b"balance", b"7 bytes")
-        story = bank.transactions(operations, first=now - _BANK_OPENS_US, last=now)
-        sources.append(Source(bank.ACCOUNTS_TABLE, bank.STREAM_PARTITIONS, story, cell))
+        story = bank.transactions(operations, first=opens, last=now)
+        sources.append(Source(bank.ACCOUNTS_TABLE, len(operations), opens, bank.LAYOUTS, story, cell))
         why = f"the history has {changes:,} changes only: beside it, " if history is not None else ""
         notes.append(f"{why}a bank of {ACCOUNTS:,} accounts and {TRANSFERS:,} transfers")
     return Input(tuple(sources), history, captured, operations, tuple(notes))

@@ -1,8 +1,10 @@
 """The story of the demo, from an empty folder to the verdict (OPS-2).
 
-    1  start a broker                      4  run the pipeline, kill it in the middle, run it again
-    2  write the configuration             5  compare the tables and the dead letters with the truth
-    3  publish, with disorder and poison   6  tell a person
+    1  start a broker, and write the configuration
+    2  start the pipeline, and publish: what readers see meanwhile is in `readers`
+    3  kill it while the rest goes out, and run it again to the end
+    4  compare the tables and the dead letters with the truth
+    5  tell a person
 
 Each step is one function below, called once, in this order, by `tell`.
 """
@@ -16,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.cli.demo import pipeline, report, truth
+from connector.cli.demo import pipeline, readers, report, truth
 from connector.cli.demo.bank import ACCOUNTS_TABLE
 from connector.cli.demo.capture import FILES_TABLE
 from connector.cli.demo.compare import letter_differences, row_differences
 from connector.cli.demo.folder import DemoFolder, demo_folder
-from connector.cli.demo.publish import Published, publish
+from connector.cli.demo.publish import Published, Publisher
+from connector.cli.demo.readers import Readers
 from connector.cli.demo.report import Outcome
 from connector.cli.demo.settings import KEYS, QUERY_SCRIPT, STREAM, configuration
 from connector.cli.demo.source import Input, choose_input
@@ -30,6 +33,7 @@ from connector.cli.terminal import Progress, a_person_watches, say
 from connector.jars import JarStore, fetch
 from connector.kafka.dead_letter_topic import read_letters
 from connector.kafka.local_broker import LocalBroker
+from connector.kafka.producer import ChangeProducer
 from connector.kafka.topics import TopicFacts, create_topic
 from connector.lake.plain_table import open_table
 from connector.model import MAX_ROW_KEY_BYTES
@@ -39,11 +43,11 @@ if TYPE_CHECKING:
     from connector.config import KafkaConfig
 
 KAFKA_PARTITIONS: Final = 4
-_BATCHES_BEFORE_THE_END: Final = 4
-_MIN_BATCH: Final = 1000
+_MIN_BATCH: Final = 4000
+_MAX_STALENESS: Final = "6s"
 _KILLED_WITHIN_S: Final = 1.5
 _SAY_EVERY_S: Final = 30.0
-_LONG_RUN_RECORDS: Final = 200_000
+_LONG_RUN_TRANSACTIONS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Choices:
     repository: Path | None = None
     output: Path | None = None
     seed: int = 1
+    snapshots: int = 2
 
 
 def tell(choices: Choices) -> bool:
@@ -68,9 +73,9 @@ def tell(choices: Choices) -> bool:
         with LocalBroker.start(folder.broker, jars, say=say) as broker:
             outcome.rates.append(("a broker, from nothing", 0, "", time.monotonic() - began))
             kafka, topic = _prepare(folder, chosen, broker.bootstrap_servers)
-            published = _publish(kafka, topic, chosen, choices.seed, outcome)
-            _run_and_kill(folder, published, choices.seed, outcome)
-            _run_to_the_end(folder, published, outcome)
+            published, reading = _run_and_kill(folder, chosen, kafka, topic, choices, outcome)
+            _run_to_the_end(folder, chosen, published, outcome)
+            reading.see_end()
             outcome.letters = [letter for letter, _ in read_letters(kafka, STREAM)]
         _compare(folder, chosen, published, outcome)
         outcome.total_s = time.monotonic() - began
@@ -85,45 +90,72 @@ def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str) -> tuple
     return kafka, create_topic(kafka, STREAM, kafka_partitions=KAFKA_PARTITIONS)
 
 
-def _publish(kafka: KafkaConfig, topic: TopicFacts, chosen: Input, seed: int, outcome: Outcome) -> Published:
+def _run_and_kill(
+    folder: DemoFolder, chosen: Input, kafka: KafkaConfig, topic: TopicFacts, choices: Choices, outcome: Outcome
+) -> tuple[Published, Readers]:
+    """Start the pipeline and publish everything: the beginning as readers ask for it, the rest at once; and kill the pipeline in it."""
+    told = chosen.sources[0]
+    settings = {
+        # Small batches, for this run alone: so that there is a middle to be killed in. And a bound that has it apply all the time.
+        f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(max(_MIN_BATCH, told.size)),
+        f"CONNECTOR__TABLES__{told.table.upper()}__MAX_STALENESS": _MAX_STALENESS,
+        **_quick_java(chosen),
+    }
+    say("starting the pipeline: connector run")
+    with pipeline.running(folder, 1, settings=settings) as run, ChangeProducer(kafka, topic) as producer:
+        publisher = Publisher(
+            producer,
+            kafka,
+            topic,
+            chosen.sources,
+            seed=choices.seed,
+            told=told,
+            parts=readers.parts(told, choices.snapshots),
+            window=readers.window(told, choices.snapshots),
+            say=say,
+        )
+        publisher.begin()
+        reading = Readers(folder, chosen, told, publisher, run, outcome, choices.snapshots)
+        reading.read_snapshots()
+        outcome.rates.append(("run: start, snapshots on the way", publisher.done.records, "records", time.monotonic() - run.started))
+        began = time.monotonic()
+        reading.mend_letter()
+        outcome.rates.append(("a letter mended", 0, "", time.monotonic() - began))
+        began = time.monotonic()
+        reading.see_stall()
+        outcome.rates.append(("a stall", 0, "", time.monotonic() - began))
+        published = _publish_rest(publisher, chosen, outcome)
+        time.sleep(random.Random(choices.seed).uniform(0, _KILLED_WITHIN_S))
+        run.kill()
+        seconds = time.monotonic() - run.started
+    ingested = pipeline.records_ingested(folder, STREAM)
+    say(f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of {published.records:,} records in the changelog")
+    outcome.notes.append(f"the pipeline was killed with {ingested:,} of {published.records:,} records in the changelog, and started again")
+    return published, reading
+
+
+def _publish_rest(publisher: Publisher, chosen: Input, outcome: Outcome) -> Published:
+    began, before = time.monotonic(), publisher.done.records
     progress = Progress("changes published")
-    published = publish(kafka, topic, chosen.sources, seed=seed, watch=lambda count: progress.show(count, time.monotonic()))
+    publisher.rest(lambda count: progress.show(count, time.monotonic()))
     progress.clear()
+    published, seconds = publisher.done, time.monotonic() - began
+    outcome.rates.append(("publish the rest", published.records - before, "records", seconds))
     again = published.deliveries.total() - published.changes.total()
     say(
         f"published {published.changes.total():,} changes in {published.transactions:,} transactions, in disorder, {again:,} twice; "
-        f"{published.control_records:,} control records; {len(published.poison):,} bad records in {published.seconds:.1f} s"
+        f"{published.control_records:,} control records; {len(published.poison):,} bad records"
     )
-    outcome.rates.append(("capture and publish", published.records, "records", published.seconds))
     if chosen.capture is not None and chosen.capture.paths_left_out:
         count = len(chosen.capture.paths_left_out)
         outcome.notes.append(f"{count:,} paths of more than {MAX_ROW_KEY_BYTES:,} bytes cannot be row keys and were left out (REC-14)")
     return published
 
 
-def _run_and_kill(folder: DemoFolder, published: Published, seed: int, outcome: Outcome) -> None:
-    """Start the pipeline, and kill it at a moment of chance once some of the records, not all of them, are in the changelog."""
-    # Small batches, for this run alone: so that there is a middle to be killed in.
-    batch = max(_MIN_BATCH, published.records // _BATCHES_BEFORE_THE_END)
-    settings = {f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(batch), **_quick_java(published)}
-    say("starting the pipeline: connector run")
-    with pipeline.running(folder, 1, settings=settings) as run:
-        watcher = _Watcher(folder, published.records)
-        run.wait(lambda: watcher.ingested > 0, watcher.look)
-        time.sleep(random.Random(seed).uniform(0, _KILLED_WITHIN_S))
-        run.kill()
-        seconds = time.monotonic() - run.started
-    ingested = pipeline.records_ingested(folder, STREAM)
-    watcher.progress.clear()
-    say(f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of {published.records:,} records in the changelog")
-    outcome.notes.append(f"the pipeline was killed with {ingested:,} of {published.records:,} records in the changelog, and started again")
-    outcome.rates.append(("run: start, ingest, killed", ingested, "records", seconds))
-
-
-def _run_to_the_end(folder: DemoFolder, published: Published, outcome: Outcome) -> None:
+def _run_to_the_end(folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome) -> None:
     before = pipeline.records_ingested(folder, STREAM)
     say("starting the pipeline again: connector run --once")
-    with pipeline.running(folder, 2, "--once", settings=_quick_java(published)) as run:
+    with pipeline.running(folder, 2, "--once", settings=_quick_java(chosen)) as run:
         watcher = _Watcher(folder, published.records)
         run.finish(watcher.look)
         ended = time.monotonic()
@@ -137,11 +169,8 @@ def _run_to_the_end(folder: DemoFolder, published: Published, outcome: Outcome) 
         outcome.differences.append(f"the changelog holds {watcher.ingested:,} records, {published.records:,} were published")
 
 
-def _quick_java(published: Published) -> dict[str, str]:
-    """For a run that is over within a minute, the JVM's optimising compiler costs a third of the time and never pays it back."""
-    if published.records > _LONG_RUN_RECORDS:
-        return {}
-    return {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip()}
+def _quick_java(chosen: Input) -> dict[str, str]:
+    return {} if sum(source.size for source in chosen.sources) > _LONG_RUN_TRANSACTIONS else pipeline.QUICK_JAVA
 
 
 class _Watcher:

@@ -1,7 +1,7 @@
-"""What the tables must hold in the end, found in ways of its own: nothing here comes from, or is used by, what makes the changes.
+"""What the tables must hold, found in ways of its own: nothing here comes from, or is used by, what makes the changes.
 
-Files: the tree of the last commit as `git ls-tree` lists it; and a walk back through the history that reads raw commit and tree
-objects and compares the trees itself. `capture` never looks at a tree, and takes what it knows from `git log`.
+Files: the tree of a commit as `git ls-tree` lists it; and for the last one a walk back through the history that reads raw commit and
+tree objects and compares the trees itself. `capture` never looks at a tree, and takes what it knows from `git log`.
 Accounts: the operations of the generator, added up; the changes carry balances, which are not looked at.
 """
 
@@ -55,6 +55,11 @@ def files(folder: Path, head: str) -> dict[bytes, Row]:
             rows[path] = {"mode": listed[path].mode, "blob": listed[path].blob, "size": listed[path].size, **commits[commit]}
     assert rows.keys() == listed.keys(), "the walk has to find a commit for every file of the tree"
     return rows
+
+
+def tree(folder: Path, commit: str) -> dict[bytes, Row]:
+    """The files of a commit's tree by path, as `git ls-tree` lists them: mode, blob and size. Raises `ConnectorError` as `files` does."""
+    return {path: {"mode": one.mode, "blob": one.blob, "size": one.size} for path, one in _list_tree(folder, commit)}
 
 
 def accounts(operations: Iterable[Operation]) -> dict[bytes, Row]:
