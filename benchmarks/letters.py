@@ -38,7 +38,8 @@ def letters(facts: TopicFacts, count: int) -> Iterator[DeadLetter]:
     for number in range(count):
         key = b"customer#%08d" % number
         entries = tuple(SetCell("cf", b"column-%d" % n, b"value %d of %d" % (n, number)) for n in range(3))
-        change = DataChange("p0", "customers", key, 1_714_475_984_000_000 + number, entries)
+        at = 1_714_475_984_000_000 + number
+        change = DataChange(stream_partition="p0", table="customers", row_key=key, commit_timestamp=at, entries=entries)
         position = Position(facts.topic, facts.topic_id, number % KAFKA_PARTITIONS, number // KAFKA_PARTITIONS)
         yield DeadLetter(
             position=position,

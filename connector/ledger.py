@@ -195,13 +195,14 @@ def _family(letter_id: str) -> tuple[str, str]:
     return (found[1], found[2] or "") if found else ("", "")
 
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
 _is_letter_id = re.compile(r"(.+)-[0-9]+-[0-9]+(?:-([A-Za-z]\w*))?", re.DOTALL).fullmatch
 
 
 def totals_to_json(totals: Totals) -> bytes:
     """The totals as the value of their record in the ledger."""
     closed = [[*family, count] for family, count in totals.closed.items()]
-    return json.dumps({"closed": closed, "open_since": totals.open_since}, ensure_ascii=False).encode()
+    return _to_json({"closed": closed, "open_since": totals.open_since}).encode()
 
 
 def totals_from_json(value: bytes) -> Totals:
@@ -216,7 +217,7 @@ def totals_from_json(value: bytes) -> Totals:
 
 def story_to_json(story: tuple[Entry, ...]) -> bytes:
     """A story as the value of its record in the ledger."""
-    return json.dumps({"entries": [entry.to_json() for entry in story]}, ensure_ascii=False).encode()
+    return _to_json({"entries": [entry.to_json() for entry in story]}).encode()
 
 
 def story_from_json(value: bytes) -> tuple[Entry, ...]:
