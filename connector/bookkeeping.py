@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from connector.hold import Dead
+
 
 @dataclass(frozen=True, slots=True)
 class Bookkeeping:
@@ -18,6 +20,9 @@ class Bookkeeping:
     highest_applied     the greatest commit timestamp ever merged
     complete_below      the low watermark up to which the table is complete; None: not known
     complete_to_batch   nothing of the batches up to it is held back; of those after it the changes below `complete_below` are merged
+    brought_to          the low watermark that the last apply brought it to, or past everything; with `held` rows alone it matters
+    held                the dead changes that rows of it wait for (DLQ-3): of the changes of these rows behind `complete_to_batch` some
+                        are not merged, whatever their commit timestamp
     past_since          since when the table is no consistent cut; None: it is one, or nothing was applied (TBL-11)
     horizon             that of `to_batch`: deletes below it may be forgotten (MRG-10); in a table ordered by sequence number an
                         ingest batch, that of `complete_to_batch` (MRG-12)
@@ -40,6 +45,8 @@ class Bookkeeping:
     highest_applied: int = 0
     complete_below: int | None = None
     complete_to_batch: int = 0
+    brought_to: int | None = None
+    held: tuple[Dead, ...] = ()
     past_since: int | None = None
     horizon: int | None = None
     as_of: int | None = None
@@ -51,8 +58,8 @@ class Bookkeeping:
 
     @property
     def is_consistent_cut(self) -> bool:
-        """Whether the table is the source's state at `complete_below`: nothing above it was ever merged (TBL-11)."""
-        return self.complete_below is not None and self.highest_applied < self.complete_below
+        """Whether the table is the source's state at `complete_below`: nothing above it was ever merged, no row is held (TBL-11)."""
+        return self.complete_below is not None and self.highest_applied < self.complete_below and not self.held
 
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Whether the table stands at the cut (`low_watermark`, `batch`) (TBL-10)."""
@@ -64,10 +71,12 @@ class Bookkeeping:
             **stored,
             "table": table,
             "consistent_cut": self.is_consistent_cut,
+            "held": [dead.to_json() for dead in self.held],
             "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()},
         }
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> Bookkeeping:
         known = {name: value for name, value in stored.items() if name in Bookkeeping.__dataclass_fields__}
-        return Bookkeeping(**{**known, "attempts": {int(apply): str(attempt) for apply, attempt in stored.get("attempts", {}).items()}})
+        attempts = {int(apply): str(attempt) for apply, attempt in stored.get("attempts", {}).items()}
+        return Bookkeeping(**{**known, "attempts": attempts, "held": tuple(map(Dead.from_json, stored.get("held", ())))})

@@ -180,6 +180,10 @@ class Ledger:
                 return Standing(State.OPEN, entry.attempt, entry.tries)
         return Standing(State.OPEN, letter.attempt, letter.attempt)
 
+    def ids(self, state: State) -> frozenset[str]:
+        """The letters that stand so by their own story."""
+        return frozenset(letter_id for letter_id, story in self._stories.items() if _STATES[story[-1].action] is state)
+
     def states(self) -> Counter[State]:
         """How many letters with a story stand how. One without a story is open."""
         return Counter(_STATES[story[-1].action] for story in self._stories.values())

@@ -31,6 +31,7 @@ _TIMES: Final = frozenset(
         "no_cut_since",
         "as_of",
         "ended_at",
+        "held_since",
     }
 )
 
@@ -153,6 +154,7 @@ class TableStatus:
     pending_batches                 those of which something is still to be applied
     declared_max_staleness_s        that of the configuration; `max_staleness_s` is the one in force
     letters                         how many changes of it ever became table letters (TBL-9)
+    held_rows, held_since           rows that wait for a dead change of theirs, and since when the oldest does (DLQ-3)
     dead_letters                    open ones that are, or may be, of this table: without them it is not complete (DLQ-7)
     p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
     """
@@ -171,6 +173,8 @@ class TableStatus:
     declared_max_staleness_s: int | None
     max_staleness_s: int | None
     letters: int
+    held_rows: int
+    held_since: int | None
     dead_letters: OpenLetters
     last_job: Job | None
     p95_s: float | None
@@ -203,6 +207,8 @@ class TableStatus:
             found.append(f"its applies suggest a max_staleness of {self.recommended_max_staleness_s} s or more")
         if self.last_job is not None and self.last_job.error:
             found.append(f"its last job failed: {self.last_job.error}")
+        if self.held_rows:
+            found.append(f"{self.held_rows:,} rows wait for a dead letter: mend and replay it, or discard it")
         if self.dead_letters.count:
             found.append(f"not complete without {self.dead_letters.count:,} dead letters: see `connector dead-letters list`")
         return found
@@ -332,6 +338,8 @@ def table_status(
         declared_max_staleness_s=definition.max_staleness_s,
         max_staleness_s=max_staleness_s,
         letters=table.letters,
+        held_rows=len({dead.row_key for dead in table.held}),
+        held_since=min((dead.since for dead in table.held), default=None),
         dead_letters=dead_letters,
         last_job=last_job,
         p95_s=p95,

@@ -247,7 +247,6 @@ class TableDefinition:
             cause = "it would never have a row"
             raise ConfigError(f"{where} has no columns and keep_unmapped = false", cause, "Declare columns, or leave out keep_unmapped")
         self._check_cells(where)
-        self._check_available(where)
 
     def _check_cells(self, where: str) -> None:
         shown_by: dict[tuple[str, bytes], str] = {}
@@ -259,10 +258,6 @@ class TableDefinition:
                     "Remove one of them, or declare a second table on the same source",
                 )
             shown_by[column.cell] = column.name
-
-    def _check_available(self, where: str) -> None:
-        if self.hold_rows:
-            raise ConfigError(f"{where}: hold_rows = true is not available in this release", "", "Leave the setting out")
 
 
 def column_type(text: str) -> ColumnType:

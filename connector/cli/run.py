@@ -13,6 +13,7 @@ import click
 
 from connector.cli import local_spark, settings, terminal
 from connector.errors import ConfigError
+from connector.ledger import State
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig, StreamConfig
@@ -73,6 +74,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
     """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.dead_letter_topic import DeadLetterPublisher
+    from connector.kafka.ledger_topic import read_ledger
     from connector.lake.wishes import Wishes
     from connector.spark import World
 
@@ -94,6 +96,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         high_watermarks=lambda: topics.high_watermarks(config.kafka, topics.describe(config.kafka, stream.topic)),
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: Wishes(config.warehouse).ends(stream.name, above=taken_to),
+        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(State.DISCARDED),
     )
 
 

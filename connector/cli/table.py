@@ -17,6 +17,7 @@ from connector.cli.terminal import table as empty_table
 from connector.errors import ConnectorError
 from connector.history import RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
 from connector.json_view import to_line, view_of_time
+from connector.ledger import State
 from connector.sections import nearest
 from connector.status import view_of_job
 from connector.wishes import BoundWish
@@ -134,6 +135,7 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
 
 def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str, memory: str) -> Rebuilt:
     from connector.kafka.dead_letter_topic import DeadLetterPublisher
+    from connector.kafka.ledger_topic import read_ledger
     from connector.spark import Changelog, rebuild
 
     definition = config.tables[name]
@@ -143,4 +145,8 @@ def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str
     spark = local_spark.start(stack, cores=cores, memory=memory)
     changelog = Changelog(spark, f"{config.warehouse}/streams/{stream.name}/changelog", stream.name)
     cut = changelog.progress().cut(time.time_ns() // 1000, stream.stall_after_s)
-    return rebuild(spark, f"{config.warehouse}/tables/{name}", definition, changelog, cut, publish=publisher.publish)
+    return rebuild(
+        *(spark, f"{config.warehouse}/tables/{name}", definition, changelog, cut),
+        publish=publisher.publish,
+        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(State.DISCARDED),
+    )

@@ -17,11 +17,12 @@ from pyspark.sql import functions as F
 
 from connector.bookkeeping import Bookkeeping
 from connector.deadletter import DeadLetter
+from connector.model import MAX_LONG
 from connector.progress import Cut
 from connector.spark.changelog import Changelog
+from connector.spark.holding import holding_of, not_merged, surveyed
 from connector.spark.letters import table_letters
-from connector.spark.merging import Survey, check_changelog, is_sparse, merged_buckets, merged_rows, survey, unapplied
-from connector.spark.pivot import PLACE, unreadable
+from connector.spark.merging import Survey, check_changelog, is_sparse, merged_buckets, merged_rows
 from connector.spark.sql import constant
 from connector.spark.table import Table, new_attempt
 from connector.tables import OrderBy
@@ -44,31 +45,42 @@ def apply(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
+    discarded: Callable[[], frozenset[str]] = frozenset,
 ) -> Applied | None:
     """Bring the table to `cut`, which was chosen from the changelog's progress; None if the table is there already.
 
-    `publish` delivers letters, or raises. Raises `TableError`, `WriterConflictError`,
-    `DeliveryError`; the table is then as it was.
+    `publish` delivers letters, or raises. `discarded` is asked for the ids of discarded letters where rows are held (DLQ-3). Raises
+    `TableError`, `WriterConflictError`, `DeliveryError`; the table is then as it was.
     """
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
-    if newest is None or _is_at(before, cut):
+    is_there = newest is not None and _is_at(before, cut)
+    if newest is None or (is_there and not before.held):
+        return None
+    holding = holding_of(table, changelog, before, newest, cut.batch, discarded=discarded, horizon=cut.horizon)
+    if is_there and holding is not None and holding.dead == before.held:
         return None
     before = table.sweep(before)
     since = changelog.changes(source, after=before.complete_to_batch, to=cut.batch)
     complete_to_batch = cut.batch if cut.goes_past else _complete_to_batch(since, cut)
-    changes = unapplied(since, before)
+    changes = not_merged(since, before, table.spark)
     if not cut.goes_past:
         changes = changes.where(f"NOT {_is_held(cut)}")
-    seen = survey(changes, table.layout, before)
-    if seen.unreadable:
-        bad = unreadable(changes, table.layout)
-        publish(table_letters(changes.join(bad, [*PLACE], "left_semi"), table.layout.definition))
-        changes = changes.join(bad, [*PLACE], "left_anti")
+    definition = table.layout.definition
+    changes, seen, waiting = surveyed(changes, table.layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
     on_step("letters published")
     attempt = new_attempt()
-    horizon = _horizon(table.layout.definition.order, before, cut, complete_to_batch)
-    after = replace(_after(before, seen, cut, newest.changelog_id, complete_to_batch, attempt), horizon=horizon)
+    complete_below = cut.low_watermark
+    if waiting is not None:
+        complete_to_batch = min(complete_to_batch, waiting.batch - 1)
+        complete_below = None if complete_below is None else min(complete_below, waiting.committed)
+    after = _after(before, seen, cut, newest.changelog_id, complete_to_batch, complete_below, attempt)
+    if holding is not None and holding.dead:
+        # What a row waits for may be older than what was deleted meanwhile.
+        horizon, after = before.horizon, replace(after, held=holding.dead)
+    else:
+        horizon, after = _horizon(definition.order, before, cut, complete_to_batch), replace(after, held=())
+    after = replace(after, horizon=horizon)
     if not seen.buckets:
         on_step("graveyard written")
         table.commit(None, (), after)
@@ -93,6 +105,8 @@ def apply(
 
 
 def _is_at(before: Bookkeeping, cut: Cut) -> bool:
+    if before.held:
+        return (before.to_batch, before.brought_to) == (cut.batch, _brought_to(cut))
     is_all_merged = before.complete_to_batch == cut.batch
     return before.to_batch == cut.batch and (is_all_merged or (not cut.goes_past and before.complete_below == cut.low_watermark))
 
@@ -101,6 +115,10 @@ def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
     """The last batch of the cut before the oldest one of which something is held back."""
     oldest = since.where(_is_held(cut)).agg(F.min("ingest_batch")).first()
     return cut.batch if oldest is None or oldest[0] is None else int(oldest[0]) - 1
+
+
+def _brought_to(cut: Cut) -> int | None:
+    return MAX_LONG if cut.goes_past else cut.low_watermark
 
 
 def _is_held(cut: Cut) -> str:
@@ -115,7 +133,9 @@ def _horizon(order: OrderBy, before: Bookkeeping, cut: Cut, complete_to_batch: i
     return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
 
 
-def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, complete_to_batch: int, attempt: str) -> Bookkeeping:
+def _after(
+    before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, complete_to_batch: int, complete_below: int | None, attempt: str
+) -> Bookkeeping:
     number = before.apply + 1
     after = replace(
         before,
@@ -127,11 +147,13 @@ def _after(before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, compl
         letters=before.letters + seen.unreadable,
         letters_since=before.letters_since or (cut.chosen_at if seen.unreadable else None),
         highest_applied=max(before.highest_applied, seen.highest),
-        complete_below=cut.low_watermark,
+        complete_below=complete_below,
+        brought_to=_brought_to(cut),
         complete_to_batch=complete_to_batch,
         as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
         with_rest=before.with_rest or seen.with_rest,
         buried=before.buried or seen.may_remove > 0,
         attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,
     )
-    return replace(after, past_since=None if after.is_consistent_cut else before.past_since or cut.chosen_at)
+    is_cut = replace(after, held=()).is_consistent_cut
+    return replace(after, past_since=None if is_cut else before.past_since or cut.chosen_at)

@@ -328,6 +328,10 @@ class Changelog:
         """The rejected rows of one batch."""
         return self.batch_rows(ingest_batch).where(F.col("slot") == REJECTED_SLOT)
 
+    def rejected_between(self, after: int, to: int) -> DataFrame:
+        """The rejected rows of the ingest batches `(after, to]`."""
+        return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
+
     def changes(self, source: str, *, after: int, to: int) -> DataFrame:
         """The changes of one source table in the ingest batches `(after, to]`."""
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
@@ -425,7 +429,7 @@ def _batches(after: int, to: int) -> str:
     """
     if to - after > _LONG_LIST:
         return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
-    return f"ingest_batch IN ({', '.join(f'{batch}L' for batch in range(after + 1, to + 1))}, {_NO_BATCH}L)"
+    return f"ingest_batch IN ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
 
 
 def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:

@@ -43,7 +43,7 @@ class World:
     transactions included. `publish` delivers letters, or raises; it returns how many there were. `schema_by_id` asks the
     registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
     configured. `now` is the time in microseconds. `ends` asks for the stream partitions of this stream that operators want ended, as
-    far as their numbers are greater than the one given (WMK-8).
+    far as their numbers are greater than the one given (WMK-8); `discarded` for the ids of letters that are (DLQ-3).
     """
 
     topic: Callable[[], Topic]
@@ -52,6 +52,7 @@ class World:
     high_watermarks: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[EndWish]] = lambda taken_to: ()
+    discarded: Callable[[], frozenset[str]] = frozenset
 
 
 class Ingest:

@@ -334,7 +334,9 @@ class Pipeline:
         try:
             with applying(name):
                 on_step = self._steps_of(f"table {name}")
-                applied = apply(table, changelog, definition.source, cut, publish=world.publish, on_step=on_step)
+                applied = apply(
+                    *(table, changelog, definition.source, cut), publish=world.publish, on_step=on_step, discarded=world.discarded
+                )
         except ConnectorError as error:
             self._journal.add_job(replace(job, ended_at=world.now(), error=error.problem))
             raise

@@ -18,8 +18,8 @@ from connector.model import MAX_LONG
 from connector.progress import Progress
 from connector.spark.changelog import Changelog
 from connector.spark.delta_log import DeltaLog
-from connector.spark.merging import check_changelog, merged_view, survey, unapplied
-from connector.spark.pivot import PLACE, unreadable
+from connector.spark.holding import holding_of, not_merged, surveyed
+from connector.spark.merging import check_changelog, merged_view
 from connector.spark.standing import wished_bounds
 from connector.spark.table import Table
 from connector.tables import BOOKKEEPING
@@ -92,15 +92,16 @@ def _shown(table: Table, version: int) -> DataFrame:
 def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
     layout, batch = table.layout, progress.ingest_batch
     since = changelog.changes(layout.definition.source, after=before.complete_to_batch, to=batch)
-    changes = unapplied(since, before)
-    seen = survey(changes, layout, before)
-    if seen.unreadable:
-        # The next apply makes letters of them.
-        changes = changes.join(unreadable(changes, layout), [*PLACE], "left_anti")
+    newest = changelog.newest()
+    holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
+    # Of what the table cannot hold the next apply makes letters.
+    changes, seen, waiting = surveyed(not_merged(since, before, table.spark), layout, before, holding, lambda letters: None)
     merged = seen.changes - seen.unreadable
     rows = merged_view(table, changes, seen, before, version) if merged else _shown(table, version)
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
-    return Reading(rows, progress.moments.of(batch), batch, low, low is not None and highest < low, merged)
+    as_of = progress.moments.of(batch if waiting is None else waiting.batch - 1)
+    is_cut = low is not None and highest < low and not (holding and holding.dead)
+    return Reading(rows, as_of, batch, low, is_cut, merged)
 
 
 def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...]]]:

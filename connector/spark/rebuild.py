@@ -54,13 +54,14 @@ def rebuild(
     *,
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
+    discarded: Callable[[], frozenset[str]] = frozenset,
 ) -> Rebuilt:
     """Make the table at `path` anew under `definition`, at `cut`, or past it if the old one holds more.
 
-    Columns may have come and gone since, and somebody else may have written to the table, or to its graveyard. `publish` gets the
-    letters that no apply of the old table published; `on_step` is told the steps of `apply`. Raises `TableError` where there is no
-    table of ours, where another definition stands in the way, or where the changelog is not the whole one; `WriterConflictError`
-    if somebody applies to the table meanwhile; `DeliveryError`. The table is then as it was.
+    Columns may have come and gone since, and somebody else may have written to the table, or to its graveyard. `publish` gets the letters
+    that no apply of the old table published; `on_step` is told the steps of `apply`, `discarded` as there. Raises `TableError` where
+    there is no table of ours, where another definition stands in the way, or where the changelog is not the whole one;
+    `WriterConflictError` if somebody applies to the table meanwhile; `DeliveryError`. The table is then as it was.
     """
     old = DeltaLog(spark, f"{path}/data").newest_of_ours()
     if old is None or old.bookkeeping is None or old.bookkeeping.get("table") != definition.name:
@@ -85,7 +86,7 @@ def rebuild(
     holds_more = cut.low_watermark is None or before.highest_applied >= cut.low_watermark
     cut = replace(cut, goes_past=cut.goes_past or holds_more)
     with applying(definition.name):
-        applied = apply(successor, changelog, definition.source, cut, publish=publish_new, on_step=step)
+        applied = apply(successor, changelog, definition.source, cut, publish=publish_new, on_step=step, discarded=discarded)
         if applied is None:
             # Nothing was ingested yet: there is no row to make anew, but there may be columns.
             begun = successor.bookkeeping()

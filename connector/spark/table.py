@@ -53,7 +53,7 @@ class Table:
 
     def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, properties: Mapping[str, str] | None = None) -> None:
         """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already."""
-        self._spark = spark
+        self.spark = self._spark = spark
         self._folder = path
         self.path = f"{path}/data"
         self._definition = definition

@@ -187,7 +187,6 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
     [
         ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
         ("versions = 'both'\n", ["tables.t.versions", "all, latest"]),
-        ("hold_rows = true\n", ["tables.t", "not available"]),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),

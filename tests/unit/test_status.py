@@ -128,7 +128,7 @@ def test_names_for_programs_are_stable() -> None:
         *("silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
     }
     assert table.keys() == {
-        *("dead_letters_since", "is_complete", "is_ledger_known", "open_dead_letters"),
+        *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters"),
         *("age_s", "apply", "as_of", "declared_max_staleness_s", "held_by", "hints", "is_consistent_cut", "last_job", "letters"),
         *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
         "upsert_stream_apply_watermark",

@@ -181,7 +181,6 @@ REFUSED = {
         lambda: replace(ordered(INT64), delimiter="|"),
         "The delimiter of the key is '|'. the order-preserving",
     ),
-    "held rows": (lambda: table(hold_rows=True), "hold_rows = true is not available in this release"),
 }
 
 
@@ -351,12 +350,6 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
     with pytest.raises(TableError) as caught:
         from_properties(properties)
     assert caught.value.remedy
-
-
-def test_a_table_of_a_later_release_is_refused() -> None:
-    """TBL-8: the type has what is not available yet, its files cannot be read as if it had not."""
-    with pytest.raises(TableError, match="not available in this release"):
-        from_properties(to_properties(with_(BEFORE, hold_rows=True), assign_ids(NO_IDS, BEFORE)))
 
 
 @pytest.mark.parametrize(

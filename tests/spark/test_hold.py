@@ -1,0 +1,113 @@
+"""A table that holds a row while a change of it is dead (DLQ-3, TBL-16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.codec import encode, frame
+from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
+from connector.spark.apply import Applied, apply
+from connector.spark.reader import read_table
+from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
+
+S = 1_000_000
+HOLDS = definition(hold_rows=True)
+
+
+def sent(change: DataChange, *, damaged: bool = False) -> tuple[bytes, bytes]:
+    value = frame(encode(change, 2), None)
+    return change.row_key, value[:-1] if damaged else value
+
+
+def names(stream: Stream) -> dict[object, object]:
+    return {key: row["name"] for key, row in shown(stream.table(HOLDS)).items()}
+
+
+def applied(stream: Stream, discarded: frozenset[str] = frozenset()) -> Applied | None:
+    changelog = stream.changelog()
+    cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
+    return apply(stream.table(HOLDS), changelog, "t", cut, publish=stream.publish, discarded=lambda: discarded)
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Stream:
+    """Two rows, of which the second change of `a` is dead, and more of both; complete below 100 s."""
+    found = Stream(spark, tmp_path / "w", replace(STREAM, delete_retention_s=10**7))
+    found.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
+    found.topic.raw(sent(account("a", 1 * S, name="a1")), sent(account("b", 1 * S, name="b1")))
+    found.topic.raw(sent(account("a", 2 * S, name="a2", amount="2"), damaged=True))
+    found.topic.raw(sent(account("a", 3 * S, name="a3")), sent(account("b", 3 * S, name="b3")))
+    found.topic.send_everywhere(Heartbeat("p", 100 * S))
+    found.ingest()
+    applied(found)
+    return found
+
+
+def test_later_changes_of_a_held_row_wait_for_its_dead_one(stream: Stream) -> None:
+    """And others do not; the table says so, and nothing is worked out anew while nothing happens."""
+    assert names(stream) == {"a": "a1", "b": "b3"}
+    book = stream.table(HOLDS).bookkeeping()
+    assert [dead.row_key for dead in book.held] == [b"a"]
+    assert (book.is_consistent_cut, book.complete_below, book.complete_to_batch) == (False, 3 * S, 0)
+    assert applied(stream) is None
+
+    stream.topic.raw(sent(account("a", 5 * S, amount="5")), sent(account("b", 5 * S, amount="6")))
+    stream.ingest()
+    applied(stream)
+    assert shown(stream.table(HOLDS))["a"]["amount"] is None
+    assert shown(stream.table(HOLDS))["b"]["amount"] == 6
+    fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_older=True, now=stream.clock)
+    assert rows_by_key(fresh.rows, HOLDS) == shown(stream.table(HOLDS))
+    assert not fresh.is_consistent_cut
+
+
+def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
+    """DLQ-10: rejected again it still waits; taken, it is in its place. In the end the table is as if nothing had been bad."""
+    (letter,) = stream.letters
+    good = sent(account("a", 2 * S, name="a2", amount="2"))
+    stream.topic.replay(letter.id, 1, *sent(account("a", 2 * S, name="a2", amount="2"), damaged=True))
+    stream.topic.raw(sent(account("a", 4 * S, name="a4")))
+    stream.ingest()
+    applied(stream)
+    assert names(stream)["a"] == "a1"
+
+    stream.topic.replay(stream.letters[-1].id, 2, *good)
+    stream.ingest()
+    applied(stream)
+    assert shown(stream.table(HOLDS))["a"] == {"id": "a", "name": "a4", "amount": 2, "_unmapped": {}}
+    book = stream.table(HOLDS).bookkeeping()
+    assert (book.held, book.is_consistent_cut, book.complete_to_batch) == ((), True, 3)
+    assert shown(stream.table(HOLDS)) == stream.truth(HOLDS)
+
+
+def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> None:
+    """DLQ-3: parked is not enough, which is for the ledger to say."""
+    (letter,) = stream.letters
+    assert applied(stream, frozenset({"id-1-0-99"})) is None
+    applied(stream, frozenset({letter.id}))
+    assert names(stream) == {"a": "a3", "b": "b3"}
+    assert stream.table(HOLDS).bookkeeping().is_consistent_cut
+
+
+def test_a_table_letter_holds_its_row(stream: Stream) -> None:
+    """TBL-9: what the table cannot hold was no rejected record; its letter is published once, and counted once."""
+    stream.topic.raw(sent(account("b", 6 * S, name="bad", amount="many")), sent(account("b", 7 * S, name="b7")))
+    stream.ingest()
+    applied(stream)
+    stream.topic.raw(sent(account("c", 8 * S, name="c8")))
+    stream.ingest()
+    applied(stream)
+    assert names(stream) == {"a": "a1", "b": "b3", "c": "c8"}
+    (letter,) = (one for one in stream.letters if one.table)
+    assert stream.table(HOLDS).bookkeeping().letters == 1
+
+    stream.topic.replay(letter.id, 1, *sent(account("b", 6 * S, name="b6", amount="6")))
+    stream.ingest()
+    applied(stream)
+    assert shown(stream.table(HOLDS))["b"] == {"id": "b", "name": "b7", "amount": 6, "_unmapped": {}}
+    assert [dead.row_key for dead in stream.table(HOLDS).bookkeeping().held] == [b"a"]
+    assert stream.table(HOLDS).bookkeeping().letters == 1
