@@ -241,21 +241,50 @@ def cut(detail: str) -> str:
     return encoded[: MAX_DETAIL_BYTES - len("…".encode())].decode("utf-8", "ignore") + "…"
 
 
+NOWHERE: Final = -1
+"""The Kafka partition and the offset of a record that its producer could not deliver."""
+SOURCE_REASONS: Final = frozenset({Reason.REJECTED, Reason.RETRIES_EXHAUSTED})
+
+
+def source_letter(topic: str, key: bytes, value: bytes, headers: Headers, why: str, *, now: int) -> DeadLetter:
+    """The letter of a record that a producer could not deliver to `topic` (DLQ-2). `why` is the client's error, `now` in microseconds.
+
+    What the broker says is its refusal; what the client says of itself, that it could not get through.
+    """
+    return DeadLetter(
+        position=Position(topic, "", NOWHERE, NOWHERE),
+        key=key,
+        value=value,
+        headers=headers,
+        reason=Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED,
+        rule="",
+        detail=why,
+        attempt=0,
+        first_failed_at=now,
+        record_timestamp=now,
+        schema_id=None,
+        ingest_batch=0,
+        order_position="",
+    )
+
+
 def to_headers(letter: DeadLetter) -> Headers:
     """The headers of the letter's Kafka record: the original ones untouched, then our block.
 
-    An original header that bears one of our names is kept as well; readers take the last of a name.
+    An original header that bears one of our names is kept as well; readers take the last of a name. A record that never was in the topic
+    has no id before it is a letter: then that is its own coordinates.
     """
     position = letter.position
+    is_somewhere = position.kafka_partition != NOWHERE
     block = {
         f"{CONNECT_PREFIX}topic": position.topic,
-        f"{CONNECT_PREFIX}partition": str(position.kafka_partition),
-        f"{CONNECT_PREFIX}offset": str(position.offset),
+        f"{CONNECT_PREFIX}partition": str(position.kafka_partition) if is_somewhere else None,
+        f"{CONNECT_PREFIX}offset": str(position.offset) if is_somewhere else None,
         f"{CONNECT_PREFIX}connector.name": "lowmark",
         f"{CONNECT_PREFIX}stage": "VALUE_CONVERTER" if letter.reason in _CONVERTER_REASONS else "TASK_PUT",
         f"{CONNECT_PREFIX}exception.class.name": f"lowmark.{letter.reason}",
         f"{CONNECT_PREFIX}exception.message": letter.detail,
-        f"{OWN_PREFIX}id": letter.id,
+        f"{OWN_PREFIX}id": letter.id if is_somewhere else None,
         f"{OWN_PREFIX}reason": letter.reason.value,
         f"{OWN_PREFIX}rule": letter.rule or None,
         f"{OWN_PREFIX}detail": letter.detail,
@@ -281,22 +310,24 @@ def from_record(
     """The letter that `to_headers` wrote; the inverse of it.
 
     A record that others put into the topic has no block of ours, or a damaged one: it becomes a letter of its own
-    coordinates `at` and `record_timestamp`, with the reason `REJECTED` and, as its detail, what their headers say (DLQ-1).
-    Without `at` it is a ValueError.
+    coordinates `at` and `record_timestamp`, with the reason `REJECTED` and, as its detail, what their headers say (DLQ-1). So does a
+    `source_letter`, with its own reason and detail. Without `at` it is a ValueError.
     """
     letter = _read_block(key, value, tuple(headers))
     if letter is not None:
         return letter
     if at is None:
         raise ValueError("this record was not written as a dead letter by us: its connector.dlq headers are missing or damaged")
+    start, own = _last_block(tuple(headers))
+    is_of_source = own.get("reason") in SOURCE_REASONS and "id" not in own
     return DeadLetter(
         position=at,
         key=key,
         value=value,
-        headers=tuple(headers),
-        reason=Reason.REJECTED,
+        headers=tuple(headers)[:start] if is_of_source else tuple(headers),
+        reason=Reason(own["reason"]) if is_of_source else Reason.REJECTED,
         rule="",
-        detail=told(tuple(headers)) or "another tool put this record here, without saying why",
+        detail=(own.get("detail") if is_of_source else told(tuple(headers))) or "another tool put this record here, without saying why",
         attempt=0,
         first_failed_at=record_timestamp,
         record_timestamp=record_timestamp,
@@ -306,11 +337,25 @@ def from_record(
     )
 
 
-def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> DeadLetter | None:
+def _block_start(headers: Headers) -> int | None:
+    """Where our block begins, if there is one."""
     names = [name for name, _ in headers]
-    if f"{CONNECT_PREFIX}topic" not in names:
+    beginning = f"{CONNECT_PREFIX}topic"
+    return len(names) - 1 - names[::-1].index(beginning) if beginning in names else None
+
+
+def _last_block(headers: Headers) -> tuple[int, dict[str, str]]:
+    """Where it begins, and what it says under names of our own, as far as that is text."""
+    start = _block_start(headers)
+    said = headers[start:] if start is not None else ()
+    own = {name.removeprefix(OWN_PREFIX): (text or b"").decode("utf-8", "replace") for name, text in said if name.startswith(OWN_PREFIX)}
+    return len(headers) if start is None else start, own
+
+
+def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> DeadLetter | None:
+    start = _block_start(headers)
+    if start is None:
         return None
-    start = len(names) - 1 - names[::-1].index(f"{CONNECT_PREFIX}topic")
     try:
         block = {name: text.decode() for name, text in headers[start:] if text is not None}
         topic, kafka_partition, offset = (block[f"{CONNECT_PREFIX}{name}"] for name in ("topic", "partition", "offset"))

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaException, murmur2
 
 from connector.codec import READER_SCHEMA, encode, frame
+from connector.deadletter import source_letter
 from connector.errors import BrokerError, ConnectorError, DeliveryError, InvalidChangeError, WriterConflictError
 from connector.kafka import client, resume, topics, transactions
 from connector.kafka.announcements import Announcements
+from connector.kafka.dead_letter_topic import DeadLetterPublisher
 from connector.kafka.outbox import HeaderList, Outbox
 from connector.kafka.promises import Delivery
 from connector.kafka.registry import RegistryClient
@@ -223,6 +225,33 @@ class ChangeProducer:
         for sent in self._transaction.settled if self._transaction is not None else ():
             found.setdefault(sent.record, "not committed yet")
         return {record: found[record] for record in sorted(found, key=_comes_after)}
+
+    def set_aside(self, *changes: DataChange, headers: Headers = ()) -> None:
+        """Publish changes that failed, which `undelivered` has, as dead letters in place of delivering them (DLQ-2).
+
+        The source goes on without them: they are no longer among `undelivered`, and heartbeats pass them, so a replay of them is late.
+        The reason is REJECTED where the broker refused a change, else RETRIES_EXHAUSTED: then it may have been delivered after all, and a
+        replay changes nothing. Raises what `DeadLetterPublisher.publish` does; then they stay where they are.
+        """
+        assert self._transaction is None, "a transaction is delivered as one, or not at all"
+        failed = {change: self._delivery(change.stream_partition).failed.get(change) for change in changes}
+        assert None not in failed.values(), "only what has failed is set aside"
+        letters = [
+            source_letter(
+                self.topic,
+                change.row_key,
+                frame(encode(replace(change, estimated_low_watermark=0), self.kafka_partitions), self._schema_id),
+                tuple(headers),
+                why or "",
+                now=_now(),
+            )
+            for change, why in failed.items()
+        ]
+        with DeadLetterPublisher(self._kafka, self.topic) as publisher:
+            publisher.publish(letters)
+        for change in failed:
+            self._delivery(change.stream_partition).set_aside(change)
+        self._failed -= len(failed)
 
     def refresh_now(self) -> None:
         """Have the next control record look whether the topic has grown, instead of once a minute."""

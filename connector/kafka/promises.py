@@ -63,6 +63,10 @@ class Delivery:
             self._failed.add(record.commit_timestamp)
         self.failed[record] = why
 
+    def set_aside(self, change: DataChange) -> None:
+        """A change that failed is somewhere else, and to be waited for no longer."""
+        self._mend(change)
+
     def oldest_open(self) -> int | None:
         """The smallest commit timestamp of a change that is under way or failed; None if there is none."""
         return min((time for time in (self._open.least(), self._failed.least()) if time is not None), default=None)

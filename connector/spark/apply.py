@@ -70,17 +70,22 @@ def apply(
     changes, seen, waiting = surveyed(changes, table.layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
     on_step("letters published")
     attempt = new_attempt()
-    complete_below = cut.low_watermark
+    dead, complete_below = holding.dead if holding else (), cut.low_watermark
     if waiting is not None:
         complete_to_batch = min(complete_to_batch, waiting.batch - 1)
         complete_below = None if complete_below is None else min(complete_below, waiting.committed)
-    after = _after(before, seen, cut, newest.changelog_id, complete_to_batch, complete_below, attempt)
-    if holding is not None and holding.dead:
-        # What a row waits for may be older than what was deleted meanwhile.
-        horizon, after = before.horizon, replace(after, held=holding.dead)
-    else:
-        horizon, after = _horizon(definition.order, before, cut, complete_to_batch), replace(after, held=())
-    after = replace(after, horizon=horizon)
+    # What a row waits for may be older than what was deleted meanwhile.
+    horizon = before.horizon if dead else _horizon(definition.order, before, cut, complete_to_batch)
+    after = replace(
+        _after(before, seen, cut, attempt),
+        changelog_id=newest.changelog_id,
+        complete_below=complete_below,
+        complete_to_batch=complete_to_batch,
+        as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
+        held=dead,
+        horizon=horizon,
+    )
+    after = replace(after, past_since=None if after.is_consistent_cut else before.past_since or cut.chosen_at)
     if not seen.buckets:
         on_step("graveyard written")
         table.commit(None, (), after)
@@ -133,27 +138,20 @@ def _horizon(order: OrderBy, before: Bookkeeping, cut: Cut, complete_to_batch: i
     return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
 
 
-def _after(
-    before: Bookkeeping, seen: Survey, cut: Cut, changelog_id: str, complete_to_batch: int, complete_below: int | None, attempt: str
-) -> Bookkeeping:
+def _after(before: Bookkeeping, seen: Survey, cut: Cut, attempt: str) -> Bookkeeping:
+    """The bookkeeping once what was seen is merged, but for how far that makes the table complete."""
     number = before.apply + 1
-    after = replace(
+    return replace(
         before,
         apply=number,
         attempt=attempt,
         to_batch=cut.batch,
-        changelog_id=changelog_id,
+        brought_to=_brought_to(cut),
         merged=before.merged + seen.changes - seen.unreadable,
         letters=before.letters + seen.unreadable,
         letters_since=before.letters_since or (cut.chosen_at if seen.unreadable else None),
         highest_applied=max(before.highest_applied, seen.highest),
-        complete_below=complete_below,
-        brought_to=_brought_to(cut),
-        complete_to_batch=complete_to_batch,
-        as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
         with_rest=before.with_rest or seen.with_rest,
         buried=before.buried or seen.may_remove > 0,
         attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,
     )
-    is_cut = replace(after, held=()).is_consistent_cut
-    return replace(after, past_since=None if is_cut else before.past_since or cut.chosen_at)

@@ -20,8 +20,9 @@ from connector.spark.pivot import PLACE, unreadable
 from connector.spark.sql import constant
 from connector.spark.table import Table
 
-_PLACES: Final = (
-    "order_position.ingest_batch AS first_batch, order_position.kafka_partition AS first_partition, order_position.offset AS first_offset"
+_FIRST_NAMES: Final = ("first_batch", "first_partition", "first_offset")
+_FIRST: Final = tuple(
+    f"order_position.{field} AS {name}" for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
 )
 _DEAD: Final = (
     "row_key binary, dead_batch bigint, dead_partition int, dead_offset bigint, own_partition int, own_offset bigint, letter boolean"
@@ -114,9 +115,13 @@ class Holding:
         Raises `TableError` if more is dead than a table can hold.
         """
         self._spark, self._table, self._before = spark, table, before
-        rejected = changelog.rejected_between(before.to_batch, to_batch)
-        self._found = _found(rejected.where(_holds()).selectExpr("*", "key AS held_key"), table_letters=False)
-        self._replays = changelog.changes(source, after=before.to_batch, to=to_batch).where("order_position.attempt > 0")
+        replays = changelog.changes(source, after=before.to_batch, to=to_batch).where("order_position.attempt > 0")
+        self._replays = replays.selectExpr(*_FIRST, "ingest_batch AS replay_batch")
+        rejected = changelog.rejected_between(before.to_batch, to_batch).where(_holds(horizon))
+        open_ = rejected.selectExpr("*", *_FIRST, "key AS held_key").join(
+            self._replays, _was_replayed(rejected, self._replays), "left_anti"
+        )
+        self._found = _found(open_, table_letters=False)
         candidates = [*before.held, *self._found]
         self._replayed = self._replayed_among(candidates)
         self._unread: set[tuple[int, int]] = set()
@@ -126,7 +131,7 @@ class Holding:
 
     def add(self, unreadable: DataFrame) -> None:
         """Changes of the batches looked at became table letters."""
-        letters = _found(unreadable.selectExpr("*", "row_key AS held_key"), table_letters=True)
+        letters = _found(unreadable.selectExpr("*", *_FIRST, "row_key AS held_key"), table_letters=True)
         self._found += letters
         self._unread |= {dead.first for dead in letters}
         self.dead = self._held()
@@ -169,8 +174,8 @@ class Holding:
         if not dead:
             return {}
         places = F.broadcast(self._frame(dead).selectExpr("dead_partition AS first_partition", "dead_offset AS first_offset").distinct())
-        found = self._replays.selectExpr(*_PLACES.split(", "), "ingest_batch").join(places, ["first_partition", "first_offset"])
-        newest = found.groupBy("first_partition", "first_offset").agg(F.max("ingest_batch")).collect()
+        found = self._replays.join(places, ["first_partition", "first_offset"])
+        newest = found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
         return {(row[0], row[1]): row[2] for row in newest}
 
     def _frame(self, dead: Iterable[Dead]) -> DataFrame:
@@ -199,13 +204,21 @@ def _frame(spark: SparkSession, dead: Iterable[Dead]) -> DataFrame:
     return spark.createDataFrame(rows, _DEAD)
 
 
-def _holds() -> str:
+def _holds(horizon: int | None) -> str:
+    """Whether a rejected record may hold the row of its key."""
     reasons = ", ".join(f"'{reason}'" for reason in sorted(HOLDING_REASONS))
-    return f"reason IN ({reasons}) AND octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
+    is_row = f"octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
+    return f"reason IN ({reasons}) AND {is_row} AND unix_micros(ingest_time) >= {horizon or 0}L"
+
+
+def _was_replayed(rejected: DataFrame, replays: DataFrame) -> Column:
+    position = rejected["order_position"]
+    is_same = (position["kafka_partition"] == replays["first_partition"]) & (position["offset"] == replays["first_offset"])
+    return is_same & (replays["replay_batch"] > rejected["ingest_batch"])
 
 
 def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
-    columns = ("held_key", *_PLACES.split(", "), "ingest_batch", "kafka_partition", "offset", "unix_micros(ingest_time) AS since")
+    columns = ("held_key", *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", "unix_micros(ingest_time) AS since")
     found = rows.selectExpr(*columns).limit(MAX_HELD + 1).collect()
     return [
         Dead(

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import murmur2
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from connector.codec import READER_SCHEMA
+from connector.codec import READER_SCHEMA, ChangeRecord, Schemas, decode
 from connector.config import KafkaConfig, RegistryConfig
+from connector.deadletter import Reason
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError, WriterConflictError
-from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, resume, topics
+from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, read_letters, resume, topics
 from connector.model import CONTROL_KEY, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
 from connector.watermark import UNKNOWN, Heard, Lineage, advance
 from tests.broker import NewTopic, jar_store
@@ -419,3 +420,34 @@ def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(kafka: K
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         first.close()
     assert [r.record for r in read_changes(kafka, topic)] == [change(2)]
+
+
+def test_what_the_broker_refuses_is_set_aside_and_the_source_goes_on(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-2, REC-18, nothing_lost: it is a dead letter with its bytes; heartbeats pass it, and it can be replayed."""
+    facts = new_topic(kafka_partitions=2)
+    refused, taken = change(0, timestamp=10, value=bytes(5_000)), change(1, timestamp=20)
+    with ChangeProducer(kafka, facts) as producer:
+        limit = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, facts.topic, incremental_configs=[limit])
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.incremental_alter_configs([resource])[resource].result(30)
+        producer.send(refused)
+        producer.send(taken)
+        with pytest.raises(DeliveryError):
+            producer.flush()
+        with pytest.raises(DeliveryError, match="would claim more"):
+            producer.send(Heartbeat("p", 30))
+        failed = producer.undelivered()
+        assert list(failed) == [refused]
+        producer.set_aside(*failed)
+        assert producer.undelivered() == {}
+        producer.send(Heartbeat("p", 30))
+    assert [received.record for received in read_changes(kafka, facts.topic)] == [taken]
+
+    ((letter, at),) = read_letters(kafka, facts.topic)
+    assert (letter.reason, letter.key, letter.headers) == (Reason.REJECTED, refused.row_key, ())
+    assert "too large" in letter.detail
+    assert letter.id == f"{at.topic_id}-{at.kafka_partition}-{at.offset}"
+    decoded = decode(letter.value, Schemas())
+    assert isinstance(decoded, ChangeRecord)
+    assert decoded.record == refused

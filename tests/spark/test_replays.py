@@ -11,8 +11,10 @@ from pyspark.sql import SparkSession
 from connector.cli.letter_effects import Effects
 from connector.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.deadletter import Headers, Reason, replay_claim
+from connector.mending import Content
 from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat, kafka_key
 from connector.ordering import OrderPosition
+from connector.replay import Decision, Verdict
 from connector.spark.replays import ATTEMPT, FIRST, with_replays, without_replays
 from tests.changes import change, delete_family
 from tests.spark.streams import HEADERS, ROWS, STREAM, Stream, account, definition, shown
@@ -128,6 +130,32 @@ def test_a_batch_without_replays_is_not_looked_at_twice(spark: SparkSession) -> 
     """TBL-3: nobody pays for a possibility."""
     rows = spark.createDataFrame([(b"k", None, "t", 0, 0, None, 1, HEADERS)], ROWS)
     assert [(row[FIRST], row[ATTEMPT]) for row in without_replays(rows).collect()] == [(None, 0)]
+
+
+def test_the_dry_run_says_what_would_become_of_each_row(spark: SparkSession, tmp_path: Path) -> None:
+    """DLQ-9, DLQ-10: of the rows as they stand, and of what is ingested and not applied yet; nothing of what is refused."""
+    stream = Stream(spark, tmp_path / "w")
+    table, wanted = stream.table(), definition()
+    expected = {"new": "inserted", "old": "changed", "newer": "ignored", "pending": "ignored", "gone": "deleted"}
+    lost = {row: account(row, 5, name="lost") for row in expected} | {"gone": change(delete_family(), at=5, row_key=b"gone")}
+    for one in lost.values():
+        stream.topic.raw((WRONG_KEY, sent(one)))
+    stream.topic.send(*(account(row, 9 if row == "newer" else 2, name="known") for row in ("old", "newer", "pending", "gone")))
+    stream.ingest()
+    stream.apply(table)
+    stream.topic.send(account("pending", 9, name="known"))
+    stream.ingest()
+
+    effects = Effects(str(stream.folder), {"accounts": wanted}, None)
+    decisions = [
+        Decision(letter, Verdict.REPLAY, "", 1, 1, Content(one.row_key, letter.value, ()))
+        for letter, one in zip(sorted(stream.letters, key=lambda letter: letter.position.offset), lost.values(), strict=True)
+    ]
+    refused = Decision(stream.letters[0], Verdict.REFUSE, "why", 1, 1)
+    found = list(effects.of_each([*decisions, refused], Schemas()))
+    assert [effect for _, effect in found] == [*({"accounts": effect} for effect in expected.values()), {}]
+    (row,) = effects.rows_of(lost["pending"]).values()
+    assert row == {"id": "pending", "name": "known", "amount": None, "_unmapped": {}}
 
 
 def test_what_is_too_late_is_said_anew_by_force(spark: SparkSession, tmp_path: Path) -> None:

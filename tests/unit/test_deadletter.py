@@ -15,6 +15,7 @@ from connector.deadletter import (
     from_record,
     ledger_topic,
     letter_id,
+    source_letter,
     to_headers,
 )
 
@@ -157,3 +158,17 @@ def test_a_rejection_has_a_rule_exactly_if_it_is_invalid() -> None:
         Rejection(Reason.INVALID, "which?")
     with pytest.raises(AssertionError):
         Rejection(Reason.TOO_LARGE, "no rule", "ROW_KEY")
+
+
+@pytest.mark.parametrize(
+    ("why", "reason"), [("Broker: Message size too large", Reason.REJECTED), ("Local: Message timed out", Reason.RETRIES_EXHAUSTED)]
+)
+def test_what_a_producer_could_not_deliver_is_a_letter_of_its_own_coordinates(why: str, reason: Reason) -> None:
+    """DLQ-2: the broker refused it, or nobody could be reached; its own headers are as they were."""
+    own = (("trace", None), ("connector.dlq.reason", b"UNDECODABLE"))
+    sent = source_letter("orders", b"k", b"v", own, why, now=7)
+    at = Position("orders.dead-letters", "D", 1, 2)
+    found = from_record(b"k", b"v", to_headers(sent), at=at, record_timestamp=9)
+    assert (found.id, found.reason, found.detail, found.headers, found.first_failed_at) == ("D-1-2", reason, why, own, 9)
+    with pytest.raises(ValueError, match="was not written"):
+        from_record(b"k", b"v", to_headers(sent))
