@@ -95,7 +95,7 @@ def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str
 def fresh_read(folder: DemoFolder, table: str, watch: Watch) -> tuple[list[str], str]:
     """What `connector read TABLE --json` prints, and what it says that the rows are worth. Raises `ConnectorError` if it fails."""
     rows, log = folder.root / "fresh-read.jsonl", folder.root / "fresh-read.log"
-    with _started(folder, rows, log, "read", table, "--json", "--memory", "1g", settings=QUICK_JAVA) as read:
+    with _started(folder, rows, log, "read", table, "--max-staleness", "0", "--json", "--memory", "1g", settings=QUICK_JAVA) as read:
         read.finish(watch)
         said = next((line for line in read.tail().splitlines() if line.startswith(f"{table} as of ")), "")
     return rows.read_text("utf-8").splitlines(), said

@@ -184,7 +184,7 @@ class Readers:
             self._outcome.differences.append(f"table {self._table} is no consistent cut, though no stream partition is silent")
 
     def _read_fresh(self, expected: Mapping[bytes, truth.Row]) -> None:
-        say(f"a fresh read, which merges what is not applied: connector read {self._table}")
+        say(f"a fresh read, which merges what is not applied: connector read {self._table} --max-staleness 0")
         began = time.monotonic()
         lines, said = pipeline.fresh_read(self._folder, self._table, self._look)
         rows = [json.loads(line) for line in lines]
