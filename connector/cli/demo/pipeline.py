@@ -121,14 +121,18 @@ def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings
 
 def records_ingested(folder: DemoFolder, stream: str) -> int:
     """How many records the changelog holds, by its newest commit (TBL-5); 0 before there is one."""
-    return sum(int(offset) for offset in _newest_commit(folder, stream).get("end", {}).values())
+    return _records(_newest_commit(folder, stream))
 
 
 def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
     """The newest batch, if so many records were read by then, and their letters published."""
     said = _newest_commit(folder, stream)
-    is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and records_ingested(folder, stream) >= records
+    is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and _records(said) >= records
     return int(said["ingest_batch"]) if is_done else None
+
+
+def _records(commit: Mapping[str, Any]) -> int:
+    return sum(int(offset) for offset in commit.get("end", {}).values())
 
 
 def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
