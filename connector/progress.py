@@ -61,10 +61,9 @@ class Progress:
     """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
 
     `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). The first record was
-    rejected at `rejected_since` (microseconds; None: none was). `horizon` is None
-    while the low watermark is not known; `batch_horizons` serve tables ordered by sequence number instead. `moments` say how old the
-    states of the newest batches are. `ends` are those stream partitions that operators had end with `ingest_batch`; all such wishes up
-    to the number `ends_to` have been taken (WMK-8).
+    rejected at `rejected_since` (microseconds; None: none was). `horizon` is None while the low watermark is not known; `batch_horizons`
+    serve tables ordered by sequence number instead. `moments` say how old the states of the newest batches are. `ends` are those stream
+    partitions that operators had end with `ingest_batch`; all such wishes up to the number `ends_to` have been taken (WMK-8).
     """
 
     ingest_batch: int = 0

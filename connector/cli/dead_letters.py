@@ -107,17 +107,17 @@ def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, 
         out(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)))
     else:
         print_letter(letter, _schemas(config, letter), standing, ledger.story(letter.id), everything=everything)
-        _print_row(config, settings.stream(config, stream), queue, letter)
+        _print_row(config, settings.stream(config, stream), queue, letter, standing)
 
 
-def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter) -> None:
+def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter, standing: Standing) -> None:
     """The row today, and what a replay would do to it."""
     found = decode(letter.value, queue.schemas)
     effects = Effects.of(config, of)
     if effects is not None and isinstance(found, ChangeRecord) and isinstance(found.record, DataChange):
         for name, row in effects.rows_of(found.record).items():
             out(f"row today       {escaped(name)}: {'there is none' if row is None else escaped(to_line(_row_view(row)))}")
-    decisions = queue.plan(LetterFilter(ids=frozenset({letter.id}), states=frozenset()))
+    decisions = [queue.decision(letter, standing)]
     for decision, done in effects.of_each(decisions, queue.schemas) if effects else ((decision, {}) for decision in decisions):
         rows = "; ".join(f"the row is {effect} in {name}" for name, effect in done.items())
         out(f"a replay        {escaped(f'{decision.verdict}: {decision.why}' if decision.why else rows or decision.verdict)}")

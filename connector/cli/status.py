@@ -1,4 +1,4 @@
-"""`connector status`: how streams and tables stand, from their newest commits, without a JVM and without Kafka (OPS-5, TBL-20).
+"""`connector status`: how streams and tables stand, from their newest commits and the totals of ledgers, without a JVM (OPS-5, TBL-20).
 
 Names of stream partitions, keys and reasons came from outside: all of it is escaped before it reaches the terminal.
 """

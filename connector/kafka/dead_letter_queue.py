@@ -103,6 +103,11 @@ class DeadLetterQueue:
         for letter, standing in self.letters(which, ledger, others=others):
             yield decide(letter, standing, door, self.schemas, now=_now(), steps=steps, max_attempts=max_attempts, force=force)
 
+    def decision(self, letter: DeadLetter, standing: Standing) -> Decision:
+        """What a replay would do with one letter that was read before, as it is."""
+        door = self._front_door(topics.describe(self._config.kafka, self.topic))
+        return decide(letter, standing, door, self.schemas, now=_now())
+
     def replay(
         self,
         which: LetterFilter,

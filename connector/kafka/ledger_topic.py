@@ -74,14 +74,9 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
     Raises `TopicError` for a ledger that is not compacted, or that has a record which is no story; `BrokerError`.
     """
     ledger = Ledger()
-    try:
-        facts = topics.describe(kafka, ledger_topic(topic))
-    except TopicError:
-        topics.describe(kafka, topic)
+    if (found := _found(kafka, topic)) is None:
         return ledger
-    check(facts)
-    begin, end = topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
-    for key, value in _records(kafka, facts, begin, end):
+    for key, value in _records(kafka, *found):
         if isinstance(value, Totals):
             ledger.open_since = value.open_since
         else:
@@ -91,19 +86,26 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
 
 def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
     """The newest totals of the ledger of a change topic, from its last records alone; None if it has none. Raises as `read_ledger` does."""
+    if (found := _found(kafka, topic)) is None:
+        return None
+    facts, begin, end = found
+    # They are the last of their transaction; behind them may lie what was given up.
+    totals, behind = list[Totals](), 16
+    while not totals and behind < 2 * (end - begin):
+        totals = [value for _, value in _records(kafka, facts, max(begin, end - behind), end) if isinstance(value, Totals)]
+        behind *= 16
+    return totals[-1] if totals else None
+
+
+def _found(kafka: KafkaConfig, topic: str) -> tuple[topics.TopicFacts, int, int] | None:
+    """The ledger's topic, with its first offset and its end; None where it was not made yet, beside a change topic that is there."""
     try:
         facts = topics.describe(kafka, ledger_topic(topic))
     except TopicError:
         topics.describe(kafka, topic)
         return None
     check(facts)
-    begin, end = topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
-    # They are the last of their transaction; behind them may lie what was given up.
-    found, behind = list[Totals](), 16
-    while not found and behind < 2 * (end - begin):
-        found = [value for _, value in _records(kafka, facts, max(begin, end - behind), end) if isinstance(value, Totals)]
-        behind *= 16
-    return found[-1] if found else None
+    return facts, topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
 
 
 def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int) -> Iterator[tuple[str, tuple[Entry, ...] | Totals]]:
