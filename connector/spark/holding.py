@@ -140,7 +140,7 @@ class Holding:
         """The changes that need not wait; and what waits of the others."""
         if not self.dead:
             return changes, None
-        frame = F.broadcast(self._frame(self.dead))
+        frame = F.broadcast(_frame(self._spark, self.dead))
         waits = _waits(changes, frame)
         seen = (
             changes.join(frame, waits, "left_semi")
@@ -173,13 +173,12 @@ class Holding:
     def _replayed_among(self, dead: Sequence[Dead]) -> dict[tuple[int, int], int]:
         if not dead:
             return {}
-        places = F.broadcast(self._frame(dead).selectExpr("dead_partition AS first_partition", "dead_offset AS first_offset").distinct())
+        places = F.broadcast(
+            _frame(self._spark, dead).selectExpr("dead_partition AS first_partition", "dead_offset AS first_offset").distinct()
+        )
         found = self._replays.join(places, ["first_partition", "first_offset"])
         newest = found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
         return {(row[0], row[1]): row[2] for row in newest}
-
-    def _frame(self, dead: Iterable[Dead]) -> DataFrame:
-        return _frame(self._spark, dead)
 
 
 def not_merged(since: DataFrame, before: Bookkeeping, spark: SparkSession) -> DataFrame:
