@@ -7,8 +7,10 @@ steps of its own DELETE and of its writer (docs/decisions/0014-sparse-applies.md
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -45,15 +47,17 @@ def replace_rows(
         raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
     # All files count as read: whatever another writer changes meanwhile is a conflict.
     files = transaction.filterFiles()
-    vectors = _object(delta.commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
-        session, transaction, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
-    )
-    helper = _object(delta.commands, "DMLWithDeletionVectorsHelper")
-    touched = helper.findFilesWithMatchingRows(transaction, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
-    removed = helper.processUnmodifiedData(session, touched, transaction.snapshot(), _STATISTICS_PREFIX)._1()
-    added = transaction.writeFiles(rows._jdf)
+    with ThreadPoolExecutor(1) as beside:
+        # Much of either is not work, but planning and waiting.
+        added = beside.submit(inheritable_thread_target(spark)(transaction.writeFiles), rows._jdf)
+        vectors = _object(delta.commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
+            session, transaction, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
+        )
+        helper = _object(delta.commands, "DMLWithDeletionVectorsHelper")
+        touched = helper.findFilesWithMatchingRows(transaction, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
+        removed = helper.processUnmodifiedData(session, touched, transaction.snapshot(), _STATISTICS_PREFIX)._1()
     transaction.updateSetTransaction(app_id, app_version, none)
-    transaction.commit(removed.appendedAll(added), _object(delta, "DeltaOperations$ManualUpdate"))
+    transaction.commit(removed.appendedAll(added.result()), _object(delta, "DeltaOperations$ManualUpdate"))
 
 
 def _delta(spark: SparkSession) -> Any:

@@ -131,10 +131,10 @@ def merged_rows(
 
     The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
     """
-    layout, partitions = table.layout, max(1, len(seen.buckets))
+    layout, partitions = table.layout, _tasks(table, seen)
     known, touched = _touched(table, changes, seen)
     shown = [] if seen.says_all(before) else ["*"]
-    old = table.rows(version).selectExpr(*(shown or layout.keys), *PLACE).join(touched, layout.key_names, "left_semi").localCheckpoint()
+    old = _those_with(table.rows(version).selectExpr(*(shown or layout.keys), *PLACE), touched, layout).localCheckpoint()
     if shown:
         known = _with_memory(table, known, touched, old, before, partitions)
     return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon), old.select(FILE, ROW)
@@ -150,7 +150,7 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    partitions = max(1, len(seen.buckets))
+    partitions = _tasks(table, seen)
     known, touched = _touched(table, changes, seen)
     others = table.rows(version).selectExpr(*shown).join(touched, layout.key_names, "left_anti")
     if not seen.says_all(before):
@@ -160,11 +160,24 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     return others.union(rows.where("_exists").selectExpr(*shown))
 
 
+def _tasks(table: Table, seen: Survey) -> int:
+    """In how many tasks few changes are worked on: for each, starting it takes longer than its work."""
+    return max(1, min(len(seen.buckets), table.spark.sparkContext.defaultParallelism))
+
+
 def _touched(table: Table, changes: DataFrame, seen: Survey) -> tuple[Known, DataFrame]:
     """What the changes say, worked out, and the keys of their rows, to be sent to every task."""
-    known = _known_by(changes, table.layout, seen, max(1, len(seen.buckets)))
+    known = _known_by(changes, table.layout, seen, _tasks(table, seen))
     known = replace(known, frame=known.frame.localCheckpoint())
     return known, F.broadcast(known.frame.select(*table.layout.keys))
+
+
+def _those_with(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:
+    """The rows with touched keys, of very many. A number is looked up in less time than a key, so that few keys are looked up."""
+    number = f"xxhash64({', '.join(layout.keys)}) AS _number"
+    numbers = F.broadcast(touched.selectExpr(number))
+    alike = rows.selectExpr("*", number).join(numbers, "_number", "left_semi").drop("_number")
+    return alike.join(touched, layout.key_names, "left_semi")
 
 
 def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame, before: Bookkeeping, partitions: int) -> Known:
