@@ -1,8 +1,9 @@
 """Rows that wait for a dead change of theirs, for tables that ask for it (DLQ-3).
 
 A row is *held* from the moment a change of it is dead until that is replayed with success, discarded, or too old to be replayed. What
-comes after it of the same row is not merged meanwhile, so that nobody sees the later changes without the one before. Which row a dead
-record is of, its Kafka key says; where the key itself is what is wrong, no row is held.
+comes after it of the same row is not merged meanwhile, so that nobody sees the later changes without the one before. After it is what
+arrived later and, where the dead one's commit timestamp is known, was not committed before it: what was, an earlier cut may have merged.
+Which row a dead record is of, its Kafka key says; where the key itself is what is wrong, no row is held.
 
 A replay that is rejected again is another letter for the same place in the order of arrival: the row waits for the newest one.
 """
@@ -36,7 +37,8 @@ class Dead:
     """A change that its row waits for.
 
     `ingest_batch` and `first` are its place in the order of arrival, kept by all of its replays; `newest_batch` and `newest` say where
-    the newest of them lies, itself at first. `table_letter`: the changelog took it, and the table could not. `since` in microseconds.
+    the newest of them lies, itself at first. `table_letter`: the changelog took it, and the table could not. `since`, and `committed`
+    if it is known, in microseconds.
     """
 
     row_key: bytes
@@ -46,6 +48,12 @@ class Dead:
     newest: Place
     table_letter: bool
     since: int
+    committed: int | None = None
+
+    def is_before(self, row_key: bytes, ingest_batch: int, place: Place, committed: int) -> bool:
+        """Whether a change waits for this one: `ingest_batch` and `place` are where it arrived, or what it replays."""
+        is_later = (ingest_batch, place) > (self.ingest_batch, self.first)
+        return row_key == self.row_key and is_later and (self.committed is None or committed >= self.committed)
 
     def letter_id(self, topic_id: str, table: str) -> str:
         """The id of the newest letter."""
@@ -53,12 +61,13 @@ class Dead:
 
     def to_json(self) -> list[Any]:
         key = base64.b64encode(self.row_key).decode()
-        return [key, self.ingest_batch, [*self.first], self.newest_batch, [*self.newest], self.table_letter, self.since]
+        newest = (self.newest_batch, [*self.newest], self.table_letter, self.since, self.committed)
+        return [key, self.ingest_batch, [*self.first], *newest]
 
     @staticmethod
     def from_json(stored: list[Any]) -> Dead:
-        key, batch, first, newest_batch, newest, table_letter, since = stored
-        return Dead(base64.b64decode(key), batch, (first[0], first[1]), newest_batch, (newest[0], newest[1]), table_letter, since)
+        key, batch, first, newest_batch, newest, *others = stored
+        return Dead(base64.b64decode(key), batch, (first[0], first[1]), newest_batch, (newest[0], newest[1]), *others)
 
 
 def held(

@@ -57,7 +57,8 @@ def apply(
     is_there = newest is not None and _is_at(before, cut)
     if newest is None or (is_there and not before.held):
         return None
-    holding = holding_of(table, changelog, before, newest, cut.batch, discarded=discarded, horizon=cut.horizon)
+    below = None if cut.goes_past else cut.low_watermark or 0
+    holding = holding_of(table, changelog, before, newest, cut.batch, below=below, discarded=discarded, horizon=cut.horizon)
     if is_there and holding is not None and holding.dead == before.held:
         return None
     before = table.sweep(before)

@@ -25,7 +25,7 @@ _FIRST: Final = tuple(
     f"order_position.{field} AS {name}" for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
 )
 _DEAD: Final = (
-    "row_key binary, dead_batch bigint, dead_partition int, dead_offset bigint, own_partition int, own_offset bigint, letter boolean"
+    "row_key binary, dead array<struct<place: struct<ingest_batch: bigint, kafka_partition: int, offset: bigint>, committed: bigint>>"
 )
 
 
@@ -36,9 +36,11 @@ class Waiting:
     batch: int
     committed: int
 
-    def join(self, other: Waiting | None) -> Waiting:
-        """Of both."""
-        return self if other is None else Waiting(min(self.batch, other.batch), min(self.committed, other.committed))
+
+def joined(*several: Waiting | None) -> Waiting | None:
+    """Of all of them."""
+    found = [waiting for waiting in several if waiting is not None]
+    return Waiting(min(one.batch for one in found), min(one.committed for one in found)) if found else None
 
 
 def holding_of(
@@ -48,16 +50,18 @@ def holding_of(
     newest: LoggedBatch,
     to_batch: int,
     *,
+    below: int | None = None,
     discarded: Callable[[], frozenset[str]] = frozenset,
     horizon: int | None = None,
 ) -> Holding | None:
-    """What a table holds, with the batches up to `to_batch`; None for one that does not ask for it."""
+    """What a table holds, with the batches up to `to_batch`; None for one that does not ask for it. The rest is as for `Holding`."""
     definition = table.layout.definition
     if not definition.hold_rows:
         return None
     return Holding(
         *(table.spark, definition.name, definition.source, changelog, before, to_batch),
         topic_id=newest.topic_id,
+        below=below,
         discarded=discarded,
         horizon=horizon,
     )
@@ -72,26 +76,36 @@ def surveyed(
 ) -> tuple[DataFrame, Survey, Waiting | None]:
     """The changes that can be merged, what one look at them tells, and what waits; `publish` is handed those that the table cannot hold.
 
-    These are in the counts of the survey. Where rows are held, the later changes of their rows wait, too.
+    These are in the counts of the survey. Where rows are held, the later changes of their rows wait, whether the table can hold them or
+    not: each is judged once, when it waits no longer.
     """
-    waiting = None
-    if holding is not None:
-        changes, waiting = holding.split(changes)
-    seen = survey(changes, layout, before)
-    if not seen.unreadable:
-        return changes, seen, waiting
-    bad = unreadable(changes, layout)
-    letters, good = (changes.join(bad, [*PLACE], how) for how in ("left_semi", "left_anti"))
-    publish(letters)
     if holding is None:
+        seen = survey(changes, layout, before)
+        letters, good = _judged(changes, seen, layout)
+        if letters is not None:
+            publish(letters)
+        return good, seen, None
+    changes, waiting = holding.split(changes)
+    seen = survey(changes, layout, before)
+    letters, good = _judged(changes, seen, layout)
+    if letters is None:
         return good, seen, waiting
     holding.add(letters)
-    rest, more = holding.split(good)
-    if more is None:
+    letters, later_letters = holding.split(letters)
+    good, later = holding.split(good)
+    publish(letters)
+    if later_letters is None and later is None:
         return good, seen, waiting
-    again = survey(rest, layout, before)
-    counted = replace(again, changes=again.changes + seen.unreadable, unreadable=seen.unreadable)
-    return rest, counted, more.join(waiting)
+    count, again = letters.count(), survey(good, layout, before)
+    return good, replace(again, changes=again.changes + count, unreadable=count), joined(waiting, later_letters, later)
+
+
+def _judged(changes: DataFrame, seen: Survey, layout: Layout) -> tuple[DataFrame | None, DataFrame]:
+    """What the table cannot hold, None if it can hold all; and the rest."""
+    if not seen.unreadable:
+        return None, changes
+    bad = unreadable(changes, layout)
+    return changes.join(bad, [*PLACE], "left_semi"), changes.join(bad, [*PLACE], "left_anti")
 
 
 class Holding:
@@ -107,56 +121,53 @@ class Holding:
         to_batch: int,
         *,
         topic_id: str,
+        below: int | None = None,
         discarded: Callable[[], frozenset[str]] = frozenset,
         horizon: int | None = None,
     ) -> None:
         """Looks at the batches behind `before.to_batch`, up to `to_batch`; `discarded` is asked for the ids of letters if any row is held.
 
-        Raises `TableError` if more is dead than a table can hold.
+        A replay counts if it is merged at this cut: with a commit timestamp `below` that, where it is given. Raises `TableError` if
+        more is dead than a table can hold.
         """
         self._spark, self._table, self._before = spark, table, before
-        replays = changelog.changes(source, after=before.to_batch, to=to_batch).where("order_position.attempt > 0")
-        self._replays = replays.selectExpr(*_FIRST, "ingest_batch AS replay_batch")
-        rejected = changelog.rejected_between(before.to_batch, to_batch).where(_holds(horizon))
-        open_ = rejected.selectExpr("*", *_FIRST, "key AS held_key").join(
-            self._replays, _was_replayed(rejected, self._replays), "left_anti"
-        )
-        self._found = _found(open_, table_letters=False)
+        self._topic_id, self._horizon = topic_id, horizon
+        is_merged = "true" if below is None else f"unix_micros(commit_timestamp) < {constant(below, 'kafka_partition')}"
+        # A replay that was held back by the cut before lies behind `complete_to_batch`.
+        replays = changelog.changes(source, after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
+        self._replays = replays.where(is_merged).selectExpr(*_FIRST, "ingest_batch AS replay_batch")
+        rejected = changelog.rejected_between(before.to_batch, to_batch).where(_holds())
+        self._found = self._open(rejected.withColumn("held_key", F.col("key")), table_letters=False)
         candidates = [*before.held, *self._found]
         self._replayed = self._replayed_among(candidates)
-        self._unread: set[tuple[int, int]] = set()
-        self._topic_id, self._horizon = topic_id, horizon
         self._discarded = discarded() if candidates else frozenset[str]()
         self.dead = self._held()
 
     def add(self, unreadable: DataFrame) -> None:
-        """Changes of the batches looked at became table letters."""
-        letters = _found(unreadable.selectExpr("*", *_FIRST, "row_key AS held_key"), table_letters=True)
-        self._found += letters
-        self._unread |= {dead.first for dead in letters}
-        self.dead = self._held()
+        """Of changes that did not wait and that the table cannot hold, those that now wait for none of the others are dead."""
+        letters = self._open(unreadable.withColumn("held_key", F.col("row_key")), table_letters=True)
+        for letter in sorted(letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)):
+            place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
+            if not any(dead.is_before(*place) for dead in self.dead):
+                self._found.append(letter)
+                self.dead = self._held()
 
     def split(self, changes: DataFrame) -> tuple[DataFrame, Waiting | None]:
         """The changes that need not wait; and what waits of the others."""
         if not self.dead:
             return changes, None
-        frame = F.broadcast(_frame(self._spark, self.dead))
-        waits = _waits(changes, frame)
-        seen = (
-            changes.join(frame, waits, "left_semi")
-            .agg(F.count("*"), F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))"))
-            .first()
-        )
+        marked = _marked(changes, self.dead, self._spark)
+        seen = marked.where("waits").agg(F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))")).first()
         assert seen is not None
-        waiting = Waiting(seen[1], seen[2]) if seen[0] else None
-        return (changes.join(frame, waits, "left_anti") if waiting else changes), waiting
+        if seen[0] is None:
+            return changes, None
+        return marked.where("NOT waits").select(*changes.columns), Waiting(*seen)
 
     def _held(self) -> tuple[Dead, ...]:
-        replayed = {place: batch for place, batch in self._replayed.items() if place not in self._unread}
         dead = held(
             self._before.held,
             self._found,
-            replayed=replayed,
+            replayed=self._replayed,
             discarded=self._discarded,
             topic_id=self._topic_id,
             table=self._table,
@@ -173,52 +184,54 @@ class Holding:
     def _replayed_among(self, dead: Sequence[Dead]) -> dict[tuple[int, int], int]:
         if not dead:
             return {}
-        places = F.broadcast(
-            _frame(self._spark, dead).selectExpr("dead_partition AS first_partition", "dead_offset AS first_offset").distinct()
-        )
-        found = self._replays.join(places, ["first_partition", "first_offset"])
+        places = self._spark.createDataFrame([*{one.first for one in dead}], "first_partition int, first_offset bigint")
+        found = self._replays.join(F.broadcast(places), ["first_partition", "first_offset"])
         newest = found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
         return {(row[0], row[1]): row[2] for row in newest}
 
+    def _open(self, letters: DataFrame, *, table_letters: bool) -> list[Dead]:
+        """Those that a row waits for: not too old, and not replayed since."""
+        young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
+        placed = young.selectExpr("*", *_FIRST)
+        return _found(placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"), table_letters=table_letters)
+
 
 def not_merged(since: DataFrame, before: Bookkeeping, spark: SparkSession) -> DataFrame:
-    """Of the changes since the last batch of which all is merged, those that may not be merged yet (`merging.unapplied`).
-
-    Of held rows that is all of them, but for what is dead itself: that is a letter already. What is merged again changes nothing.
-    """
+    """Of the changes since the last batch of which all is merged, those that are not merged yet: also those that waited."""
     if not before.held:
         return unapplied(since, before)
     is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
     above = f"unix_micros(commit_timestamp) >= {constant(before.brought_to or 0, 'kafka_partition')}"
-    frame = _frame(spark, before.held)
-    letters = frame.where("letter").selectExpr("own_partition AS kafka_partition", "own_offset AS offset")
-    kept = since.join(F.broadcast(letters), [*PLACE], "left_anti")
-    rows = frame.select("row_key").distinct().withColumn("was_held", F.lit(True))
-    marked = kept.join(F.broadcast(rows), "row_key", "left")
-    return marked.where(f"was_held OR {is_new} OR {above}").select(*since.columns)
+    return _marked(since, before.held, spark).where(f"waits OR {is_new} OR {above}").select(*since.columns)
 
 
-def _frame(spark: SparkSession, dead: Iterable[Dead]) -> DataFrame:
-    rows = [(one.row_key, one.ingest_batch, *one.first, *one.newest, one.table_letter) for one in dead]
-    return spark.createDataFrame(rows, _DEAD)
+def _marked(changes: DataFrame, dead: Iterable[Dead], spark: SparkSession) -> DataFrame:
+    """The changes, and whether each waits: `Dead.is_before`."""
+    by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
+    for one in dead:
+        by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
+    rows = spark.createDataFrame([*by_row.items()], _DEAD)
+    place = "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
+    is_before = f"d.place < {place} AND (d.committed IS NULL OR d.committed <= unix_micros(commit_timestamp))"
+    waits = f"coalesce(exists(dead, d -> {is_before}), false) AS waits"
+    return changes.join(F.broadcast(rows), "row_key", "left").selectExpr(*changes.columns, waits)
 
 
-def _holds(horizon: int | None) -> str:
+def _holds() -> str:
     """Whether a rejected record may hold the row of its key."""
     reasons = ", ".join(f"'{reason}'" for reason in sorted(HOLDING_REASONS))
-    is_row = f"octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
-    return f"reason IN ({reasons}) AND {is_row} AND unix_micros(ingest_time) >= {horizon or 0}L"
+    return f"reason IN ({reasons}) AND octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
 
 
-def _was_replayed(rejected: DataFrame, replays: DataFrame) -> Column:
-    position = rejected["order_position"]
-    is_same = (position["kafka_partition"] == replays["first_partition"]) & (position["offset"] == replays["first_offset"])
-    return is_same & (replays["replay_batch"] > rejected["ingest_batch"])
+def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
+    is_same = [letters[name] == replays[name] for name in ("first_partition", "first_offset")]
+    return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
 
 
 def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
     columns = ("held_key", *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", "unix_micros(ingest_time) AS since")
-    found = rows.selectExpr(*columns).limit(MAX_HELD + 1).collect()
+    committed = "unix_micros(commit_timestamp) AS committed"
+    found = rows.selectExpr(*columns, committed).limit(MAX_HELD + 1).collect()
     return [
         Dead(
             row_key=bytes(row["held_key"]),
@@ -228,18 +241,7 @@ def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
             newest=(row["kafka_partition"], row["offset"]),
             table_letter=table_letters,
             since=row["since"],
+            committed=row["committed"] if table_letters else None,
         )
         for row in found
     ]
-
-
-def _waits(changes: DataFrame, dead: DataFrame) -> Column:
-    """Whether a change comes after a dead one of its row, and is no replay of it."""
-    later = (changes["ingest_batch"] > dead["dead_batch"]) | (
-        (changes["ingest_batch"] == dead["dead_batch"])
-        & (changes["kafka_partition"] == dead["dead_partition"])
-        & (changes["offset"] > dead["dead_offset"])
-    )
-    position = changes["order_position"]
-    replay = (position["kafka_partition"] == dead["dead_partition"]) & (position["offset"] == dead["dead_offset"])
-    return (changes["row_key"] == dead["row_key"]) & later & ~replay

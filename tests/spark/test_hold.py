@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from pyspark.sql import SparkSession
 
 from connector.codec import encode, frame
 from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
+from connector.progress import Cut
 from connector.spark.apply import Applied, apply
 from connector.spark.reader import read_table
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
 
 S = 1_000_000
 HOLDS = definition(hold_rows=True)
+REMEMBERS = replace(STREAM, delete_retention_s=10**7)
+"""No letter of its is ever too old."""
 
 
 def sent(change: DataChange, *, damaged: bool = False) -> tuple[bytes, bytes]:
@@ -27,16 +31,19 @@ def names(stream: Stream) -> dict[object, object]:
     return {key: row["name"] for key, row in shown(stream.table(HOLDS)).items()}
 
 
-def applied(stream: Stream, discarded: frozenset[str] = frozenset()) -> Applied | None:
-    changelog = stream.changelog()
-    cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
-    return apply(stream.table(HOLDS), changelog, "t", cut, publish=stream.publish, discarded=lambda: discarded)
+def cut_of(stream: Stream) -> Cut:
+    return stream.changelog().progress().cut(stream.clock, stream.config.stall_after_s)
+
+
+def applied(stream: Stream, discarded: frozenset[str] = frozenset(), on_step: Callable[[str], None] = lambda step: None) -> Applied | None:
+    table, changelog = stream.table(HOLDS), stream.changelog()
+    return apply(table, changelog, "t", cut_of(stream), publish=stream.publish, on_step=on_step, discarded=lambda: discarded)
 
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     """Two rows, of which the second change of `a` is dead, and more of both; complete below 100 s."""
-    found = Stream(spark, tmp_path / "w", replace(STREAM, delete_retention_s=10**7))
+    found = Stream(spark, tmp_path / "w", REMEMBERS)
     found.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
     found.topic.raw(sent(account("a", 1 * S, name="a1")), sent(account("b", 1 * S, name="b1")))
     found.topic.raw(sent(account("a", 2 * S, name="a2", amount="2"), damaged=True))

@@ -53,5 +53,25 @@ def test_a_replay_that_was_rejected_again_releases_nothing() -> None:
     assert waiting(AGAIN, discarded=frozenset({"T-1-2-one"})) == ()
 
 
+@pytest.mark.parametrize(
+    ("place", "committed", "waits"),
+    [
+        ((b"k", 3, (0, 8)), 10, (True, True)),
+        ((b"k", 4, (0, 1)), 10, (True, True)),
+        ((b"k", 4, (0, 1)), 9, (True, False)),
+        ((b"k", 3, (0, 7)), 10, (False, False)),
+        ((b"k", 3, (0, 6)), 11, (False, False)),
+        ((b"l", 4, (0, 1)), 11, (False, False)),
+    ],
+)
+def test_what_came_later_waits_unless_it_was_committed_before(
+    place: tuple[bytes, int, tuple[int, int]], committed: int, waits: tuple[bool, bool]
+) -> None:
+    """When a rejected record was committed nobody knows; what a replay replays has its place, and does not wait for itself."""
+    assert (FIRST.is_before(*place, committed), replace(FIRST, committed=10).is_before(*place, committed)) == waits
+
+
 def test_what_a_commit_keeps_is_read_back() -> None:
-    assert [Dead.from_json(dead.to_json()) for dead in (FIRST, AGAIN)] == [FIRST, AGAIN]
+    kept = [FIRST, AGAIN, replace(AGAIN, committed=10)]
+    assert [Dead.from_json(dead.to_json()) for dead in kept] == kept
+    assert Dead.from_json(FIRST.to_json()[:-1]) == FIRST
