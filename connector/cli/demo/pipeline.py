@@ -94,11 +94,16 @@ def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str
 
 def fresh_read(folder: DemoFolder, table: str, watch: Watch) -> tuple[list[str], str]:
     """What `connector read TABLE --json` prints, and what it says that the rows are worth. Raises `ConnectorError` if it fails."""
-    rows, log = folder.root / "fresh-read.jsonl", folder.root / "fresh-read.log"
-    with _started(folder, rows, log, "read", table, "--max-staleness", "0", "--json", "--memory", "1g", settings=QUICK_JAVA) as read:
-        read.finish(watch)
-        said = next((line for line in read.tail().splitlines() if line.startswith(f"{table} as of ")), "")
-    return rows.read_text("utf-8").splitlines(), said
+    rows, said = outcome(folder, watch, "read", table, "--max-staleness", "0", "--json", "--memory", "1g", settings=QUICK_JAVA)
+    return rows, next((line for line in said if line.startswith(f"{table} as of ")), "")
+
+
+def outcome(folder: DemoFolder, watch: Watch, *arguments: str, settings: dict[str, str] | None = None) -> tuple[list[str], list[str]]:
+    """The lines that a command prints, and the last ones that it says. Raises `ConnectorError` if it fails."""
+    printed, log = folder.root / f"{arguments[0]}.out", folder.root / f"{arguments[0]}.log"
+    with _started(folder, printed, log, *arguments, settings=settings) as command:
+        command.finish(watch)
+        return printed.read_text("utf-8").splitlines(), command.tail().splitlines()
 
 
 @contextmanager

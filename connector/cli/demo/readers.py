@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,18 +23,13 @@ from connector.cli.demo.bank import ACCOUNTS_TABLE, TRANSACTION_ID
 from connector.cli.demo.capture import FILES_TABLE
 from connector.cli.demo.compare import UNMAPPED, row_differences
 from connector.cli.demo.settings import KEYS, STREAM
-from connector.cli.settings import load_file
 from connector.cli.terminal import counted, say
 from connector.errors import ConnectorError
 from connector.json_view import view_of_time
-from connector.kafka.dead_letter_queue import DeadLetterQueue
 from connector.lake.history import History
 from connector.lake.plain_table import open_table
 from connector.lake.standing import bookkeeping_of, progress_of
-from connector.letter_filter import LetterFilter
-from connector.mending import Step
 from connector.model import MAX_ROW_KEY_BYTES
-from connector.replay import Verdict
 from connector.status import holder
 
 if TYPE_CHECKING:
@@ -47,6 +43,8 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 300.0
 OFFSETS_OF_A_REPLAY: Final = 2
 """The record, and the marker of its transaction."""
+EXPLAINS: Final = ("reason", "detail", "remedy", "row today", "a replay")
+"""Beginnings of the lines of `dead-letters show` that the demo repeats."""
 _STATE: Final = {FILES_TABLE: ("mode", "blob", "size"), ACCOUNTS_TABLE: ("balance", "owner")}
 """What the truth knows of a state in the middle."""
 
@@ -121,16 +119,17 @@ class Readers:
             return
         self._until_applied()
         expected, letter_id = self._state_below(mark.timestamp + 1), mistake.sent.id
-        config = load_file(self._folder.config, {})
-        queue, which = DeadLetterQueue(config, config.streams[STREAM], by="connector demo"), LetterFilter(ids=frozenset({letter_id}))
-        letter, _ = next(queue.letters(which))
         say(f"a dead letter: connector dead-letters show {letter_id}")
-        say(f"  {letter.reason}: {letter.detail}")
+        explained, _ = pipeline.outcome(self._folder, self._look, "dead-letters", "show", letter_id)
+        for line in explained:
+            if line.startswith(EXPLAINS):
+                say(f"  {line[:140]}")
         lacking = list(self._differences(table, expected))
         say(f"  without it the table differs from its commit in {counted(len(lacking), 'place')}: {next(iter(lacking), 'nowhere')[:100]}")
-        say(f'  mended and replayed: connector dead-letters replay {letter_id} --mend key-from-record --execute --why "a wrong key"')
-        replayed = queue.replay(which, why="a wrong key", steps=[Step.parse("key-from-record")])
-        publisher.done.replayed += OFFSETS_OF_A_REPLAY * replayed.verdicts[Verdict.REPLAY]
+        replay = ("dead-letters", "replay", letter_id, "--mend", "key-from-record", "--execute", "--why", "a wrong key")
+        say(f"  mended and replayed: connector {shlex.join(replay)}")
+        pipeline.outcome(self._folder, self._look, *replay)
+        publisher.done.replayed += OFFSETS_OF_A_REPLAY
         self._until_applied()
         differences = list(self._differences(f"{table} with the mended letter", expected))
         self._outcome.differences += differences
