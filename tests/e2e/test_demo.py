@@ -48,6 +48,7 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
         (
             "a dead letter: ",
             "KEY_MISMATCH",
+            "row today",
             "without it the table differs",
             "mended and replayed",
             "with it the table equals",
