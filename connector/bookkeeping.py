@@ -61,6 +61,11 @@ class Bookkeeping:
         """Whether the table is the source's state at `complete_below`: nothing above it was ever merged, no row is held (TBL-11)."""
         return self.complete_below is not None and self.highest_applied < self.complete_below and not self.held
 
+    @property
+    def needed_to_batch(self) -> int:
+        """Of the batches up to it nothing is needed any more. A replay is known by the change that became a table letter."""
+        return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.held)])
+
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Whether the table stands at the cut (`low_watermark`, `batch`) (TBL-10)."""
         return self.is_consistent_cut and (self.complete_below, self.to_batch) == (low_watermark, batch)

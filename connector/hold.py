@@ -89,7 +89,8 @@ def held(
     newest: dict[Place, Dead] = {}
     for dead in [*before, *found]:
         known = newest.get(dead.first, dead)
-        newest[dead.first] = replace(max(known, dead, key=lambda one: one.newest_batch), since=min(known.since, dead.since))
+        newer = max(known, dead, key=lambda one: one.newest_batch)
+        newest[dead.first] = replace(newer, row_key=known.row_key, since=min(known.since, dead.since))
     waiting = (
         dead
         for dead in newest.values()

@@ -96,7 +96,7 @@ def apply(
     if sparse:
         rows, places = merged_rows(table, changes, seen, before, version, horizon)
     else:
-        rows = merged_buckets(table, changes, seen, before, horizon)
+        rows = merged_buckets(table, changes, seen, before, horizon=horizon)
     if seen.may_remove:
         # Two writes follow; the merge is worked out once for both.
         rows = rows.localCheckpoint()

@@ -337,6 +337,10 @@ class Changelog:
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
         return self.rows().where(in_slot & (F.col("kind") == "change") & (F.col("table") == source) & F.expr(_batches(after, to)))
 
+    def all_changes(self, *, after: int, to: int) -> DataFrame:
+        """The changes of all source tables in the ingest batches `(after, to]`."""
+        return self.rows().where((F.col("kind") == "change") & F.expr(_batches(after, to)))
+
     def entries(self) -> DataFrame:
         """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""
         exploded = self.rows().where("kind = 'change'").selectExpr("*", "posexplode(entries) AS (entry_index, entry)")

@@ -20,6 +20,9 @@ from connector.spark.pivot import PLACE, unreadable
 from connector.spark.sql import constant
 from connector.spark.table import Table
 
+MAX_LOOKED_AT: Final = 100_000
+"""So many dead changes of one apply: which of them were discarded is not known to Spark."""
+
 _FIRST_NAMES: Final = ("first_batch", "first_partition", "first_offset")
 _FIRST: Final = tuple(
     f"order_position.{field} AS {name}" for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
@@ -125,22 +128,29 @@ class Holding:
         discarded: Callable[[], frozenset[str]] = frozenset,
         horizon: int | None = None,
     ) -> None:
-        """Looks at the batches behind `before.to_batch`, up to `to_batch`; `discarded` is asked for the ids of letters if any row is held.
+        """Looks at the batches behind `before.to_batch`, up to `to_batch`.
+
+        `discarded` is asked once for the ids of letters, if anything is dead.
 
         A replay counts if it is merged at this cut: with a commit timestamp `below` that, where it is given. Raises `TableError` if
         more is dead than a table can hold.
         """
         self._spark, self._table, self._before = spark, table, before
+        self._discarded: frozenset[str] | None = None
         self._topic_id, self._horizon = topic_id, horizon
         is_merged = "true" if below is None else f"unix_micros(commit_timestamp) < {constant(below, 'kafka_partition')}"
         # A replay that was held back by the cut before lies behind `complete_to_batch`.
-        replays = changelog.changes(source, after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
-        self._replays = replays.where(is_merged).selectExpr(*_FIRST, "ingest_batch AS replay_batch")
-        rejected = changelog.rejected_between(before.to_batch, to_batch).where(_holds())
-        self._found = self._open(rejected.withColumn("held_key", F.col("key")), table_letters=False)
-        candidates = [*before.held, *self._found]
-        self._replayed = self._replayed_among(candidates)
-        self._discarded = discarded() if candidates else frozenset[str]()
+        # What is replayed may turn out to be a change of another table.
+        replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
+        self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(*_FIRST, "ingest_batch AS replay_batch")
+        rejected = changelog.rejected_between(before.to_batch, to_batch).withColumn("held_key", F.col("key"))
+        self._found = self._open(rejected.where(_holds()), table_letters=False)
+        # A replay that was rejected for a reason that holds no row is the newest letter of what does all the same.
+        known = {dead.first for dead in [*before.held, *self._found]}
+        again = self._open(rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"), table_letters=False) if known else []
+        self._found += [dead for dead in again if dead.first in known]
+        self._replayed = self._replayed_among([*before.held, *self._found])
+        self._ask = discarded
         self.dead = self._held()
 
     def add(self, unreadable: DataFrame) -> None:
@@ -164,11 +174,13 @@ class Holding:
         return marked.where("NOT waits").select(*changes.columns), Waiting(*seen)
 
     def _held(self) -> tuple[Dead, ...]:
+        if self._discarded is None and (self._before.held or self._found):
+            self._discarded = self._ask()
         dead = held(
             self._before.held,
             self._found,
             replayed=self._replayed,
-            discarded=self._discarded,
+            discarded=self._discarded or frozenset(),
             topic_id=self._topic_id,
             table=self._table,
             horizon=self._horizon,
@@ -231,7 +243,13 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
 def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
     columns = ("held_key", *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", "unix_micros(ingest_time) AS since")
     committed = "unix_micros(commit_timestamp) AS committed"
-    found = rows.selectExpr(*columns, committed).limit(MAX_HELD + 1).collect()
+    found = rows.selectExpr(*columns, committed).limit(MAX_LOOKED_AT + 1).collect()
+    if len(found) > MAX_LOOKED_AT:
+        raise TableError(
+            f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
+            "So much was rejected in the batches of one apply, and the table holds rows (hold_rows)",
+            "Set hold_rows = false until they are mended",
+        )
     return [
         Dead(
             row_key=bytes(row["held_key"]),

@@ -113,14 +113,16 @@ def is_sparse(table: Table, seen: Survey) -> bool:
     return size >= MIN_SPARSE_BYTES and size >= seen.changes * SPARSE_BYTES
 
 
-def merged_buckets(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, horizon: int | None = None) -> DataFrame:
-    """All rows of the buckets that a change touches, merged with the changes: `rows_of`."""
+def merged_buckets(
+    table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int | None = None, horizon: int | None = None
+) -> DataFrame:
+    """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`."""
     layout, partitions = table.layout, max(1, len(seen.buckets))
     touched = F.col(BUCKET).isin(*seen.buckets)
     known = _known_by(changes, layout, seen, partitions)
     if table.has_graveyard(before):
         known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
-    known = joined(known, known_by_rows(table.rows().where(touched), layout, partitions), layout, "full")
+    known = joined(known, known_by_rows(table.rows(version).where(touched), layout, partitions), layout, "full")
     return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon)
 
 
@@ -149,7 +151,7 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     shown = [f"`{name}`" for name, _ in layout.column_types if name not in BOOKKEEPING]
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
-        return merged_buckets(table, changes, seen, before).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
+        return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
     partitions = _tasks(table, seen)
     known, touched = _touched(table, changes, seen)
     others = table.rows(version).selectExpr(*shown).join(touched, layout.key_names, "left_anti")

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from connector.bookkeeping import Bookkeeping
-from connector.errors import TableError
+from connector.errors import TableError, WriterConflictError
 from connector.history import CutRecord
 from connector.model import MAX_LONG
 from connector.progress import Progress
@@ -65,7 +65,7 @@ def read_table(
 
     Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_older` asks for
     what there is; `TableError` if there is no such table, or if it is damaged; `WriterConflictError` if a rebuild replaces it at this
-    very moment: read again.
+    very moment, or applies remove what was to be read: read again.
     """
     table = Table.existing(spark, f"{warehouse}/tables/{name}")
     definition = table.layout.definition
@@ -79,7 +79,13 @@ def read_table(
         as_of = progress.as_of(before)
         reading = Reading(_shown(table, version), as_of, before.to_batch, before.complete_below, before.is_consistent_cut)
     else:
-        reading = _merged(table, version, before, changelog, progress)
+        try:
+            reading = _merged(table, version, before, changelog, progress)
+        except TableError as error:
+            if table.newest()[0] == version:
+                raise
+            # What applies removed meanwhile looks as if it had never been there.
+            raise WriterConflictError(f"Table {name} was applied to while it was read", error.problem, "Read again") from error
     if not allow_older:
         progress.check_age(name, reading.as_of, bound, at)
     return reading
@@ -100,7 +106,7 @@ def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelo
     rows = merged_view(table, changes, seen, before, version) if merged else _shown(table, version)
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
     as_of = progress.moments.of(batch if waiting is None else waiting.batch - 1)
-    is_cut = low is not None and highest < low and not (holding and holding.dead)
+    is_cut = low is not None and highest < low and not (holding.dead if holding else before.held)
     return Reading(rows, as_of, batch, low, is_cut, merged)
 
 

@@ -11,7 +11,7 @@ rebuild is refused; whoever opened the old table before finds another one there,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ def rebuild(
     check_changelog(successor, before, changelog.newest())
 
     def publish_new(letters: Iterable[DeadLetter]) -> int:
-        return publish(letter for letter in letters if letter.ingest_batch > before.complete_to_batch)
+        return publish(successor.counted(letter for letter in letters if letter.ingest_batch > before.complete_to_batch))
 
     def step(reached: str) -> None:
         on_step(reached)
@@ -92,7 +92,7 @@ def rebuild(
             begun = successor.bookkeeping()
             applied = Applied(replace(begun, apply=begun.apply + 1, attempt=begun.rebuild), 0, 0)
             successor.commit(None, (), applied.bookkeeping)
-    return Rebuilt(before, applied.bookkeeping, applied.changes, applied.letters, _misfits(successor))
+    return Rebuilt(before, successor.bookkeeping(), applied.changes, applied.letters, _misfits(successor))
 
 
 class Successor(Table):
@@ -100,6 +100,7 @@ class Successor(Table):
 
     def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit) -> None:
         self._ids, self._old = ids, old
+        self._new_letters = 0
         self._committed: Bookkeeping | None = None
         super().__init__(spark, path, definition)
 
@@ -110,9 +111,7 @@ class Successor(Table):
         if self._committed is not None:
             return super().newest()
         before = Bookkeeping.from_json(self._old.bookkeeping or {})
-        begun = Bookkeeping(
-            apply=before.apply, swept_to=before.apply, changelog_id=before.changelog_id, as_of=before.as_of, rebuild=self._rebuild
-        )
+        begun = Bookkeeping(apply=before.apply, swept_to=before.apply, changelog_id=before.changelog_id, rebuild=self._rebuild)
         return self._old.version, begun
 
     def rows(self, version: int | None = None) -> DataFrame:
@@ -121,6 +120,13 @@ class Successor(Table):
             return super().rows(version)
         columns = ", ".join(f"`{name}` {type_}" for name, type_ in self.layout.column_types)
         return self._spark.createDataFrame([], columns)
+
+    def counted(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """The letters, of which those count as new that no apply of the old table can have published."""
+        before = Bookkeeping.from_json(self._old.bookkeeping or {})
+        for letter in letters:
+            self._new_letters += letter.ingest_batch > before.to_batch
+            yield letter
 
     def check_alone(self) -> None:
         """Raise `WriterConflictError` if somebody has committed to the old table since it was looked at."""
@@ -133,6 +139,7 @@ class Successor(Table):
         Raises `WriterConflictError` if somebody has committed to the old table.
         """
         self.check_alone()
+        bookkeeping = self._going_on(bookkeeping)
         made = self._columns_of(self.rows() if rows is None else rows)
         writer = made.writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
         for name, text in {**new_properties(self._definition, self._ids), REBUILD_PROPERTY: self._rebuild}.items():
@@ -143,6 +150,19 @@ class Successor(Table):
         if self._log_of_old().bookkeeping != bookkeeping.to_json(self._definition.name):
             raise self._not_alone()
         self._committed = bookkeeping
+
+    def _going_on(self, made: Bookkeeping) -> Bookkeeping:
+        """What is made says of itself, with what goes on from the old table: letters that were published stay so, whether or not their
+        changes can be read today; and where no more waits than before, its rows are no older.
+        """
+        before = Bookkeeping.from_json(self._old.bookkeeping or {})
+        as_of = (made.as_of, before.as_of if made.complete_to_batch >= before.complete_to_batch else None)
+        return replace(
+            made,
+            letters=max(made.letters, before.letters + self._new_letters),
+            letters_since=min(filter(None, (made.letters_since, before.letters_since)), default=None),
+            as_of=max(filter(None, as_of), default=None),
+        )
 
     def _open(self, properties: object) -> Layout:  # noqa: ARG002, those of the old table
         self._is(new_attempt())

@@ -273,13 +273,14 @@ class Table:
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
-        if existing.max_staleness_s != self._definition.max_staleness_s:
+        readers_know = (existing.max_staleness_s, existing.hold_rows)
+        if readers_know != (self._definition.max_staleness_s, self._definition.hold_rows):
             self._declare(to_properties(self._definition, ids), before)
         self.has_vectors = self._definition.deletion_vectors and properties.get(ENABLED) == "true"
         return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
-        """Keep what the configuration says today of the bound: readers find it in the table's properties (TBL-16)."""
+        """Keep what the configuration says today: readers find it in the table's properties (TBL-16, DLQ-3)."""
         listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
         with explained(f"table {self._definition.name}"), saying(self._spark, self._said(before)):
             self._spark.sql(f"ALTER TABLE {quoted(self.path)} SET TBLPROPERTIES ({listed})")
