@@ -58,12 +58,14 @@ def difference(definition: TableDefinition, before: RowState, change: DataChange
 def as_of_today(change: DataChange, entries: tuple[Entry, ...], low_watermark: int) -> DataChange:
     """The change that says `entries` of the same row, dated by the low watermark: below it nothing is merged any more, above it others are.
 
-    It claims nothing of its stream partition. In a table that is ordered by number, the number of the change decides, as before.
+    Of several of one row the last to be forced wins. It claims nothing of its stream partition. In a table that is ordered by number, the
+    number of the change decides, as before.
     """
     return replace(
         change,
         entries=entries,
         commit_timestamp=low_watermark,
+        tie_breaker=0,
         estimated_low_watermark=0,
         resume_token=b"",
         transaction=None,

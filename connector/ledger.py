@@ -200,7 +200,8 @@ def _family(letter_id: str) -> tuple[str, str]:
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
-_is_letter_id = re.compile(r"(.+)-[0-9]+-[0-9]+(?:-([A-Za-z]\w*))?", re.DOTALL).fullmatch
+# Kafka's topic ids have 22 characters, `-` among them; tables may be called `a-1-2`.
+_is_letter_id = re.compile(r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0-9]*))?", re.DOTALL).fullmatch
 
 
 def totals_to_json(totals: Totals) -> bytes:

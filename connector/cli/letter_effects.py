@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from connector.lake.row_states import RowStates
 
 AT_ONCE: Final = 2000
-"""So many letters' rows are looked for together."""
+AT_ONCE_BYTES: Final = 64 * 2**20
+"""So many letters' rows are looked for together, of so many bytes."""
 _OF_OTHERS: Final = OrderPosition(2**62, 0, 0)
 """The place of a letter that others wrote: behind all that is there, as ingest will place it."""
 
@@ -53,7 +54,7 @@ class Effects:
     def of_each(self, decisions: Iterable[Decision], schemas: Schemas) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
         """What each of them would do, by table; nothing for one that is not replayed, or is no change of a declared table."""
         rest = iter(decisions)
-        while some := list(islice(rest, AT_ONCE)):
+        while some := _some(rest):
             changes = {id(decision): _change_in(decision, schemas) for decision in some}
             self._known.clear()
             self._look([change for change in changes.values() if change is not None])
@@ -72,12 +73,14 @@ class Effects:
         """The change that does today what a late one would have done, or why there is none, in a sentence; `replay.Force`."""
         if self._low_watermark is None:
             return "the low watermark is not known"
-        if not any((name, change.row_key) in self._known for name in self._tables):
+        if any((name, change.row_key) not in self._known for name, _ in self._readable_in(change)):
             self._look([change])
         position = _position(letter, letter.attempt + 1)
         wanted = {name: difference(table, self._known[name, change.row_key], change, position) for name, table in self._readable_in(change)}
+        if not wanted:
+            return "no table of its stream can read it"
         if not any(wanted.values()):
-            return "it would change nothing: something newer is there; discard it"
+            return "it would change nothing: what is there is newer, or was forced upon the row since"
         if len(set(wanted.values())) > 1:
             return f"its tables need different changes: {', '.join(wanted)} read the same source"
         try:
@@ -86,7 +89,8 @@ class Effects:
             return f"the difference is no change: {error}"
         for name, table in self._readable_in(change):
             known = self._known[name, change.row_key]
-            self._known[name, change.row_key] = join(known, lift(today, position, table.order, table.versions))
+            # With its own order: of two that are forced, the one that is newer at the source is sent as the newer one.
+            self._known[name, change.row_key] = join(known, lift(change, position, table.order, table.versions))
         return today
 
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
@@ -112,6 +116,17 @@ class Effects:
         if name not in self._stored:
             self._stored[name] = RowStates(self._warehouse, self._tables[name])
         return self._stored[name]
+
+
+def _some(decisions: Iterator[Decision]) -> list[Decision]:
+    """The next ones, as many as fit into memory together."""
+    some, size = list[Decision](), 0
+    for decision in islice(decisions, AT_ONCE):
+        some.append(decision)
+        size += len(decision.letter.value or b"") + sum(len(value or b"") for _, value in decision.letter.headers)
+        if size > AT_ONCE_BYTES:
+            break
+    return some
 
 
 def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:

@@ -131,6 +131,7 @@ class DeadLetterQueue:
         tally, stopped, left = Tally(), stop or threading.Event(), _Looked()
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+            begun_at = _now()
             decisions = self.plan(which, steps=steps, max_attempts=max_attempts, force=force, ledger=writer.ledger, others=left.other)
             began, done = time.monotonic(), 0
             for deeds in in_transactions(self._deeds(decisions, writer.ledger, tally, left, str(which), why), at_once):
@@ -140,7 +141,7 @@ class DeadLetterQueue:
                 tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in deeds)
                 done += len(deeds)
                 on_progress(left.count, done)
-            writer.settle(left.since or _now())
+            writer.settle(left.since or begun_at)
         return tally
 
     def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
@@ -162,10 +163,11 @@ class DeadLetterQueue:
                     left.other(letter, standing)
 
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+            begun_at = _now()
             for some in in_transactions(deeds(writer.ledger)):
                 writer.commit(some)
                 done += len(some)
-            writer.settle(left.since or _now())
+            writer.settle(left.since or begun_at)
         return done, refused
 
     def _deeds(

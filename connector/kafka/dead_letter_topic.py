@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PUBLISH_TIMEOUT_S: Final = 130.0
 _POLL_EVERY: Final = 100
+MAX_LETTER_BYTES: Final = 1_000_000_000
+_ROOM: Final = {"queue.buffering.max.kbytes": str(2 * MAX_LETTER_BYTES // 1024)}
 
 
 class DeadLetterPublisher:
@@ -99,7 +101,8 @@ class DeadLetterPublisher:
                 "the largest record would not fit into it with the headers of a dead letter",
                 f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES} on {facts.topic}",
             )
-        self._client = client.producer(self._kafka, self._errors, client.sizes(facts.max_message_bytes))
+        # The topic's limit is for compressed bytes: what came from Kafka fits, however large it is here.
+        self._client = client.producer(self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM})
         return self._client
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:

@@ -65,7 +65,10 @@ class Deed:
     @property
     def size(self) -> int:
         """Bytes of the record, about."""
-        return 0 if self.record is None else len(self.record.key) + len(self.record.value or b"")
+        if self.record is None:
+            return 0
+        in_headers = sum(len(name) + len(value or b"") for name, value in self.record.headers)
+        return len(self.record.key) + len(self.record.value or b"") + in_headers
 
 
 def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
@@ -91,7 +94,7 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
     facts, begin, end = found
     # They are the last of their transaction; behind them may lie what was given up.
     totals, behind = list[Totals](), 16
-    while not totals and behind < 2 * (end - begin):
+    while not totals and behind < 16 * (end - begin):
         totals = [value for _, value in _records(kafka, facts, max(begin, end - behind), end) if isinstance(value, Totals)]
         behind *= 16
     return totals[-1] if totals else None

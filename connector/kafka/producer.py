@@ -231,27 +231,19 @@ class ChangeProducer:
 
         The source goes on without them: they are no longer among `undelivered`, and heartbeats pass them, so a replay of them is late.
         The reason is REJECTED where the broker refused a change, else RETRIES_EXHAUSTED: then it may have been delivered after all, and a
-        replay changes nothing. Raises what `DeadLetterPublisher.publish` does; then they stay where they are.
+        replay changes nothing. Raises what `DeadLetterPublisher.publish` does; then those whose letters are not there stay where they are.
         """
         assert self._transaction is None, "a transaction is delivered as one, or not at all"
         failed = {change: self._delivery(change.stream_partition).failed.get(change) for change in changes}
         assert None not in failed.values(), "only what has failed is set aside"
-        letters = [
-            source_letter(
-                self.topic,
-                change.row_key,
-                frame(encode(replace(change, estimated_low_watermark=0), self.kafka_partitions), self._schema_id),
-                tuple(headers),
-                why or "",
-                now=_now(),
-            )
-            for change, why in failed.items()
-        ]
         with DeadLetterPublisher(self._kafka, self.topic) as publisher:
-            publisher.publish(letters)
-        for change in failed:
-            self._delivery(change.stream_partition).set_aside(change)
-        self._failed -= len(failed)
+            for change, why in failed.items():
+                value = frame(encode(replace(change, estimated_low_watermark=0), self.kafka_partitions), self._schema_id)
+                letter = source_letter(self.topic, change.row_key, value, tuple(headers), why or "", now=_now())
+                # One at a time: a second letter of a change has another id, so none is published twice because another one failed.
+                publisher.publish([letter])
+                self._delivery(change.stream_partition).set_aside(change)
+                self._failed -= 1
 
     def refresh_now(self) -> None:
         """Have the next control record look whether the topic has grown, instead of once a minute."""

@@ -15,7 +15,7 @@ from connector.config import KafkaConfig
 from connector.deadletter import ledger_topic
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
-from connector.kafka.ledger_topic import Deed, LedgerWriter, Outgoing, read_ledger
+from connector.kafka.ledger_topic import Deed, LedgerWriter, Outgoing, read_ledger, read_totals
 from connector.kafka.reading import messages_between
 from connector.ledger import Action, Entry, State
 from tests.broker import NewTopic
@@ -65,6 +65,28 @@ def test_a_replay_that_is_killed_at_every_step_takes_effect_once(kafka: KafkaCon
     replay(kafka, facts.topic)
     assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
     assert read_ledger(kafka, facts.topic).states() == {State.REPLAYED: 2}
+
+
+def test_totals_are_found_however_few_or_many_records_lie_around_them(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-7: behind them lies what was given up; a reader looks at the end alone."""
+    facts = new_topic(kafka_partitions=1)
+    assert read_totals(kafka, facts.topic) is None
+    topic_id = facts.topic_id
+    for number, table in enumerate(("", "-user-events", "-2024", "-a-1-2")):
+        with LedgerWriter(kafka, facts.topic) as writer:
+            writer.commit([deed(f"{topic_id}-0-{number}{table}", Action.DISCARDED)])
+            writer.settle(None)
+        totals = read_totals(kafka, facts.topic)
+        assert totals is not None
+        assert totals.closed == {(topic_id, name.removeprefix("-")): 1 for name in ("", "-user-events", "-2024", "-a-1-2")[: number + 1]}
+
+    def dies(step: str) -> None:
+        if step == "commit":
+            raise RuntimeError(step)
+
+    with pytest.raises(RuntimeError), LedgerWriter(kafka, facts.topic, dies) as writer:
+        writer.commit([deed(f"{topic_id}-0-{number}", Action.DISCARDED) for number in range(10, 310)])
+    assert read_totals(kafka, facts.topic) == totals
 
 
 def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(kafka: KafkaConfig, new_topic: NewTopic) -> None:
