@@ -9,6 +9,7 @@ from typing import Any
 from connector.bookkeeping import Bookkeeping
 from connector.errors import StaleTableError
 from connector.freshness import NONE_ASKED, Asked, Moments, is_fresh
+from connector.hold import Dead
 from connector.json_view import view_of_time
 from connector.merge import NONE_READ, BatchHorizon, BatchHorizons, Retention
 from connector.watermark import UNKNOWN, Frontier, Heard, advance
@@ -143,16 +144,27 @@ class Progress:
         is_fresh_enough = bool(max_staleness_s) and is_fresh(self.as_of(table), max_staleness_s or 0, now)
         return is_fresh_enough or table.complete_to_batch >= self.ingest_batch
 
-    def check_age(self, table: str, as_of: int | None, max_staleness_s: float | None, now: int) -> None:
-        """Raise `StaleTableError` if what a read can have at most, as of `as_of`, is older than its bound (TBL-16)."""
+    def check_age(self, table: str, as_of: int | None, max_staleness_s: float | None, now: int, held: tuple[Dead, ...] = ()) -> None:
+        """Raise `StaleTableError` if what a read can have at most, as of `as_of`, is older than its bound (TBL-16).
+
+        `held` are the dead changes that rows of the table wait for: where ingest keeps up, they are the cause.
+        """
         if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
             return
+        age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
+        problem = f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s"
+        if held and is_fresh(self.moments.of(self.ingest_batch), max_staleness_s, now):
+            raise StaleTableError(
+                problem,
+                f"Rows of it wait for dead letters, the oldest since {view_of_time(min(dead.since for dead in held))} (hold_rows)",
+                "Mend and replay those, or discard them (connector dead-letters), or ask for what there is (allow_older, --allow-older)",
+                as_of=as_of,
+            )
         asked = self.moments.newest
         last = "Ingest has never run" if asked is None else f"Ingest asked Kafka last at {view_of_time(asked)}"
         lag = f", and was {self.moments.behind} offsets behind" if self.moments.behind else ""
-        age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
         raise StaleTableError(
-            f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s",
+            problem,
             f"{last}{lag}",
             "See that `connector run` is at work and keeps up, or ask for what there is (allow_older, --allow-older)",
             as_of=as_of,

@@ -88,7 +88,7 @@ def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allo
         return None
     as_of = progress.as_of(before)
     if not allow_older:
-        progress.check_age(name, as_of, bound, now)
+        progress.check_age(name, as_of, bound, now, before.held)
     worth = _worth(as_of, before.complete_below, is_consistent_cut=before.is_consistent_cut)
     return Found(
         found.types, found.rows(), f"{name} as of ingest batch {before.to_batch} (version {found.version} of the Delta table){worth}"

@@ -87,7 +87,7 @@ def read_table(
             # What applies removed meanwhile looks as if it had never been there.
             raise WriterConflictError(f"Table {name} was applied to while it was read", error.problem, "Read again") from error
     if not allow_older:
-        progress.check_age(name, reading.as_of, bound, at)
+        progress.check_age(name, reading.as_of, bound, at, before.held)
     return reading
 
 
@@ -105,7 +105,7 @@ def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelo
     merged = seen.changes - seen.unreadable
     rows = merged_view(table, changes, seen, before, version) if merged else _shown(table, version)
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
-    as_of = progress.moments.of(batch if waiting is None else waiting.batch - 1)
+    as_of = max(filter(None, (before.as_of, progress.moments.of(batch if waiting is None else waiting.batch - 1))), default=None)
     is_cut = low is not None and highest < low and not (holding.dead if holding else before.held)
     return Reading(rows, as_of, batch, low, is_cut, merged)
 

@@ -9,6 +9,7 @@ import pytest
 from connector.bookkeeping import Bookkeeping
 from connector.errors import StaleTableError
 from connector.freshness import NONE_ASKED, Asked
+from connector.hold import Dead
 from connector.merge import Retention
 from connector.progress import BatchCounts, Progress
 from connector.watermark import UNKNOWN, Heard
@@ -52,6 +53,11 @@ def test_who_is_behind_is_said() -> None:
     ) as error:
         TWO.check_age("accounts", 100 * S, 60, 160 * S + S // 2)
     assert error.value.as_of == 100 * S
+    waits = Dead(b"k", 1, (0, 7), 1, (0, 7), table_letter=False, since=90 * S)
+    with pytest.raises(StaleTableError, match=r"Ingest asked"):
+        TWO.check_age("accounts", 100 * S, 60, 10**6 * S, (waits,))
+    with pytest.raises(StaleTableError, match=r"wait for dead letters, the oldest since .*T00:01:30.* replay"):
+        ONE.check_age("accounts", 30 * S, 60, 110 * S, (waits,))
     with pytest.raises(StaleTableError, match=r"of unknown age.*Ingest has never run"):
         replace(Progress(), moments=NONE_ASKED).check_age("accounts", None, 60, 160 * S)
 
