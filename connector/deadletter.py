@@ -32,6 +32,7 @@ MAX_DETAIL_BYTES: Final = 1024
 """A detail is cut to this many bytes of UTF-8, so that a record that is as large as may be still fits with its headers (DLQ-6)."""
 
 CONNECT_PREFIX: Final = "__connect.errors."
+_TOPIC, _PARTITION, _OFFSET = (f"{CONNECT_PREFIX}{name}" for name in ("topic", "partition", "offset"))
 OWN_PREFIX: Final = "connector.dlq."
 REPLAY_HEADER: Final = "connector.replay"
 """Names the letter that a record is the replay of, and which attempt it is: `<letter id>/<attempt>` (DLQ-10)."""
@@ -339,9 +340,10 @@ def from_record(
 
 def _block_start(headers: Headers) -> int | None:
     """Where our block begins, if there is one."""
-    names = [name for name, _ in headers]
-    beginning = f"{CONNECT_PREFIX}topic"
-    return len(names) - 1 - names[::-1].index(beginning) if beginning in names else None
+    for place in range(len(headers) - 1, -1, -1):
+        if headers[place][0] == _TOPIC:
+            return place
+    return None
 
 
 def _last_block(headers: Headers) -> tuple[int, dict[str, str]]:
@@ -357,9 +359,14 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
     if start is None:
         return None
     try:
-        block = {name: text.decode() for name, text in headers[start:] if text is not None}
-        topic, kafka_partition, offset = (block[f"{CONNECT_PREFIX}{name}"] for name in ("topic", "partition", "offset"))
-        own = {name.removeprefix(OWN_PREFIX): text for name, text in block.items() if name.startswith(OWN_PREFIX)}
+        block, own = dict[str, str](), dict[str, str]()
+        for name, text in headers[start:]:
+            if text is not None:
+                if name.startswith(OWN_PREFIX):
+                    own[name[len(OWN_PREFIX) :]] = text.decode()
+                else:
+                    block[name] = text.decode()
+        topic, kafka_partition, offset = block[_TOPIC], block[_PARTITION], block[_OFFSET]
         table = own.get("table")
         tail = _id_tail(int(kafka_partition), int(offset), table)
         if not own["id"].endswith(tail):

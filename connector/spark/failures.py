@@ -14,7 +14,9 @@ from connector.errors import ConnectorError, StorageError, TableError, TopicErro
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _TOO_LARGE = "File too large"
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
-_TWO_WRITERS = ("CONCURRENT_STREAM_LOG_UPDATE", "DELTA_CONCURRENT_TRANSACTION")
+_TWO_READERS = "CONCURRENT_STREAM_LOG_UPDATE"
+_TWO_WRITERS = (_TWO_READERS, "DELTA_CONCURRENT_TRANSACTION")
+_REMEDY = "Stop one of them; if there is only one, remove the stream's checkpoint folder: ingest goes on from the changelog"
 
 
 def situation(error: BaseException, what: str) -> ConnectorError | None:
@@ -24,7 +26,7 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
         return WriterConflictError(
             f"Another process wrote to {what} at the same time",
             "Two processes are at work on one warehouse",
-            "Stop one of them; this one has changed nothing",
+            _REMEDY if _TWO_READERS in text else "Stop one of them; this one has changed nothing",
         )
     if any(sign in text for sign in _FULL):
         return StorageError(
