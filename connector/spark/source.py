@@ -68,7 +68,7 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
 
 
 def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
-    """Remove a checkpoint whose last batch was not acknowledged; with `even_finished`, any.
+    """Remove a checkpoint whose last batch was not acknowledged, or whose logs two processes have torn; with `even_finished`, any.
 
     The changelog knows better whether that batch is in it; and a one-shot query of Spark 4.1 that repeats a batch fails once
     it has done so.
@@ -81,7 +81,7 @@ def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bo
         names = [status.getPath().getName() for status in files.listStatus(part)] if files.exists(part) else []
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    if files.exists(folder) and (even_finished or newest("offsets") > newest("commits")):
+    if files.exists(folder) and (even_finished or newest("offsets") != newest("commits")):
         files.delete(folder, True)
 
 

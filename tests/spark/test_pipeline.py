@@ -24,6 +24,7 @@ from connector.cli import local_spark
 from connector.config import KafkaConfig
 from connector.errors import StorageError, TopicError
 from connector.spark.pipeline import StreamIngest
+from connector.spark.source import forget_checkpoint
 from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account, versions
@@ -284,3 +285,16 @@ def test_what_cannot_be_started_says_why(kafka: KafkaConfig, tmp_path: Path, cap
     said = connector_run(write_config(tmp_path, kafka.bootstrap_servers, "t", "halt_on_frist = true\n"), capsys)
     assert "halt_on_frist" in said
     assert "halt_on_first" in said
+
+
+@pytest.mark.parametrize(("offsets", "commits", "stays"), [((0, 1), (0, 1), True), ((0, 1), (0,), False), ((), (0,), False)])
+def test_resumable_from_a_checkpoint_only_if_its_last_batch_is_in_both_logs(
+    spark: SparkSession, tmp_path: Path, offsets: tuple[int, ...], commits: tuple[int, ...], stays: bool
+) -> None:
+    """TBL-5: one that a death or two processes at once have torn would stop each start anew; the changelog knows where to go on."""
+    for name, numbers in (("offsets", offsets), ("commits", commits)):
+        (tmp_path / "checkpoint" / name).mkdir(parents=True)
+        for number in numbers:
+            (tmp_path / "checkpoint" / name / str(number)).touch()
+    forget_checkpoint(spark, str(tmp_path / "checkpoint"))
+    assert (tmp_path / "checkpoint").exists() == stays
