@@ -134,6 +134,7 @@ def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> No
     assert stream.table(HOLDS).bookkeeping().is_consistent_cut
 
 
+@pytest.mark.long
 def test_a_table_letter_holds_its_row(stream: Stream) -> None:
     """TBL-9: what the table cannot hold was no rejected record; its letter is published once, and counted once."""
     stream.topic.raw(sent(account("b", 6 * S, name="bad", amount="many")), sent(account("b", 7 * S, name="b7")))

@@ -21,7 +21,7 @@ COLUMNS = (Column("q", "f", b"q", ColumnType.BYTES), Column("e", "f", b"", Colum
 ROWS = 120
 
 
-@pytest.mark.parametrize("versions", list(Versions))
+@pytest.mark.parametrize("versions", [Versions.LATEST, pytest.param(Versions.ALL, marks=pytest.mark.long)])
 def test_states_without_a_jvm_are_those_of_the_merge(spark: SparkSession, tmp_path: Path, seed: int, versions: Versions) -> None:
     """DLQ-10: rows, buried rows and pending changes; and what any further change would do to each."""
     rng = Random(seed)
