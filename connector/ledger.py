@@ -18,12 +18,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from sys import intern
 from typing import Any, Final
 
 from connector.deadletter import DeadLetter, cut, replay_claim
+from connector.deadletter import letter_id as id_of
 
 MAX_ENTRIES: Final = 100
 """Of a story; the oldest go first. So it fits into a record, however often a letter was parked and restored."""
@@ -170,7 +171,18 @@ class Ledger:
         return (*self.story(letter_id), entry)[-MAX_ENTRIES:]
 
     def standing(self, letter: DeadLetter) -> Standing:
-        """How a letter stands: by its own story, else open with what the replay that it came from had behind it."""
+        """How a letter stands: by its own story, else open with what the replay that it came from had behind it.
+
+        Letters of several tables may be of one change: none of them is replayed with an attempt that another one had.
+        """
+        found = self._standing(letter)
+        if letter.table is None:
+            return found
+        tables = {table for topic_id, table in self._closed if topic_id == letter.position.topic_id and table}
+        stories = (self.story(id_of(letter.position, table)) for table in tables)
+        return replace(found, attempt=max([found.attempt, *(story[-1].attempt for story in stories if story)]))
+
+    def _standing(self, letter: DeadLetter) -> Standing:
         story = self.story(letter.id)
         if story:
             return Standing(_STATES[story[-1].action], story[-1].attempt, story[-1].tries)

@@ -58,6 +58,15 @@ def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_f
     assert kept.standing(again) == Standing(State.OPEN, 4, 1)
 
 
+def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
+    """MRG-4, DLQ-10: two replays of a change with one attempt would be two changes with one order."""
+    kept = Ledger()
+    kept.keep(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
+    assert kept.standing(letter(table="b", attempt=0)) == Standing(State.OPEN, 3, 0)
+    for other in (letter(table=None, attempt=0), letter(table="b", attempt=0, position=Position("orders", "T", 0, 99))):
+        assert kept.standing(other) == Standing(State.OPEN, 0, 0)
+
+
 @pytest.mark.parametrize("claim", [replay_header(letter().id, 7), replay_header("other-0-1", 4), ("connector.replay", b"rubbish")])
 def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str, bytes]) -> None:
     """DLQ-10: anybody can write such a header."""
