@@ -252,17 +252,25 @@ def source_letter(topic: str, key: bytes, value: bytes, headers: Headers, why: s
 
     What the broker says is its refusal; what the client says of itself, that it could not get through.
     """
+    reason = Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED
+    return _outside_ingest(Position(topic, "", NOWHERE, NOWHERE), key, value, headers, reason, why, now)
+
+
+def _outside_ingest(
+    position: Position, key: bytes | None, value: bytes | None, headers: Headers, reason: Reason, detail: str, at: int
+) -> DeadLetter:
+    """A letter of no ingest batch: all that is known of it was known `at` (microseconds)."""
     return DeadLetter(
-        position=Position(topic, "", NOWHERE, NOWHERE),
+        position=position,
         key=key,
         value=value,
         headers=headers,
-        reason=Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED,
+        reason=reason,
         rule="",
-        detail=why,
+        detail=detail,
         attempt=0,
-        first_failed_at=now,
-        record_timestamp=now,
+        first_failed_at=at,
+        record_timestamp=at,
         schema_id=None,
         ingest_batch=0,
         order_position="",
@@ -278,9 +286,9 @@ def to_headers(letter: DeadLetter) -> Headers:
     position = letter.position
     is_somewhere = position.kafka_partition != NOWHERE
     block = {
-        f"{CONNECT_PREFIX}topic": position.topic,
-        f"{CONNECT_PREFIX}partition": str(position.kafka_partition) if is_somewhere else None,
-        f"{CONNECT_PREFIX}offset": str(position.offset) if is_somewhere else None,
+        _TOPIC: position.topic,
+        _PARTITION: str(position.kafka_partition) if is_somewhere else None,
+        _OFFSET: str(position.offset) if is_somewhere else None,
         f"{CONNECT_PREFIX}connector.name": "lowmark",
         f"{CONNECT_PREFIX}stage": "VALUE_CONVERTER" if letter.reason in _CONVERTER_REASONS else "TASK_PUT",
         f"{CONNECT_PREFIX}exception.class.name": f"lowmark.{letter.reason}",
@@ -320,22 +328,12 @@ def from_record(
     if at is None:
         raise ValueError("this record was not written as a dead letter by us: its connector.dlq headers are missing or damaged")
     start, own = _last_block(tuple(headers))
-    is_of_source = own.get("reason") in SOURCE_REASONS and "id" not in own
-    return DeadLetter(
-        position=at,
-        key=key,
-        value=value,
-        headers=tuple(headers)[:start] if is_of_source else tuple(headers),
-        reason=Reason(own["reason"]) if is_of_source else Reason.REJECTED,
-        rule="",
-        detail=(own.get("detail") if is_of_source else told(tuple(headers))) or "another tool put this record here, without saying why",
-        attempt=0,
-        first_failed_at=record_timestamp,
-        record_timestamp=record_timestamp,
-        schema_id=None,
-        ingest_batch=0,
-        order_position="",
-    )
+    if own.get("reason") in SOURCE_REASONS and "id" not in own:
+        outer, reason, detail = tuple(headers)[:start], Reason(own["reason"]), own.get("detail")
+    else:
+        outer, reason, detail = tuple(headers), Reason.REJECTED, told(tuple(headers))
+    detail = detail or "another tool put this record here, without saying why"
+    return _outside_ingest(at, key, value, outer, reason, detail, record_timestamp)
 
 
 def _block_start(headers: Headers) -> int | None:

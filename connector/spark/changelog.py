@@ -335,7 +335,7 @@ class Changelog:
     def changes(self, source: str, *, after: int, to: int) -> DataFrame:
         """The changes of one source table in the ingest batches `(after, to]`."""
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
-        return self.rows().where(in_slot & (F.col("kind") == "change") & (F.col("table") == source) & F.expr(_batches(after, to)))
+        return self.all_changes(after=after, to=to).where(in_slot & (F.col("table") == source))
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""

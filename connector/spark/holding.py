@@ -143,7 +143,7 @@ class Holding:
         # What is replayed may turn out to be a change of another table.
         replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
         self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(*_FIRST, "ingest_batch AS replay_batch")
-        rejected = changelog.rejected_between(before.to_batch, to_batch).withColumn("held_key", F.col("key"))
+        rejected = changelog.rejected_between(before.to_batch, to_batch)
         self._found = self._open(rejected.where(_holds()), table_letters=False)
         # A replay that was rejected for a reason that holds no row is the newest letter of what does all the same.
         known = {dead.first for dead in [*before.held, *self._found]}
@@ -155,7 +155,7 @@ class Holding:
 
     def add(self, unreadable: DataFrame) -> None:
         """Of changes that did not wait and that the table cannot hold, those that now wait for none of the others are dead."""
-        letters = self._open(unreadable.withColumn("held_key", F.col("row_key")), table_letters=True)
+        letters = self._open(unreadable, table_letters=True)
         for letter in sorted(letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)):
             place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
             if not any(dead.is_before(*place) for dead in self.dead):
@@ -241,9 +241,9 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
 
 
 def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
-    columns = ("held_key", *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", "unix_micros(ingest_time) AS since")
-    committed = "unix_micros(commit_timestamp) AS committed"
-    found = rows.selectExpr(*columns, committed).limit(MAX_LOOKED_AT + 1).collect()
+    key = "row_key AS held_key" if table_letters else "key AS held_key"
+    times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
+    found = rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times).limit(MAX_LOOKED_AT + 1).collect()
     if len(found) > MAX_LOOKED_AT:
         raise TableError(
             f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",

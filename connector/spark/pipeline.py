@@ -384,12 +384,12 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     return f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected} rejected; {complete}"
 
 
-__all__ = ["Journal", "Pipeline", "StreamIngest"]
-
-
 def _discarded(world: World) -> frozenset[str]:
     """The ids of discarded letters; none while Kafka cannot be asked: their rows wait a little longer."""
     try:
         return world.discarded()
     except BrokerError:
         return frozenset()
+
+
+__all__ = ["Journal", "Pipeline", "StreamIngest"]

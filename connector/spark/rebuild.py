@@ -70,14 +70,14 @@ def rebuild(
             "Nothing was applied to it yet, or another table lies there",
             "Fill it from the changelog: connector run --once",
         )
-    before = Bookkeeping.from_json(old.bookkeeping)
     existing, ids = from_properties(properties_of(spark, f"{path}/data"))
     check_compatible(existing, definition)
     successor = Successor(spark, path, definition, assign_ids(ids, definition, cut.batch), old)
+    before = successor.before
     check_changelog(successor, before, changelog.newest())
 
     def publish_new(letters: Iterable[DeadLetter]) -> int:
-        return publish(successor.counted(letter for letter in letters if letter.ingest_batch > before.complete_to_batch))
+        return publish(successor.unpublished(letters))
 
     def step(reached: str) -> None:
         on_step(reached)
@@ -100,6 +100,7 @@ class Successor(Table):
 
     def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit) -> None:
         self._ids, self._old = ids, old
+        self.before = Bookkeeping.from_json(old.bookkeeping or {})
         self._new_letters = 0
         self._committed: Bookkeeping | None = None
         super().__init__(spark, path, definition)
@@ -110,9 +111,8 @@ class Successor(Table):
         """
         if self._committed is not None:
             return super().newest()
-        before = Bookkeeping.from_json(self._old.bookkeeping or {})
-        begun = Bookkeeping(apply=before.apply, swept_to=before.apply, changelog_id=before.changelog_id, rebuild=self._rebuild)
-        return self._old.version, begun
+        applies, changelog_id = self.before.apply, self.before.changelog_id
+        return self._old.version, Bookkeeping(apply=applies, swept_to=applies, changelog_id=changelog_id, rebuild=self._rebuild)
 
     def rows(self, version: int | None = None) -> DataFrame:
         """None, before the commit; what the table holds, after it."""
@@ -121,12 +121,12 @@ class Successor(Table):
         columns = ", ".join(f"`{name}` {type_}" for name, type_ in self.layout.column_types)
         return self._spark.createDataFrame([], columns)
 
-    def counted(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """The letters, of which those count as new that no apply of the old table can have published."""
-        before = Bookkeeping.from_json(self._old.bookkeeping or {})
+    def unpublished(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Those that an apply of the old table may not have published; those count as new that none can have."""
         for letter in letters:
-            self._new_letters += letter.ingest_batch > before.to_batch
-            yield letter
+            if letter.ingest_batch > self.before.complete_to_batch:
+                self._new_letters += letter.ingest_batch > self.before.to_batch
+                yield letter
 
     def check_alone(self) -> None:
         """Raise `WriterConflictError` if somebody has committed to the old table since it was looked at."""
@@ -155,7 +155,7 @@ class Successor(Table):
         """What is made says of itself, with what goes on from the old table: letters that were published stay so, whether or not their
         changes can be read today; and where no more waits than before, its rows are no older.
         """
-        before = Bookkeeping.from_json(self._old.bookkeeping or {})
+        before = self.before
         as_of = (made.as_of, before.as_of if made.complete_to_batch >= before.complete_to_batch else None)
         return replace(
             made,

@@ -14,8 +14,8 @@ from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbe
 from connector.progress import Cut
 from connector.spark.apply import Applied, apply
 from connector.spark.reader import read_table
-from connector.spark.rebuild import rebuild
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
+from tests.spark.test_rebuild import rebuilt
 
 S = 1_000_000
 HOLDS = definition(hold_rows=True)
@@ -118,7 +118,7 @@ def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> N
         assert rows_by_key(fresh.rows, wanted)["a"]["name"] == name
         assert fresh.is_consistent_cut == stream.table(wanted).bookkeeping().is_consistent_cut
     as_of = stream.table(HOLDS).bookkeeping().as_of
-    made = rebuild(stream.spark, f"{stream.folder}/tables/accounts", HOLDS, stream.changelog(), cut_of(stream), publish=stream.publish)
+    made = rebuilt(stream, HOLDS)
     assert names(stream)["a"] == "a1"
     assert as_of is not None
     assert (made.bookkeeping.as_of or 0) < as_of

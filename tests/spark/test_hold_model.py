@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from random import Random
 
@@ -17,11 +17,11 @@ from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbe
 from connector.ordering import OrderPosition
 from connector.progress import Cut
 from connector.spark.reader import read_table
-from connector.spark.rebuild import rebuild
 from connector.tables import read_change, row_of
 from tests.spark.streams import CrashError, Stream, account, crash_at, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS
 from tests.spark.test_hold import HOLDS, REMEMBERS, S, applied, cut_of, sent
+from tests.spark.test_rebuild import rebuilt
 
 ROWS = "abc"
 
@@ -144,17 +144,6 @@ def check(history: History, cut: Cut) -> list[Arrival]:
     return dead
 
 
-def rebuilt(stream: Stream, discarded: frozenset[str], on_step: Callable[[str], None]) -> None:
-    path = f"{stream.folder}/tables/{HOLDS.name}"
-    changelog = stream.changelog()
-    rebuild(
-        *(stream.spark, path, HOLDS, changelog, cut_of(stream)),
-        publish=stream.publish,
-        on_step=on_step,
-        discarded=lambda: discarded,
-    )
-
-
 @pytest.mark.parametrize("depth", [0, *(pytest.param(depth, marks=pytest.mark.long) for depth in range(1, 8))])
 def test_nothing_lost_of_a_held_row_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int, depth: int) -> None:
     """Each apply is killed once, at some step; fresh reads and rebuilds agree; once all is mended, nothing waits."""
@@ -175,9 +164,9 @@ def test_nothing_lost_of_a_held_row_whatever_dies_between(spark: SparkSession, t
             fresh = read_table(spark, str(stream.folder), HOLDS.name, max_staleness_s=0, allow_older=True, now=stream.clock)
             assert rows_by_key(fresh.rows, HOLDS) == history.world.see(cut_of(stream), everything=True)[0]
         history.discard()
-        bring = rebuilt if number > 1 and rng.random() < 0.2 else applied
+        bring = partial(rebuilt, wanted=HOLDS) if number > 1 and rng.random() < 0.2 else applied
         for on_step in (crash_at(rng.choice(STEPS)), lambda _: None):
             with suppress(CrashError):
-                bring(stream, frozenset(history.world.discarded), on_step)
+                bring(stream, discarded=frozenset(history.world.discarded), on_step=on_step)
         waits_for = check(history, cut_of(stream))
     assert stream.table(HOLDS).bookkeeping().is_consistent_cut

@@ -25,11 +25,18 @@ from tests.spark.test_apply_steps import STEPS, delete, nasty
 from tests.spark.test_cut import ANNOUNCED, S
 
 
-def rebuilt(stream: Stream, wanted: TableDefinition | None = None, *, on_step: Callable[[str], None] = lambda step: None) -> Rebuilt:
+def rebuilt(
+    stream: Stream,
+    wanted: TableDefinition | None = None,
+    *,
+    on_step: Callable[[str], None] = lambda step: None,
+    discarded: frozenset[str] = frozenset(),
+) -> Rebuilt:
     wanted, changelog = wanted or definition(), stream.changelog()
     cut = changelog.progress().cut(stream.clock, stream.config.stall_after_s)
     path = f"{stream.folder}/tables/{wanted.name}"
-    return rebuild(stream.spark, path, wanted, changelog, cut, publish=stream.publish, on_step=on_step)
+    known = (stream.spark, path, wanted, changelog, cut)
+    return rebuild(*known, publish=stream.publish, on_step=on_step, discarded=lambda: discarded)
 
 
 @pytest.fixture(scope="module")
