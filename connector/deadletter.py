@@ -215,6 +215,11 @@ def ledger_topic(topic: str) -> str:
     return f"{topic}.dead-letters.ledger"
 
 
+def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """The bytes of a record's contents, without what Kafka needs to tell them apart."""
+    return len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(text or b"") for name, text in headers)
+
+
 def replay_header(letter: str, attempt: int) -> tuple[str, bytes]:
     """The header of a record that is sent again for a letter, for the `attempt`-th time (DLQ-10)."""
     assert attempt >= 1, attempt

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final
 
 from connector.codec import ChangeRecord, Schemas, decode, encode, frame
-from connector.deadletter import OWN_PREFIX, REPLAY_HEADER, DeadLetter, Headers, Reason, Rejection, replay_header
+from connector.deadletter import OWN_PREFIX, REPLAY_HEADER, DeadLetter, Headers, Reason, Rejection, replay_header, size_of
 from connector.foreign_letters import is_error_header
 from connector.ledger import Action, MendNote, Standing, State
 from connector.mending import Content, Step, Unmendable, content_of, mend, note
@@ -167,7 +167,7 @@ def _why_not_there(letter: DeadLetter, record: ChangeRecord | Rejection, content
         return "it is a control record: those are not mended, a later one says more"
     elif letter.position.topic != door.topic or letter.position.kafka_partition >= door.kafka_partitions:
         return f"it is a control record: {door.topic} has no Kafka partition that it came from"
-    if (size := _size(content)) > door.max_message_bytes:
+    if (size := _size_on_wire(content)) > door.max_message_bytes:
         return f"it is too large: {size} bytes with its headers, {door.topic} takes {door.max_message_bytes}"
     return ""
 
@@ -188,6 +188,6 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
     return (*kept, replay_header(letter_id, attempt))
 
 
-def _size(content: Content) -> int:
-    in_headers = sum(len(name.encode()) + len(value or b"") + HEADER_OVERHEAD_BYTES for name, value in content.headers)
-    return len(content.key or b"") + len(content.value or b"") + in_headers + RECORD_OVERHEAD_BYTES
+def _size_on_wire(content: Content) -> int:
+    overhead = RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(content.headers)
+    return size_of(content.key, content.value, content.headers) + overhead

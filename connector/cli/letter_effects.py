@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from connector.batches import in_batches
 from connector.cli.terminal import say
 from connector.codec import ChangeRecord, Schemas, decode
-from connector.deadletter import DeadLetter
+from connector.deadletter import DeadLetter, size_of
 from connector.effect import Effect, as_of_today, difference, effect
 from connector.errors import InvalidChangeError, TableError
 from connector.merge import EMPTY, RowState, join, lift, visible
@@ -53,8 +53,7 @@ class Effects:
 
     def of_each(self, decisions: Iterable[Decision], schemas: Schemas) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
         """What each of them would do, by table; nothing for one that is not replayed, or is no change of a declared table."""
-        rest = iter(decisions)
-        while some := _some(rest):
+        for some in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
             changes = {id(decision): _change_in(decision, schemas) for decision in some}
             self._known.clear()
             self._look([change for change in changes.values() if change is not None])
@@ -118,15 +117,8 @@ class Effects:
         return self._stored[name]
 
 
-def _some(decisions: Iterator[Decision]) -> list[Decision]:
-    """The next ones, as many as fit into memory together."""
-    some, size = list[Decision](), 0
-    for decision in islice(decisions, AT_ONCE):
-        some.append(decision)
-        size += len(decision.letter.value or b"") + sum(len(value or b"") for _, value in decision.letter.headers)
-        if size > AT_ONCE_BYTES:
-            break
-    return some
+def _size(decision: Decision) -> int:
+    return size_of(decision.letter.key, decision.letter.value, decision.letter.headers)
 
 
 def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:

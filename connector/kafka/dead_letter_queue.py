@@ -15,16 +15,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from connector.batches import in_batches
 from connector.codec import ChangeRecord, Schemas
 from connector.deadletter import DeadLetter, Rejection, dead_letter_topic
 from connector.errors import TopicError
 from connector.kafka import topics
+from connector.kafka.child_process import from_child
 from connector.kafka.dead_letter_topic import read_letters
 from connector.kafka.ledger_topic import MAX_DEEDS, Deed, LedgerWriter, Outgoing, in_transactions, read_ledger
 from connector.kafka.registry import RegistryClient
-from connector.ledger import OPEN_STATES, Action, Entry, Ledger, Standing
+from connector.ledger import OPEN_STATES, Action, Entry, Ledger, MendNote, Standing
 from connector.letter_filter import LetterFilter
 from connector.mending import Step
 from connector.replay import MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
@@ -32,6 +36,12 @@ from connector.validation import KafkaRecord, judge
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig, RegistryConfig, StreamConfig
+
+MANY: Final = 5000
+"""From so many letters on, it pays to judge them in a process of its own."""
+AT_ONCE: Final = 200
+AT_ONCE_BYTES: Final = 256 * 1024
+"""What comes from there at once: some of it fits into the pipe."""
 
 OnStep = Callable[[str], None]
 Others = Callable[[DeadLetter, Standing], None]
@@ -128,20 +138,25 @@ class DeadLetterQueue:
         were looked at, of all (`at_most`), and how many are done; once `stop` is set no other begins. Letters of a key go out in their
         order. What comes back counts the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
         """
-        tally, stopped, left = Tally(), stop or threading.Event(), _Looked()
+        tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
             begun_at = _now()
-            decisions = self.plan(which, steps=steps, max_attempts=max_attempts, force=force, ledger=writer.ledger, others=left.other)
+            if force is None and per_second is None and self.at_most() >= MANY:
+                alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, tuple(steps), max_attempts)
+                settled = from_child(alone)
+            else:
+                settled = self._settled(which, tuple(steps), max_attempts, writer.ledger, force)
+            deeds = self._deeds(settled, tally, looked, str(which), why)
             began, done = time.monotonic(), 0
-            for deeds in in_transactions(self._deeds(decisions, writer.ledger, tally, left, str(which), why), at_once):
+            for some in in_transactions(deeds, at_once):
                 if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
                     return tally
-                writer.commit(deeds)
-                tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in deeds)
-                done += len(deeds)
-                on_progress(left.count, done)
-            writer.settle(left.since or begun_at)
+                writer.commit(some)
+                tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in some)
+                done += len(some)
+                on_progress(looked.count, done)
+            writer.settle(looked.since or begun_at)
         return tally
 
     def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
@@ -170,23 +185,36 @@ class DeadLetterQueue:
             writer.settle(left.since or begun_at)
         return done, refused
 
+    def _settled(
+        self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, ledger: Ledger, force: Force | None = None
+    ) -> Iterator[tuple[list[_Settled], _Looked]]:
+        """The letters that are replayed or parked, some at a time, and what was seen of all letters up to there."""
+        looked = _Looked()
+
+        def settled() -> Iterator[_Settled]:
+            for decision in self.plan(which, steps=steps, max_attempts=max_attempts, force=force, ledger=ledger, others=looked.other):
+                if decision.verdict is Verdict.REFUSE:
+                    looked.refused.add(decision)
+                    looked.other(decision.letter, ledger.standing(decision.letter))
+                else:
+                    looked.add(decision.letter, stays=decision.verdict is Verdict.PARK)
+                    yield _Settled.of(decision)
+
+        for some in in_batches(settled(), lambda one: one.size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
+            yield some, looked
+        yield [], looked
+
     def _deeds(
-        self, decisions: Iterator[Decision], ledger: Ledger, tally: Tally, left: _Looked, selection: str, why: str
+        self, settled: Iterator[tuple[list[_Settled], _Looked]], tally: Tally, looked: _Looked, selection: str, why: str
     ) -> Iterator[Deed]:
-        for decision in decisions:
-            if decision.verdict is Verdict.REFUSE:
-                tally.add(decision)
-                left.other(decision.letter, ledger.standing(decision.letter))
-                continue
-            left.add(decision.letter, stays=decision.verdict is Verdict.PARK)
-            action, reason = (Action.PARKED, decision.why) if decision.verdict is Verdict.PARK else (Action.REPLAYED, why)
-            entry = Entry(action, _now(), self._by, reason, selection, decision.attempt, decision.tries, decision.mended)
-            content = decision.content
-            if content is None:
-                yield Deed(decision.letter.id, entry)
-            else:
-                assert content.key is not None, "a record without a key would have been rejected again"
-                yield Deed(decision.letter.id, entry, Outgoing(content.key, content.value, content.headers, decision.kafka_partition))
+        for some, so_far in settled:
+            looked.count, looked.since = so_far.count, so_far.since
+            tally.verdicts[Verdict.REFUSE], tally.refused = so_far.refused.verdicts[Verdict.REFUSE], so_far.refused.refused
+            for one in some:
+                action, reason = (Action.REPLAYED, why) if one.record else (Action.PARKED, one.why)
+                yield Deed(
+                    one.letter_id, Entry(action, _now(), self._by, reason, selection, one.attempt, one.tries, one.mended), one.record
+                )
 
     def _front_door(self, facts: topics.TopicFacts) -> FrontDoor:
         tables = {name: table for name, table in self._config.tables.items() if table.stream == self._stream.name}
@@ -206,12 +234,46 @@ class DeadLetterQueue:
         return FrontDoor(facts.topic, facts.kafka_partitions, facts.max_message_bytes, judged, tables)
 
 
-class _Looked:
-    """How many letters were looked at, and when the oldest first failed of those that stay open or parked; None while there is none."""
+class _Settled(NamedTuple):
+    """A letter that is replayed, or parked if it has no record: of a `Decision` what is needed from there on."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.since: int | None = None
+    letter_id: str
+    why: str
+    attempt: int
+    tries: int
+    mended: MendNote | None
+    record: Outgoing | None
+
+    @classmethod
+    def of(cls, decision: Decision) -> _Settled:
+        record, content = None, decision.content
+        if content is not None:
+            assert content.key is not None, "a record without a key would have been rejected again"
+            record = Outgoing(content.key, content.value, content.headers, decision.kafka_partition)
+        return cls(decision.letter.id, decision.why, decision.attempt, decision.tries, decision.mended, record)
+
+    @property
+    def size(self) -> int:
+        return 0 if self.record is None else self.record.size
+
+
+def _settled_alone(
+    config: ConnectorConfig, stream: StreamConfig, horizon: int | None, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
+) -> Iterator[tuple[list[_Settled], _Looked]]:
+    """The same in another process, by the ledger as it is there: only the one that waits for this adds to it."""
+    queue = DeadLetterQueue(config, stream, by="", horizon=horizon)
+    return queue._settled(which, steps, max_attempts, queue.ledger())
+
+
+@dataclass(slots=True)
+class _Looked:
+    """How many letters were looked at, when the oldest first failed of those that stay open or parked (None while there is none), and how
+    many were refused.
+    """
+
+    count: int = 0
+    since: int | None = None
+    refused: Tally = field(default_factory=Tally)
 
     def add(self, letter: DeadLetter, *, stays: bool) -> None:
         """One that something is done about; it `stays` open or parked, or not."""

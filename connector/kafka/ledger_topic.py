@@ -15,14 +15,14 @@ doubles nothing and loses nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, murmur2
 
-from connector.deadletter import Headers, dead_letter_topic, ledger_topic
+from connector.batches import in_batches
+from connector.deadletter import Headers, dead_letter_topic, ledger_topic, size_of
 from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.reading import messages_between
@@ -44,8 +44,7 @@ _QUEUE_TIMEOUT_S: Final = 30.0
 _POLL_EVERY: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A record that is sent again. `kafka_partition` None: that of its key today."""
 
     key: bytes
@@ -53,9 +52,13 @@ class Outgoing:
     headers: Headers
     kafka_partition: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of its contents."""
+        return size_of(self.key, self.value, self.headers)
 
-@dataclass(frozen=True, slots=True)
-class Deed:
+
+class Deed(NamedTuple):
     """What is done about one letter: the entry for its story, and the record that goes with it, if it is a replay."""
 
     letter_id: str
@@ -64,11 +67,8 @@ class Deed:
 
     @property
     def size(self) -> int:
-        """Bytes of the record, about."""
-        if self.record is None:
-            return 0
-        in_headers = sum(len(name) + len(value or b"") for name, value in self.record.headers)
-        return len(self.record.key) + len(self.record.value or b"") + in_headers
+        """Bytes of the record's contents."""
+        return 0 if self.record is None else self.record.size
 
 
 def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
@@ -266,18 +266,9 @@ class LedgerWriter:
             self.close()
 
 
-def in_transactions(deeds: Iterator[Deed], at_most: int = MAX_DEEDS) -> Iterator[list[Deed]]:
+def in_transactions(deeds: Iterable[Deed], at_most: int = MAX_DEEDS) -> Iterator[list[Deed]]:
     """The same deeds, in lists of which each fits into one transaction."""
-    found: list[Deed] = []
-    size = 0
-    for deed in deeds:
-        if found and (len(found) == at_most or size + deed.size > MAX_BYTES):
-            yield found
-            found, size = [], 0
-        found.append(deed)
-        size += deed.size
-    if found:
-        yield found
+    return in_batches(deeds, lambda deed: deed.size, at_most=at_most, at_most_bytes=MAX_BYTES)
 
 
 def check(facts: topics.TopicFacts) -> None:

@@ -10,11 +10,12 @@ import pytest
 from connector.codec import encode, frame
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.deadletter import DeadLetter, Position, Reason, replay_claim
-from connector.kafka import ChangeConsumer, DeadLetterPublisher, DeadLetterQueue, Received, topics
+from connector.kafka import ChangeConsumer, DeadLetterPublisher, DeadLetterQueue, Received, dead_letter_queue, topics
+from connector.kafka.ledger_topic import MAX_DEEDS
 from connector.ledger import Action, State
 from connector.letter_filter import LetterFilter
 from connector.mending import Step
-from connector.model import Heartbeat
+from connector.model import DataChange, Heartbeat
 from connector.replay import Verdict
 from tests.broker import NewTopic
 from tests.integration.changes import change
@@ -124,6 +125,36 @@ def test_a_mended_letter_is_replayed_and_the_original_is_kept(kafka: KafkaConfig
     (entry,) = queue.ledger().story(subject.id)
     assert entry.mended is not None
     assert entry.mended.steps == ("key-from-record",)
+
+
+def test_many_letters_are_judged_ahead_with_the_same_outcome(
+    kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DLQ-11, DLQ-14: in another process, which knows the ledger; stopped, gone on with, and nothing left to do."""
+    monkeypatch.setattr(dead_letter_queue, "MANY", 1)
+    facts = new_topic(kafka_partitions=2)
+    sent = [letter(facts, offset) for offset in range(1500)]
+    undecodable = [letter(facts, 2000 + offset, b"rubbish", reason=Reason.UNKNOWN_FRAMING) for offset in range(3)]
+    queue = queue_of(kafka, facts, *sent, *undecodable)
+    assert queue.act(Action.DISCARDED, LetterFilter(ids=frozenset({sent[0].id})), why="not wanted") == (1, {})
+    stop, seen = threading.Event(), list[tuple[int, int]]()
+
+    def progress(looked: int, done: int) -> None:
+        seen.append((looked, done))
+        stop.set()
+
+    assert queue.replay(ALL, why="the table is declared", on_progress=progress, stop=stop).verdicts[Verdict.REPLAY] == MAX_DEEDS
+    steps = [Step.parse('replace=data_change.table="users"')]
+    rest = queue.replay(ALL, why="the table has another name", steps=steps, on_progress=lambda looked, done: seen.append((looked, done)))
+    assert (rest.verdicts, rest.refused) == ({Verdict.REPLAY: 499, Verdict.REFUSE: 3}, {"it cannot be mended": 3})
+    assert [done for _, done in seen] == [1000, 499]
+    assert queue.ledger().open_since == 11
+    found = received(kafka, facts)
+    claims = [replay_claim(one.source.headers) for one in found]
+    assert sorted(claims, key=str) == sorted(((one.id, 1) for one in sent[1:]), key=str)
+    mended = [one for one in found if isinstance(one.record, DataChange) and one.record.table == "users"]
+    assert len(mended) == 499
+    assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 3}
 
 
 @pytest.mark.long
