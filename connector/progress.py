@@ -12,6 +12,7 @@ from connector.freshness import NONE_ASKED, Asked, Moments, is_fresh
 from connector.hold import Dead
 from connector.json_view import view_of_time
 from connector.merge import NONE_READ, BatchHorizon, BatchHorizons, Retention
+from connector.outside import NONE_OUTSIDE, OutsideLetters
 from connector.watermark import UNKNOWN, Frontier, Heard, advance
 from connector.wishes import EndWish
 
@@ -65,6 +66,7 @@ class Progress:
     rejected at `rejected_since` (microseconds; None: none was). `horizon` is None while the low watermark is not known; `batch_horizons`
     serve tables ordered by sequence number instead. `moments` say how old the states of the newest batches are. `ends` are those stream
     partitions that operators had end with `ingest_batch`; all such wishes up to the number `ends_to` have been taken (WMK-8).
+    `outside` are the dead letters that others made, as far as ingest has looked (DLQ-7).
     """
 
     ingest_batch: int = 0
@@ -80,6 +82,7 @@ class Progress:
     moments: Moments = NONE_ASKED
     ends: tuple[EndWish, ...] = ()
     ends_to: int = 0
+    outside: OutsideLetters = NONE_OUTSIDE
     frontier: Frontier = UNKNOWN
 
     @property
@@ -178,7 +181,8 @@ class Progress:
         """All but the frontier, which may be large and has a row of its own."""
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
         ends = [asdict(wish) for wish in self.ends]
-        read_back = {"moments": self.moments.to_json(), "ends": ends, "batch_horizons": [list(kept) for kept in self.batch_horizons.kept]}
+        horizons = [list(kept) for kept in self.batch_horizons.kept]
+        read_back = {"moments": self.moments.to_json(), "ends": ends, "batch_horizons": horizons, "outside": self.outside.to_json()}
         return {**stored, **read_back, "low_watermark": self.low_watermark}
 
     @staticmethod
@@ -187,4 +191,6 @@ class Progress:
         ends = tuple(EndWish(**wish) for wish in stored.get("ends", ()))
         horizons = BatchHorizons(tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ())))
         moments = Moments.from_json(stored["moments"])
-        return Progress(**{**known, "moments": moments, "ends": ends, "batch_horizons": horizons}, frontier=frontier)
+        outside = OutsideLetters.from_json(stored["outside"]) if "outside" in stored else NONE_OUTSIDE
+        read_back = {"moments": moments, "ends": ends, "batch_horizons": horizons, "outside": outside}
+        return Progress(**{**known, **read_back}, frontier=frontier)

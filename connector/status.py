@@ -15,6 +15,7 @@ from connector.freshness import is_fresh
 from connector.history import Job, p95_s, recommended_bound_s
 from connector.json_view import view_of_bytes, view_of_time
 from connector.ledger import Totals
+from connector.outside import OutsideLetters
 from connector.progress import Progress
 from connector.tables import TableDefinition
 from connector.watermark import Frontier, KeyRange, Stall
@@ -52,10 +53,10 @@ NONE_OPEN: Final = OpenLetters()
 
 
 def open_letters(
-    rejected: int, tables: Mapping[str, int], topic_id: str, totals: Totals | None, first: int | None
+    rejected: int, tables: Mapping[str, int], outside: OutsideLetters, topic_id: str, totals: Totals | None, first: int | None
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
-    """Those of a stream, and those of each of its tables, by how many records were ever `rejected` and how many changes became letters of
-    `tables`. `first` is when the first of all failed. A rejected record may have been one of any table.
+    """Those of a stream, and those of each of its tables, by how many records were ever `rejected`, how many changes became letters of
+    `tables`, and how many came from `outside`. `first` is when the first of all failed. What has no table may have been one of any.
 
     `totals` are those of the ledger of the topic with the id `topic_id`, None where nobody has acted yet.
     """
@@ -65,7 +66,7 @@ def open_letters(
     def left(count: int) -> OpenLetters:
         return OpenLetters(count, since if count else None)
 
-    open_rejected = max(0, rejected - closed.get((topic_id, ""), 0))
+    open_rejected = max(0, rejected - closed.get((topic_id, ""), 0)) + max(0, outside.count - closed.get((outside.topic_id, ""), 0))
     of_tables = {name: max(0, count - closed.get((topic_id, name), 0)) for name, count in tables.items()}
     return left(open_rejected + sum(of_tables.values())), {name: left(open_rejected + count) for name, count in of_tables.items()}
 

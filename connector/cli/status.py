@@ -135,18 +135,18 @@ def _open_letters(
     config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, Bookkeeping]
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     """Those of a stream and of each of its tables. Kafka is asked only where there ever was one."""
-    rejected, letters = sum(progress.rejected.values()), {name: book.letters for name, book in tables.items()}
-    if not rejected + sum(letters.values()):
+    rejected, letters, outside = sum(progress.rejected.values()), {name: book.letters for name, book in tables.items()}, progress.outside
+    if not rejected + sum(letters.values()) + outside.count:
         return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
     from connector.kafka import client, topics
     from connector.kafka.ledger_topic import read_totals
 
-    first = min(filter(None, (progress.rejected_since, *(book.letters_since for book in tables.values()))), default=None)
+    first = min(filter(None, (progress.rejected_since, outside.since, *(book.letters_since for book in tables.values()))), default=None)
     try:
         facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
-        return open_letters(rejected, letters, facts.topic_id, read_totals(config.kafka, stream.topic), first)
+        return open_letters(rejected, letters, outside, facts.topic_id, read_totals(config.kafka, stream.topic), first)
     except (BrokerError, TopicError):
-        stream_letters, of_tables = open_letters(rejected, letters, "", None, first)
+        stream_letters, of_tables = open_letters(rejected, letters, outside, "", None, first)
         return replace(stream_letters, is_known=False), {name: replace(one, is_known=False) for name, one in of_tables.items()}
 
 

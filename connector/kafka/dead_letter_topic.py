@@ -13,9 +13,10 @@ from connector.deadletter import DeadLetter, Position, dead_letter_topic, from_r
 from connector.errors import DeliveryError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.reading import messages_between
+from connector.outside import OutsideLetters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from confluent_kafka import Producer
@@ -156,15 +157,35 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
         topics.check_identity(position.topic_id, facts)
     begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
     begin |= {position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition]) for position in after}
+    seen: set[str] = set()
+    for letter, position in _letters(kafka, facts, begin, ends):
+        if letter.id not in seen:
+            seen.add(letter.id)
+            yield letter, position
+
+
+def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters) -> OutsideLetters:
+    """The letters that others made, of the dead-letter topic up to its present end: `known`, and those behind it (DLQ-7).
+
+    Raises `TopicError` when there is no dead-letter topic, `BrokerError`.
+    """
+    facts = topics.describe(kafka, dead_letter_topic(topic))
+    known = known if known.topic_id == facts.topic_id else OutsideLetters(facts.topic_id)
+    ends = topics.end_offsets(kafka, facts)
+    if ends == known.read_to:
+        return known
+    begin = {number: max(offset, known.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
+    return known.after((letter for letter, _ in _letters(kafka, facts, begin, ends)), ends)
+
+
+def _letters(
+    kafka: KafkaConfig, facts: topics.TopicFacts, begin: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[tuple[DeadLetter, Position]]:
     errors = client.LastError()
     consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters"})
     try:
-        seen: set[str] = set()
         for message in messages_between(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
-            letter, position = _letter(message, facts)
-            if letter.id not in seen:
-                seen.add(letter.id)
-                yield letter, position
+            yield _letter(message, facts)
     finally:
         consumer.close()
 

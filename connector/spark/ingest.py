@@ -21,6 +21,7 @@ from connector.deadletter import DeadLetter
 from connector.errors import StreamHaltedError
 from connector.freshness import Asked
 from connector.merge import Retention
+from connector.outside import OutsideLetters
 from connector.progress import BatchCounts, Progress
 from connector.spark.changelog import Changelog, LoggedBatch
 from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
@@ -43,7 +44,8 @@ class World:
     transactions included. `publish` delivers letters, or raises; it returns how many there were. `schema_by_id` asks the
     registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
     configured. `now` is the time in microseconds. `ends` asks for the stream partitions of this stream that operators want ended, as
-    far as their numbers are greater than the one given (WMK-8); `discarded` for the ids of letters that are (DLQ-3).
+    far as their numbers are greater than the one given (WMK-8); `discarded` for the ids of letters that are (DLQ-3). `outside` goes on
+    counting the letters of others; where Kafka cannot tell, it returns what it was given (DLQ-7).
     """
 
     topic: Callable[[], Topic]
@@ -53,6 +55,7 @@ class World:
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[EndWish]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
+    outside: Callable[[OutsideLetters], OutsideLetters] = lambda known: known
 
 
 class Ingest:
@@ -107,7 +110,7 @@ class Ingest:
         newest, progress, asked = self._changelog.newest(), self._changelog.progress(), self._asked()
         is_quiet = newest is not None and progress.ingest_batch == newest.ingest_batch and asked.is_contained(newest.offsets.end)
         if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
-            self._changelog.renew(progress.renewed(newest.offsets.end, asked))
+            self._changelog.renew(self._with_outside(progress.renewed(newest.offsets.end, asked)))
 
     def end_partitions(self) -> None:
         """Take the ends that operators wish for with a batch that reads nothing: one that does may be long in coming (WMK-8).
@@ -130,6 +133,9 @@ class Ingest:
             self._changelog.append_nothing(batch)
             self._on_step("logged")
             self._follow_up(batch)
+
+    def _with_outside(self, progress: Progress) -> Progress:
+        return replace(progress, outside=self._world.outside(progress.outside))
 
     def _asked(self) -> Asked:
         at = self._world.now()
@@ -154,7 +160,8 @@ class Ingest:
         self._on_step("letters published")
         retention = Retention(self._stream.delete_retention_s)
         roots = frozenset(self._stream.partitions)
-        progress = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
+        after = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
+        progress = self._with_outside(after)
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)

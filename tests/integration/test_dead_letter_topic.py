@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Position, Reason, dead_letter_topic, to_headers
+from connector.deadletter import DeadLetter, Position, Reason, dead_letter_topic, source_letter, to_headers
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.kafka import DeadLetterPublisher, read_letters, topics
+from connector.kafka.dead_letter_topic import outside_letters
+from connector.outside import NONE_OUTSIDE, OutsideLetters
 from tests.broker import NewTopic
 from tests.integration.changes import send_raw
 
@@ -63,6 +65,24 @@ def test_a_letter_published_twice_is_counted_once(kafka: KafkaConfig, new_topic:
         with DeadLetterPublisher(kafka, facts.topic) as publisher:
             publisher.publish(part)
     assert [found for found, _ in read_letters(kafka, facts.topic)] == letters
+
+
+def test_letters_of_others_are_counted_from_where_they_were_last(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-7: a producer set one aside, another tool wrote two; ours, twice, are not theirs."""
+    facts = new_topic()
+    with pytest.raises(TopicError):
+        outside_letters(kafka, facts.topic, NONE_OUTSIDE)
+    set_aside = source_letter(facts.topic, b"k", b"v", (), "Broker: too large", now=40)
+    with DeadLetterPublisher(kafka, facts.topic) as publisher:
+        publisher.publish([letter(facts, 1), set_aside, letter(facts, 1)])
+    known = outside_letters(kafka, facts.topic, NONE_OUTSIDE)
+    dead_letters = topics.describe(kafka, dead_letter_topic(facts.topic))
+    assert (known.topic_id, known.count, sum(known.read_to.values())) == (dead_letters.topic_id, 1, 3)
+    assert outside_letters(kafka, facts.topic, known) is known
+    send_raw(kafka, dead_letters.topic, [(b"k", b"of another tool"), (b"k", b"and another")])
+    more = outside_letters(kafka, facts.topic, known)
+    assert (more.count, more.since, sum(more.read_to.values())) == (3, known.since, 5)
+    assert outside_letters(kafka, facts.topic, OutsideLetters("a topic that was there before", 7)) == more
 
 
 def test_reading_goes_on_after_a_position(kafka: KafkaConfig, new_topic: NewTopic) -> None:

@@ -11,6 +11,7 @@ from connector.errors import StaleTableError
 from connector.freshness import NONE_ASKED, Asked
 from connector.hold import Dead
 from connector.merge import Retention
+from connector.outside import OutsideLetters
 from connector.progress import BatchCounts, Progress
 from connector.watermark import UNKNOWN, Heard
 from connector.wishes import EndWish
@@ -23,6 +24,8 @@ TWO = ONE.after(2, BatchCounts(changes=1), {0: 4}, Asked(200 * S, {0: 9}), Reten
 def test_what_is_stored_is_read_back() -> None:
     """TBL-5"""
     assert Progress.from_json(TWO.to_json(), TWO.frontier) == TWO
+    with_outside = replace(TWO, outside=OutsideLetters("D", 2, 60, {0: 4}))
+    assert Progress.from_json(with_outside.to_json(), TWO.frontier) == with_outside
     assert Progress.from_json(TWO.to_json(), UNKNOWN) == replace(TWO, frontier=UNKNOWN)
 
 

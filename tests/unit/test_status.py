@@ -11,6 +11,7 @@ from connector.history import Job, JobKind
 from connector.ledger import Totals
 from connector.merge import Retention
 from connector.model import ChildPartition, ChildPartitions
+from connector.outside import NONE_OUTSIDE, OutsideLetters
 from connector.progress import BatchCounts, Progress
 from connector.status import OpenLetters, few, holder, open_letters, stream_status, table_status
 from connector.tables import Key, KeyPart, TableDefinition
@@ -62,10 +63,13 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
 def test_a_table_is_not_complete_without_its_open_letters() -> None:
     """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or discarded counts no more."""
     totals = Totals({("T", ""): 3, ("T", "one"): 1, ("other", ""): 9}, open_since=70)
-    stream, tables = open_letters(5, {"one": 2, "two": 0}, "T", totals, 40)
+    stream, tables = open_letters(5, {"one": 2, "two": 0}, NONE_OUTSIDE, "T", totals, 40)
     assert (stream, tables) == (OpenLetters(3, 70), {"one": OpenLetters(3, 70), "two": OpenLetters(2, 70)})
-    assert open_letters(5, {"one": 2}, "T", None, 40) == (OpenLetters(7, 40), {"one": OpenLetters(7, 40)})
-    assert open_letters(3, {"one": 1}, "T", totals, 40) == (OpenLetters(), {"one": OpenLetters()})
+    assert open_letters(5, {"one": 2}, NONE_OUTSIDE, "T", None, 40) == (OpenLetters(7, 40), {"one": OpenLetters(7, 40)})
+    assert open_letters(3, {"one": 1}, NONE_OUTSIDE, "T", totals, 40) == (OpenLetters(), {"one": OpenLetters()})
+    # Nine of those that others made are closed.
+    for count, left in ((9, OpenLetters()), (11, OpenLetters(2, 70))):
+        assert open_letters(3, {"one": 1}, OutsideLetters("other", count, 40), "T", totals, 40) == (left, {"one": left})
 
     stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
     status = table_status(TABLE, APPLIED, stands, NOW, dead_letters=tables["one"])
