@@ -25,12 +25,14 @@ from connector.spark import read_table
 from connector.spark.reader import table_path
 from connector.tables import BOOKKEEPING
 
-FULL, QUICK = 4_000_000, 200_000
+FULL, QUICK = 8_000_000, 200_000
+WARM_UP = 4
+"""Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for a merge in some."""
 BARS = {Shape.WHOLE: "<2", Shape.PARTIAL: "<3.5"}
 
 
 def measure(at: Stage, warehouse: Path, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of scans and of fresh reads, in turns, after one of each that is not counted."""
+    """Seconds of scans and of fresh reads, in turns."""
     name = workload.definition().name
 
     def scan() -> DataFrame:
@@ -39,7 +41,7 @@ def measure(at: Stage, warehouse: Path, rounds: int) -> tuple[list[float], list[
     def fresh() -> DataFrame:
         return read_table(at.spark, str(warehouse), name, max_staleness_s=0).rows
 
-    turns = [(timed(scan), timed(fresh)) for _ in range(rounds + 1)][1:]
+    turns = [(timed(scan), timed(fresh)) for _ in range(WARM_UP + rounds)][WARM_UP:]
     return [plain for plain, _ in turns], [merged for _, merged in turns]
 
 
@@ -51,7 +53,7 @@ def timed(rows: Callable[[], DataFrame]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks read")
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the rows, one round, no judgement")
+    parser.add_argument("--quick", action="store_true", help="a fortieth of the rows, one round, no judgement")
     quick = parser.parse_args().quick
     rows, rounds = (QUICK, 1) if quick else (FULL, 5)
     figures = []

@@ -14,7 +14,7 @@ from connector.spark.changelog import LoggedBatch
 from connector.spark.deletion_vectors import FILE, PLACE, ROW
 from connector.spark.layout import Layout
 from connector.spark.pivot import pivot
-from connector.spark.registers import Known, joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
+from connector.spark.registers import Known, joined, known_by_changes, known_by_graveyard, known_by_rows, known_by_values, rows_of
 from connector.spark.sql import constant
 from connector.spark.table import Table
 from connector.tables import BOOKKEEPING, BUCKET, OrderBy
@@ -47,7 +47,11 @@ class Survey:
 
     def says_all(self, before: Bookkeeping) -> bool:
         """Whether what was known of the rows no longer matters."""
-        return self.all_whole and self.all_newer and not self.with_rest and not before.with_rest
+        return self.all_whole and self.goes_on_top(before)
+
+    def goes_on_top(self, before: Bookkeeping) -> bool:
+        """Whether of what was known of the rows only the values matter that they show."""
+        return self.all_newer and not self.with_rest and not before.with_rest
 
 
 def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | None) -> None:
@@ -85,24 +89,59 @@ def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
     before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists. What is newer is only
     known in a table ordered by commit.
     """
+    aspects = [F.expr(aggregate).alias(name) for name, aggregate in _aspects(layout, before).items()]
+    buckets = F.expr(f"collect_set(CASE WHEN NOT _unreadable THEN {BUCKET} END)").alias("buckets")
+    seen = _survey_of(pivot(changes, layout, all_plain=True).agg(*aspects, buckets)) if layout.registered else None
+    return seen if seen is not None and seen.all_plain else _survey_of(pivot(changes, layout).agg(*aspects, buckets))
+
+
+def glance(table: Table, changes: DataFrame, before: Bookkeeping) -> tuple[Survey, Known] | None:
+    """`survey`, and what the changes say of their rows, worked out in one pass; None where not all are plain, or one is unreadable.
+
+    Where changes are few, that is cheaper than a survey and a second pass.
+    """
+    layout = table.layout
+    if not layout.registered:
+        return None
+    aspects, pivoted = _aspects(layout, before), pivot(changes, layout, all_plain=True)
+    known = known_by_changes(pivoted, layout, _tasks(table, layout.buckets), all_whole=False, with_rest=False, beside=aspects)
+    known = replace(known, frame=known.frame.localCheckpoint())
+    totals = [F.expr(f"{'max' if name == 'highest' else 'sum'}({name})").alias(name) for name in aspects]
+    seen = _survey_of(known.frame.agg(*totals, F.collect_set(BUCKET).alias("buckets")))
+    return (seen, known) if seen.all_plain and not seen.unreadable else None
+
+
+def _aspects(layout: Layout, before: Bookkeeping) -> dict[str, str]:
+    """What a survey asks of pivoted changes: numbers of them, and the highest commit timestamp."""
     good, highest = "NOT _unreadable", constant(before.highest_applied, "_change.kafka_partition")
     may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
-    seen = [
-        F.count("*").alias("changes"),
-        F.expr("count_if(_unreadable)").alias("unreadable"),
-        F.expr(f"count_if({good} AND (_may_remove OR {may_be_older}))").alias("may_remove"),
-        F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("with_rest"),
-        F.expr("count_if(NOT _plain) = 0").alias("all_plain"),
-        F.expr("count_if(NOT _whole) = 0").alias("all_whole"),
-        F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
-        F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
-        F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
-    ]
-    row = pivot(changes, layout, all_plain=True).agg(*seen).first() if layout.registered else None
-    if row is None or not row["all_plain"]:
-        row = pivot(changes, layout).agg(*seen).first()
+    conditions = {
+        "changes": "true",
+        "unreadable": "_unreadable",
+        "may_remove": f"{good} AND (_may_remove OR {may_be_older})",
+        "with_rest": f"{good} AND _rest IS NOT NULL",
+        "not_plain": "NOT _plain",
+        "not_whole": "NOT _whole",
+        "not_newer": f"{good} AND {may_be_older}",
+    }
+    counts = {name: f"count_if({condition})" for name, condition in conditions.items()}
+    return {**counts, "highest": f"max(CASE WHEN {good} THEN _committed END)"}
+
+
+def _survey_of(totals: DataFrame) -> Survey:
+    row = totals.first()
     assert row is not None
-    return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})
+    return Survey(
+        changes=row["changes"] or 0,
+        unreadable=row["unreadable"] or 0,
+        may_remove=row["may_remove"] or 0,
+        with_rest=bool(row["with_rest"]),
+        all_plain=not row["not_plain"],
+        all_whole=not row["not_whole"],
+        buckets=tuple(row["buckets"]),
+        all_newer=not row["not_newer"],
+        highest=row["highest"] or 0,
+    )
 
 
 def is_sparse(table: Table, seen: Survey) -> bool:
@@ -133,7 +172,7 @@ def merged_rows(
 
     The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
     """
-    layout, partitions = table.layout, _tasks(table, seen)
+    layout, partitions = table.layout, _tasks(table, len(seen.buckets))
     known, touched = _touched(table, changes, seen)
     shown = [] if seen.says_all(before) else ["*"]
     old = _those_with(table.rows(version).selectExpr(*(shown or layout.keys), *PLACE), touched, layout).localCheckpoint()
@@ -142,8 +181,9 @@ def merged_rows(
     return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon), old.select(FILE, ROW)
 
 
-def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int) -> DataFrame:
-    """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`.
+def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int, known: Known | None = None) -> DataFrame:
+    """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`, `known` of
+    a `glance`.
 
     Rows that no change touches are passed on as they are, if few changes make it worth to look for them.
     """
@@ -152,26 +192,40 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    partitions = _tasks(table, seen)
-    known, touched = _touched(table, changes, seen)
-    others = table.rows(version).selectExpr(*shown).join(touched, layout.key_names, "left_anti")
+    partitions = _tasks(table, len(seen.buckets))
+    known, touched = _touched(table, changes, seen, known)
+    others = _those_without(table.rows(version).selectExpr(*shown), touched, layout)
     if not seen.says_all(before):
-        old = table.rows(version).join(touched, layout.key_names, "left_semi")
-        known = _with_memory(table, known, touched, old, before, partitions)
+        old = _those_with(table.rows(version), touched, layout)
+        if seen.goes_on_top(before):
+            known = joined(known, known_by_values(old, layout, partitions), layout, "left")
+        else:
+            known = _with_memory(table, known, touched, old, before, partitions)
     rows = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
     return others.union(rows.where("_exists").selectExpr(*shown))
 
 
-def _tasks(table: Table, seen: Survey) -> int:
+def _tasks(table: Table, buckets: int) -> int:
     """In how many tasks few changes are worked on: for each, starting it takes longer than its work."""
-    return max(1, min(len(seen.buckets), table.spark.sparkContext.defaultParallelism))
+    return max(1, min(buckets, table.spark.sparkContext.defaultParallelism))
 
 
-def _touched(table: Table, changes: DataFrame, seen: Survey) -> tuple[Known, DataFrame]:
-    """What the changes say, worked out, and the keys of their rows, to be sent to every task."""
-    known = _known_by(changes, table.layout, seen, _tasks(table, seen))
-    known = replace(known, frame=known.frame.localCheckpoint())
+def _touched(table: Table, changes: DataFrame, seen: Survey, known: Known | None = None) -> tuple[Known, DataFrame]:
+    """What the changes say, worked out unless it is `known`, and the keys of their rows, to be sent to every task."""
+    if known is None:
+        known = _known_by(changes, table.layout, seen, _tasks(table, len(seen.buckets)))
+        known = replace(known, frame=known.frame.localCheckpoint())
     return known, F.broadcast(known.frame.select(*table.layout.keys))
+
+
+def _those_without(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:
+    """The rows without touched keys, of very many. Few have the number of one, and a number is looked up in less time than a key."""
+    keys = [f"{name} AS _touched{n}" for n, name in enumerate(layout.keys)]
+    # An equality would be one more thing to look up.
+    same = [f"{name} >= _touched{n} AND {name} <= _touched{n}" for n, name in enumerate(layout.keys)]
+    numbers = F.broadcast(touched.selectExpr(f"xxhash64({', '.join(layout.keys)}) AS _touched", *keys))
+    numbered = rows.selectExpr("*", f"xxhash64({', '.join(layout.keys)}) AS _number")
+    return numbered.join(numbers, F.expr(" AND ".join(["_number = _touched", *same])), "left_anti").drop("_number")
 
 
 def _those_with(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:

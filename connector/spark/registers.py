@@ -19,6 +19,7 @@ stored row whose columns were written together, as nearly all are: orders are wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -42,20 +43,33 @@ class Known:
     rest: str
 
 
-def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all_whole: bool, with_rest: bool) -> Known:
+def known_by_changes(
+    pivoted: DataFrame, layout: Layout, partitions: int, *, all_whole: bool, with_rest: bool, beside: Mapping[str, str] | None = None
+) -> Known:
     """What all changes of a row say, with a column `_changed`, true.
 
     `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `with_rest` false promises that no
-    `_rest` is filled.
+    `_rest` is filled. `beside` are aggregates of the changes of a row that the frame has, too, by name.
     """
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
-    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else [])).repartition(partitions, BUCKET)
+    needed = pivoted if beside else pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
+    by_bucket = needed.repartition(partitions, BUCKET)
     if all_whole:
-        newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
-        known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
+        newest = {"_newest": f"max(struct({', '.join(fields)}))", **(beside or {})}
+        known = Known(_by_key(by_bucket, layout, newest), *_said("_newest.", layout), nothing(layout.rest_type))
     else:
-        known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change")
+        known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change", beside=beside)
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
+
+
+def known_by_values(rows: DataFrame, layout: Layout, partitions: int) -> Known:
+    """What the table's rows say, but for when: older than anything else that is known of them. For rows without `rest`."""
+    values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
+    by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values).repartition(partitions, BUCKET)
+    oldest = nothing(layout.change_order_type)
+    registers = [_register(f"(CASE WHEN _value{n} IS NOT NULL THEN 0 END)", oldest, "0L", f"_value{n}") for n in layout.registers]
+    never = nothing(f"struct<change: {layout.change_order_type}, entry_index: int>")
+    return Known(by_bucket, registers, [never for _ in layout.deletions], nothing(layout.rest_type))
 
 
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
@@ -103,19 +117,31 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
     return _rows_of_versions(settled, layout) if layout.definition.versions is Versions.ALL else _rows(settled, layout, with_rest=with_rest)
 
 
-def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
-    """What all rows of one key say together. `rest` empty: none says any."""
+def _known_together(
+    by_bucket: DataFrame,
+    registers: list[str],
+    deletions: list[str],
+    rest: str,
+    layout: Layout,
+    *,
+    prefix: str,
+    beside: Mapping[str, str] | None = None,
+) -> Known:
+    """What all rows of one key say together. `rest` empty: none says any. `beside` are aggregates that the frame has, too."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
     if rest:
         aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
-    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*(F.expr(text).alias(name) for name, text in aggregates.items()))
     return Known(
-        frame,
+        _by_key(by_bucket, layout, aggregates | dict(beside or {})),
         [f"{prefix}_register{n}" for n in range(len(registers))],
         [f"{prefix}_deletion{n}" for n in range(len(deletions))],
         f"{prefix}_rest" if rest else nothing(layout.rest_type),
     )
+
+
+def _by_key(by_bucket: DataFrame, layout: Layout, aggregates: Mapping[str, str]) -> DataFrame:
+    return by_bucket.groupBy(BUCKET, *layout.keys).agg(*(F.expr(text).alias(name) for name, text in aggregates.items()))
 
 
 def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:

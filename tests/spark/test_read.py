@@ -123,7 +123,12 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tm
     before += [change(DeleteFamily("f"), at=200, row_key=row.encode()) for row in rows[:4]]
     after = {
         "whole rows, newer": [whole(row, 300 + rng.randrange(9), f"{rng.randrange(9)}") for row in [*rows[2:6], "x", "x"]],
-        "partial, newer": [account(row, 300, amount="7") for row in [*rows[2:6], "x"]],
+        "partial, newer": [
+            *(account(row, 300, amount="7") for row in [*rows[2:6], "x"]),
+            account("r5", 301, name="later"),
+            *(change(DeleteFamily("f"), at=302, row_key=row) for row in (b"r6", b"r7", b"y")),
+            account("r7", 303, amount="9"),
+        ],
         "late, with deletes": [
             *(account(row, rng.randrange(90, 310), amount="8") for row in rows),
             *(change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode()) for row in rows[6:9]),
