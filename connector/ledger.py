@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from connector.deadletter import DeadLetter, cut, replay_claim
 from connector.deadletter import letter_id as id_of
@@ -125,24 +125,37 @@ class Standing:
         return self.state in ALLOWED[action]
 
 
+class Sent(NamedTuple):
+    """Replays up to the offsets `ends` of the Kafka partitions of the change topic with the id `topic_id`."""
+
+    topic_id: str = ""
+    ends: Mapping[int, int] = {}
+
+
+NONE_SENT: Final = Sent()
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """How many letters are closed, that is replayed or discarded, by topic id and table in their ids; the table of a rejected record is "".
 
-    None that first failed before `open_since`, in microseconds, is open or parked; None: nobody has looked at all of them yet.
+    None that first failed before `open_since`, in microseconds, is open or parked; None: nobody has looked at all of them yet. `sent` is
+    where the replays lie of all transactions before.
     """
 
     closed: Mapping[tuple[str, str], int]
     open_since: int | None = None
+    sent: Sent = NONE_SENT
 
 
 class Ledger:
-    """The stories of the letters of one topic, those that have one. Some hundred bytes for each. `open_since` as in `Totals`."""
+    """The stories of the letters of one topic, those that have one. Some hundred bytes for each. `open_since` and `sent` as in `Totals`."""
 
     def __init__(self) -> None:
         self._stories: dict[str, tuple[Entry, ...]] = {}
         self._closed: Counter[tuple[str, str]] = Counter()
         self.open_since: int | None = None
+        self.sent = NONE_SENT
 
     def __len__(self) -> int:
         return len(self._stories)
@@ -164,7 +177,7 @@ class Ledger:
         closed = Counter(self._closed)
         for letter_id, story in (stories or {}).items():
             closed[_family(letter_id)] += int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
-        return Totals({family: count for family, count in closed.items() if count}, self.open_since)
+        return Totals({family: count for family, count in closed.items() if count}, self.open_since, self.sent)
 
     def with_entry(self, letter_id: str, entry: Entry) -> tuple[Entry, ...]:
         """The story of a letter after one more entry. Changes nothing."""
@@ -219,7 +232,8 @@ _is_letter_id = re.compile(r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0
 def totals_to_json(totals: Totals) -> bytes:
     """The totals as the value of their record in the ledger."""
     closed = [[*family, count] for family, count in totals.closed.items()]
-    return _to_json({"closed": closed, "open_since": totals.open_since}).encode()
+    sent = {"topic_id": totals.sent.topic_id, "ends": {str(number): end for number, end in totals.sent.ends.items()}}
+    return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
 
 
 def totals_from_json(value: bytes) -> Totals:
@@ -227,7 +241,9 @@ def totals_from_json(value: bytes) -> Totals:
     try:
         view = json.loads(value)
         closed = {(str(topic_id), str(table)): int(count) for topic_id, table, count in view["closed"]}
-        return Totals(closed, None if view["open_since"] is None else int(view["open_since"]))
+        sent = view.get("sent", {"topic_id": "", "ends": {}})
+        ends = {int(number): int(end) for number, end in sent["ends"].items()}
+        return Totals(closed, None if view["open_since"] is None else int(view["open_since"]), Sent(str(sent["topic_id"]), ends))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no totals of a ledger: {error!r}") from error
 

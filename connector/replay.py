@@ -37,6 +37,9 @@ RECORD_OVERHEAD_BYTES: Final = 128
 """A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each header has lengths, too."""
 HEADER_OVERHEAD_BYTES: Final = 10
 
+ALREADY_REPLAYED: Final = "it is replayed"
+"""Why a letter is refused that was sent before."""
+
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
 """`validation.judge` with the settings of the stream as they are."""
 
@@ -149,7 +152,7 @@ def _forced(letter: DeadLetter, content: Content, door: FrontDoor, schemas: Sche
 
 def _why_not(letter: DeadLetter, standing: Standing, *, is_forced: bool) -> str:
     if not standing.allows(Action.REPLAYED):
-        return f"it is {standing.state}" + ("" if standing.state is State.REPLAYED else ": restore it first")
+        return ALREADY_REPLAYED if standing.state is State.REPLAYED else f"it is {standing.state}: restore it first"
     if letter.reason is Reason.TOO_LATE and not is_forced:
         return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
     if letter.reason is Reason.WATERMARK_IN_FUTURE:

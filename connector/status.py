@@ -41,12 +41,14 @@ _TIMES: Final = frozenset(
 class OpenLetters:
     """Dead letters that were neither replayed nor discarded: how many, and since when at the earliest (µs; None: not known).
 
-    `is_known` false: the ledger could not be read, and `count` has all there ever were (DLQ-7).
+    `is_known` false: the ledger could not be read, and `count` has all there ever were (DLQ-7). `under_way`: some were replayed, and ingest
+    has not read all of those replays.
     """
 
     count: int = 0
     since: int | None = None
     is_known: bool = True
+    under_way: bool = False
 
 
 NONE_OPEN: Final = OpenLetters()
@@ -78,6 +80,7 @@ class StreamStatus:
     lag                 offsets between that batch and the ends that Kafka told when it was asked last, `asked_at`
     held_by             the live stream partition whose low watermark is the least; None: there is none
     stalled             those whose low watermark has not moved for `stall_after`, the longest first (WMK-12)
+    is_unasked          none was stalled yet when ingest asked Kafka last: what they have sent since is not known
     undeclared          those that speak and that nobody announced (WMK-8)
     silent              those that the configuration names and that have not spoken (WMK-6)
     uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
@@ -98,6 +101,7 @@ class StreamStatus:
     horizon: int | None
     held_by: Stall | None
     stalled: tuple[Stall, ...]
+    is_unasked: bool
     undeclared: tuple[str, ...]
     silent: tuple[str, ...]
     uncovered: tuple[str, KeyRange] | None
@@ -124,7 +128,12 @@ class StreamStatus:
             found.append(f"{few(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions end` it")
         if self.stalled:
             names = few([stall.stream_partition for stall in self.stalled])
-            found.append(f"{names}: stalled; have heartbeats sent, or `connector partitions end` what is over")
+            remedy = "have heartbeats sent, or `connector partitions end` what is over"
+            if self.is_unasked:
+                remedy = "ingest has not asked Kafka for so long: see that `connector run` is at work"
+            found.append(f"{names}: stalled; {remedy}")
+        if self.dead_letters.under_way:
+            found.append("dead letters were replayed that are not ingested yet: see that `connector run` is at work")
         if not self.dead_letters.is_known:
             found.append("the ledger of dead letters could not be read: those that were replayed or discarded are counted as open")
         return found
@@ -188,8 +197,8 @@ class TableStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is a consistent cut, and no dead letter is open that may be of it."""
-        return self.is_consistent_cut and not self.dead_letters.count
+        """Whether it is a consistent cut, and no dead letter that may be of it is open, or on its way back."""
+        return self.is_consistent_cut and not self.dead_letters.count and not self.dead_letters.under_way
 
     @property
     def is_older_than_its_bound(self) -> bool:
@@ -304,6 +313,7 @@ def stream_status(
         horizon=progress.horizon,
         held_by=holder(frontier),
         stalled=tuple(frontier.stalls(now, stall_after_s * 1_000_000)),
+        is_unasked=not any(frontier.stalls(asked_at or 0, stall_after_s * 1_000_000)),
         undeclared=tuple(frontier.undeclared),
         silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
         uncovered=frontier.uncovered(),
@@ -386,7 +396,8 @@ def _view(status: StreamStatus | TableStatus) -> dict[str, Any]:
 
 def _view_of_letters(letters: OpenLetters) -> dict[str, Any]:
     since = None if letters.since is None else view_of_time(letters.since)
-    return {"open_dead_letters": letters.count, "dead_letters_since": since, "is_ledger_known": letters.is_known}
+    known = {"is_ledger_known": letters.is_known, "replays_under_way": letters.under_way}
+    return {"open_dead_letters": letters.count, "dead_letters_since": since, **known}
 
 
 def _view_of_stall(stall: Stall) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from connector.json_view import to_line
 from connector.ledger import ALLOWED, Action
 from connector.letter_filter import EXAMPLES, LetterFilter
 from connector.mending import Step, Unmendable, content_of, edited, mend
-from connector.replay import MAX_ATTEMPTS, Decision, Force, Tally, Verdict
+from connector.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Tally, Verdict
 
 if TYPE_CHECKING:
     from connector.kafka.dead_letter_queue import DeadLetterQueue
@@ -93,8 +93,10 @@ def replay(
     began = time.time_ns() // 1000
     done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None)
     _check_found(ids, done.verdicts.total())
-    again = wait_for_tables(config, of, queue, began) if wait and done.verdicts[Verdict.REPLAY] else 0
-    return 1 if again or done.verdicts[Verdict.REFUSE] else 0
+    # Who waits may be told to go on waiting.
+    sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
+    again = wait_for_tables(config, of, queue, began, frozenset(ids)) if wait and (done.verdicts[Verdict.REPLAY] or sent_before) else 0
+    return 1 if again or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,12 @@ LOOK_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 15.0
 
 
-def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int) -> int:
+def wait_for_tables(
+    config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int, ids: frozenset[str] = frozenset()
+) -> int:
     """Return once all that is in the change topic now is ingested, and in every table of the stream: 0. Return 1 as soon as it is
-    ingested if a replay since `began` (microseconds) was rejected again, which is said. Rows that wait for other letters are not waited
-    for. Ctrl-C ends the waiting, and nothing else.
+    ingested if a replay since `began` (microseconds), or one of the letters `ids`, was rejected again, which is said. Rows that wait for
+    other letters are not waited for. Ctrl-C ends the waiting, and nothing else.
 
     Raises `TableError` if the warehouse cannot be read, `BrokerError`.
     """
@@ -36,7 +38,7 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
     while True:
         if batch is None:
             batch = batch_with(config.warehouse, stream.name, ends)
-            if batch is not None and _are_rejected_again(queue, began):
+            if batch is not None and _are_rejected_again(queue, began, ids):
                 return 1
         if batch is not None:
             behind = [name for name in tables if not _has(bookkeeping_of(config.warehouse, name), batch)]
@@ -47,7 +49,7 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
             said_at = time.monotonic()
             say(f"waiting for {waits_for}")
         time.sleep(LOOK_EVERY_S)
-    if _are_rejected_again(queue, began):
+    if _are_rejected_again(queue, began, ids):
         return 1
     say(f"all tables of {stream.name} have what was replayed")
     return 0
@@ -57,12 +59,12 @@ def _has(table: Bookkeeping, batch: int) -> bool:
     return table.complete_to_batch >= batch or (bool(table.held) and table.to_batch >= batch)
 
 
-def _are_rejected_again(queue: DeadLetterQueue, began: int) -> bool:
-    """Whether one of the replays since `began` is a letter again, in ingest or in a table; it is said."""
+def _are_rejected_again(queue: DeadLetterQueue, began: int, ids: frozenset[str]) -> bool:
+    """Whether one of the replays since `began`, or of the letters `ids`, is a letter again, in ingest or in a table; it is said."""
     ledger, again = queue.ledger(), Counter[str]()
     for letter, _ in queue.letters(LetterFilter(), ledger):
         claim = replay_claim(letter.headers)
-        if claim is not None and any(entry.at >= began for entry in ledger.story(claim[0])):
+        if claim is not None and (claim[0] in ids or any(entry.at >= began for entry in ledger.story(claim[0]))):
             again[letter.reason] += 1
     if again:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in again.most_common())

@@ -15,6 +15,7 @@ import click
 
 from connector.bookkeeping import Bookkeeping
 from connector.cli import local_spark, settings
+from connector.cli.open_letters import open_letters_of
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
 from connector.errors import TableError
@@ -54,6 +55,8 @@ def command(
     """
     from connector.lake.wishes import Wishes
 
+    if snapshot and (bound_s is not None or allow_older):
+        raise click.UsageError("--snapshot is as old as the newest cut: --max-staleness and --allow-older do not go with it")
     config = settings.load(ctx)
     definition = settings.table(config, name)
     bound = bound_in_force(definition, Wishes(config.warehouse).bounds()) if bound_s is None else bound_s
@@ -61,6 +64,7 @@ def command(
         found = _snapshot(config, name) if snapshot else _as_it_stands(config, name, bound, allow_older=allow_older)
         found = found or _merged(config, name, bound, stack, allow_older=allow_older, memory=memory)
         say(found.said)
+        _say_what_is_missing(config, name)
         if as_json:
             _print_json(found, itertools.islice(found.rows, limit))
         else:
@@ -127,6 +131,22 @@ def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitSt
     worth = _worth(reading.as_of, reading.low_watermark, is_consistent_cut=reading.is_consistent_cut)
     merged = f"{counted(reading.changes, 'change')} merged" if reading.changes is not None else "as it stands"
     return Found(types, rows, f"{name} as of ingest batch {reading.to_batch}, {merged}{worth}")
+
+
+def _say_what_is_missing(config: ConnectorConfig, name: str) -> None:
+    """Rows without a dead letter that may be of them are not called complete (DLQ-7)."""
+    from connector.lake.standing import bookkeeping_of, progress_of
+
+    stream = config.streams[config.tables[name].stream]
+    of_table = {name: bookkeeping_of(config.warehouse, name)}
+    _, letters = open_letters_of(config, stream, progress_of(config.warehouse, stream.name), of_table)
+    missing = letters[name]
+    if missing.count:
+        number = counted(missing.count, "dead letter")
+        at_most = "" if missing.is_known else " at most: Kafka cannot be asked"
+        say(f"not complete without {number}{at_most}; see connector dead-letters list")
+    elif missing.under_way:
+        say("not complete: dead letters were replayed that are not ingested yet")
 
 
 def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: bool) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,20 +15,20 @@ import click
 
 from connector.bookkeeping import Bookkeeping
 from connector.cli import settings
+from connector.cli.open_letters import open_letters_of
 from connector.cli.terminal import console, counted, escaped, out, say, table
-from connector.errors import BrokerError, TableError, TopicError
+from connector.errors import TableError
 from connector.history import RECOMMENDED_OVER_S, Job
 from connector.json_view import to_line, view_of_time
 from connector.progress import Progress
-from connector.status import FEW, NONE_OPEN, OpenLetters, StreamStatus, TableStatus, few, open_letters, stream_status, table_status
+from connector.status import FEW, OpenLetters, StreamStatus, TableStatus, few, stream_status, table_status
 from connector.watermark import Stall
 from connector.wishes import bound_in_force
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig, StreamConfig
+    from connector.config import ConnectorConfig
 
 WATCH_EVERY_S: Final = 2.0
-ASK_TIMEOUT_S: Final = 1.0
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 _Read = TypeVar("_Read")
@@ -84,7 +84,7 @@ class Found:
             if progress is None:
                 continue
             of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
-            letters, of_tables = _open_letters(config, stream, progress, of_stream)
+            letters, of_tables = open_letters_of(config, stream, progress, of_stream)
             found.streams[name] = stream_status(
                 name, progress, at, stall_after_s=stream.stall_after_s, dead_letters=letters, roots=stream.partitions
             )
@@ -129,25 +129,6 @@ class Found:
         except TableError as error:
             self.errors[path] = error
             return None
-
-
-def _open_letters(
-    config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, Bookkeeping]
-) -> tuple[OpenLetters, dict[str, OpenLetters]]:
-    """Those of a stream and of each of its tables. Kafka is asked only where there ever was one."""
-    rejected, letters, outside = sum(progress.rejected.values()), {name: book.letters for name, book in tables.items()}, progress.outside
-    if not rejected + sum(letters.values()) + outside.count:
-        return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
-    from connector.kafka import client, topics
-    from connector.kafka.ledger_topic import read_totals
-
-    first = min(filter(None, (progress.rejected_since, outside.since, *(book.letters_since for book in tables.values()))), default=None)
-    try:
-        facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
-        return open_letters(rejected, letters, outside, facts.topic_id, read_totals(config.kafka, stream.topic), first)
-    except (BrokerError, TopicError):
-        stream_letters, of_tables = open_letters(rejected, letters, outside, "", None, first)
-        return replace(stream_letters, is_known=False), {name: replace(one, is_known=False) for name, one in of_tables.items()}
 
 
 def _print(found: Found) -> None:

@@ -26,7 +26,7 @@ from connector.deadletter import Headers, dead_letter_topic, ledger_topic, size_
 from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.reading import messages_between
-from connector.ledger import Entry, Ledger, Totals, story_from_json, story_to_json, totals_from_json, totals_to_json
+from connector.ledger import Entry, Ledger, Sent, Totals, story_from_json, story_to_json, totals_from_json, totals_to_json
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MAX_DEEDS: Final = 1000
 """Of a transaction (DLQ-11)."""
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
 TOTALS_KEY: Final = b"totals"
 """No letter has such an id."""
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -81,7 +82,7 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
         return ledger
     for key, value in _records(kafka, *found):
         if isinstance(value, Totals):
-            ledger.open_since = value.open_since
+            ledger.open_since, ledger.sent = value.open_since, value.sent
         else:
             ledger.keep(key, value)
     return ledger
@@ -149,6 +150,7 @@ class LedgerWriter:
         check(self._ledger_topic)
         self._is_closed = False
         self._failures: list[KafkaError] = []
+        self._delivered: dict[int, int] = {}
         self._errors = client.LastError()
         self._id = f"lowmark.{dead_letter_topic(topic)}"
         sizes = client.sizes(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES))
@@ -175,7 +177,7 @@ class LedgerWriter:
             self._producer.begin_transaction()
             for number, deed in enumerate(deeds):
                 if deed.record is not None:
-                    self._send(self.source.topic, deed.record.key, deed.record)
+                    self._send(self.source.topic, deed.record.key, deed.record, self._on_record)
                 self._on_step("record")
                 story = Outgoing(deed.letter_id.encode(), story_to_json(stories[deed.letter_id]), (), 0)
                 self._send(self._ledger_topic.topic, story.key, story)
@@ -198,10 +200,15 @@ class LedgerWriter:
         self._on_step("committed")
         for letter_id, entries in stories.items():
             self.ledger.keep(letter_id, entries)
+        known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.source.topic_id else {}
+        self.ledger.sent = Sent(self.source.topic_id, {**known, **self._delivered})
 
     def settle(self, open_since: int) -> None:
-        """Keep that no letter is open that first failed before `open_since` (microseconds). Raises as `commit` does."""
-        if self.ledger.open_since != open_since:
+        """Keep that no letter is open that first failed before `open_since` (microseconds), and where the last replays lie.
+
+        Raises as `commit` does.
+        """
+        if self.ledger.open_since != open_since or self._delivered:
             self.ledger.open_since = open_since
             self.commit(())
 
@@ -220,13 +227,13 @@ class LedgerWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _send(self, topic: str, key: bytes, record: Outgoing) -> None:
+    def _send(self, topic: str, key: bytes, record: Outgoing, on_delivery: DeliveryCallback | None = None) -> None:
         partition = murmur2(key, self.source.kafka_partitions) if record.kafka_partition is None else record.kafka_partition
         headers: list[tuple[str, str | bytes | None]] = list(record.headers)
         deadline = time.monotonic() + _QUEUE_TIMEOUT_S
         while True:
             try:
-                self._producer.produce(topic, record.value, key, partition, self._on_delivery, headers=headers)
+                self._producer.produce(topic, record.value, key, partition, on_delivery or self._on_delivery, headers=headers)
                 return
             except BufferError:
                 if time.monotonic() > deadline or self._failures:
@@ -237,6 +244,12 @@ class LedgerWriter:
         """Only takes a note: after a fatal error Python calls of any kind may die in here."""
         if error is not None:
             self._failures.append(error)
+
+    def _on_record(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failures.append(error)
+        else:
+            self._delivered[message.partition() or 0] = (message.offset() or 0) + 1
 
     def _fail(self, error: KafkaError | str) -> NoReturn:
         """End what is left of the transaction as far as may be, and say what is known of it."""

@@ -17,7 +17,7 @@ from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
 from connector.kafka.ledger_topic import Deed, LedgerWriter, Outgoing, read_ledger, read_totals
 from connector.kafka.reading import messages_between
-from connector.ledger import Action, Entry, State
+from connector.ledger import NONE_SENT, Action, Entry, State
 from tests.broker import NewTopic
 
 IDS = ("a-0-1", "a-0-2")
@@ -65,6 +65,28 @@ def test_a_replay_that_is_killed_at_every_step_takes_effect_once(kafka: KafkaCon
     replay(kafka, facts.topic)
     assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
     assert read_ledger(kafka, facts.topic).states() == {State.REPLAYED: 2}
+
+
+def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """DLQ-7: so that a table is not called complete before ingest has read them."""
+    facts = new_topic(kafka_partitions=2)
+    with LedgerWriter(kafka, facts.topic) as writer:
+        writer.commit([deed("T-0-1")])
+        assert read_totals(kafka, facts.topic).sent == NONE_SENT  # type: ignore[union-attr]
+        writer.settle(7)
+    known = read_totals(kafka, facts.topic)
+    assert known is not None
+    ((partition, end),) = known.sent.ends.items()
+    assert (known.sent.topic_id, end, known.open_since) == (facts.topic_id, 1, 7)
+    with LedgerWriter(kafka, facts.topic) as writer:
+        writer.commit([deed("T-0-2", Action.DISCARDED)])
+        writer.commit([deed("T-0-3"), deed("T-0-4")])
+        writer.settle(7)
+        assert writer.ledger.sent == read_totals(kafka, facts.topic).sent  # type: ignore[union-attr]
+    ends = topics.high_watermarks(kafka, facts)
+    found = read_ledger(kafka, facts.topic).sent.ends
+    assert found.keys() >= {partition}
+    assert all(ends[number] - 2 <= end < ends[number] for number, end in found.items()), "markers lie behind them"
 
 
 def test_totals_are_found_however_few_or_many_records_lie_around_them(kafka: KafkaConfig, new_topic: NewTopic) -> None:

@@ -76,6 +76,18 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
     assert (status.is_consistent_cut, status.is_complete) == (True, False)
     assert "not complete without 3 dead letters" in status.hints[-1]
     assert table_status(TABLE, APPLIED, stands, NOW).is_complete
+    on_their_way = OpenLetters(under_way=True)
+    assert not table_status(TABLE, APPLIED, stands, NOW, dead_letters=on_their_way).is_complete
+    assert "not ingested yet" in stream_status("s", stands, NOW, stall_after_s=9999, dead_letters=on_their_way).hints[-1]
+
+
+def test_who_is_behind_a_stall_is_said() -> None:
+    """WMK-12: what ingest has not asked for says nothing of the producer."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
+    for stall_after_s, remedy in ((301, "ingest has not asked Kafka"), (299, "have heartbeats sent")):
+        status = stream_status("s", stands, 1_200 * S, stall_after_s=stall_after_s)
+        assert status.asked_at == 900 * S
+        assert remedy in status.hints[-1]
 
 
 def test_a_hole_in_the_key_space_is_shown() -> None:
@@ -128,11 +140,11 @@ def test_names_for_programs_are_stable() -> None:
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
         *("asked_at", "changes", "held_by", "hints", "horizon", "ingest_batch", "lag", "late", "low_watermark", "low_watermark_age_s"),
-        *("dead_letters_since", "is_ledger_known", "open_dead_letters", "rejected"),
+        *("dead_letters_since", "is_ledger_known", "is_unasked", "open_dead_letters", "rejected", "replays_under_way"),
         *("silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
     }
     assert table.keys() == {
-        *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters"),
+        *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters", "replays_under_way"),
         *("age_s", "apply", "as_of", "declared_max_staleness_s", "held_by", "hints", "is_consistent_cut", "last_job", "letters"),
         *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
         "upsert_stream_apply_watermark",

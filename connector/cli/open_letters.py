@@ -1,0 +1,44 @@
+"""How many dead letters are open, from commits and the totals of the ledger: no topic is scanned (DLQ-7, OPS-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from connector.bookkeeping import Bookkeeping
+from connector.errors import BrokerError, TopicError
+from connector.progress import Progress
+from connector.status import NONE_OPEN, OpenLetters, open_letters
+
+if TYPE_CHECKING:
+    from connector.config import ConnectorConfig, StreamConfig
+
+ASK_TIMEOUT_S: Final = 1.0
+
+
+def open_letters_of(
+    config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, Bookkeeping]
+) -> tuple[OpenLetters, dict[str, OpenLetters]]:
+    """Those of a stream, and those that are, or may be, of each of its tables. Kafka is asked only where there ever was one.
+
+    Raises `TableError` if the warehouse cannot be read.
+    """
+    rejected, letters, outside = sum(progress.rejected.values()), {name: book.letters for name, book in tables.items()}, progress.outside
+    if not rejected + sum(letters.values()) + outside.count:
+        return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
+    from connector.kafka import client, topics
+    from connector.kafka.ledger_topic import read_totals
+    from connector.lake.standing import batch_with
+
+    first = min(filter(None, (progress.rejected_since, outside.since, *(book.letters_since for book in tables.values()))), default=None)
+    try:
+        facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
+        totals = read_totals(config.kafka, stream.topic)
+    except (BrokerError, TopicError):
+        stream_letters, of_tables = open_letters(rejected, letters, outside, "", None, first)
+        return replace(stream_letters, is_known=False), {name: replace(one, is_known=False) for name, one in of_tables.items()}
+    stream_letters, of_tables = open_letters(rejected, letters, outside, facts.topic_id, totals, first)
+    if totals is None or totals.sent.topic_id != facts.topic_id or batch_with(config.warehouse, stream.name, totals.sent.ends) is not None:
+        return stream_letters, of_tables
+    return replace(stream_letters, under_way=True), {name: replace(one, under_way=True) for name, one in of_tables.items()}
