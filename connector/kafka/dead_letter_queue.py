@@ -209,7 +209,8 @@ class DeadLetterQueue:
     ) -> Iterator[Deed]:
         for some, so_far in settled:
             looked.count, looked.since = so_far.count, so_far.since
-            tally.verdicts[Verdict.REFUSE], tally.refused = so_far.refused.verdicts[Verdict.REFUSE], so_far.refused.refused
+            tally.verdicts |= so_far.refused.verdicts
+            tally.refused |= so_far.refused.refused
             for one in some:
                 action, reason = (Action.REPLAYED, why) if one.record else (Action.PARKED, one.why)
                 yield Deed(
