@@ -362,32 +362,26 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
     if start is None:
         return None
     try:
-        block, own = dict[str, str](), dict[str, str]()
-        for name, text in headers[start:]:
-            if text is not None:
-                if name.startswith(OWN_PREFIX):
-                    own[name[len(OWN_PREFIX) :]] = text.decode()
-                else:
-                    block[name] = text.decode()
-        topic, kafka_partition, offset = block[_TOPIC], block[_PARTITION], block[_OFFSET]
-        table = own.get("table")
-        tail = _id_tail(int(kafka_partition), int(offset), table)
-        if not own["id"].endswith(tail):
+        block = {name: text.decode() for name, text in headers[start:] if text is not None}
+        letter, table = block[f"{OWN_PREFIX}id"], block.get(f"{OWN_PREFIX}table")
+        kafka_partition, offset = int(block[_PARTITION]), int(block[_OFFSET])
+        tail = _id_tail(kafka_partition, offset, table)
+        if not letter.endswith(tail):
             return None
         return DeadLetter(
-            position=Position(topic, own["id"].removesuffix(tail), int(kafka_partition), int(offset)),
+            position=Position(block[_TOPIC], letter.removesuffix(tail), kafka_partition, offset),
             key=key,
             value=value,
             headers=headers[:start],
-            reason=Reason(own["reason"]),
-            rule=own.get("rule", ""),
-            detail=own["detail"],
-            attempt=int(own["attempt"]),
-            first_failed_at=int(own["first_failed_at"]),
-            record_timestamp=int(own["record_timestamp"]),
-            schema_id=own.get("schema_id"),
-            ingest_batch=int(own["ingest_batch"]),
-            order_position=own["order_position"],
+            reason=Reason(block[f"{OWN_PREFIX}reason"]),
+            rule=block.get(f"{OWN_PREFIX}rule", ""),
+            detail=block[f"{OWN_PREFIX}detail"],
+            attempt=int(block[f"{OWN_PREFIX}attempt"]),
+            first_failed_at=int(block[f"{OWN_PREFIX}first_failed_at"]),
+            record_timestamp=int(block[f"{OWN_PREFIX}record_timestamp"]),
+            schema_id=block.get(f"{OWN_PREFIX}schema_id"),
+            ingest_batch=int(block[f"{OWN_PREFIX}ingest_batch"]),
+            order_position=block[f"{OWN_PREFIX}order_position"],
             table=table,
         )
     except (KeyError, ValueError):

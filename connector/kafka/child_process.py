@@ -1,6 +1,6 @@
 """An iterator that runs in a process of its own, ahead of whoever takes from it: a process of Python uses one core.
 
-    here                                              there: python -m connector.kafka.child_process
+    here                                              there: python -c, and `main`
     what to call, pickled         ── its stdin ──▶    calls it
     takes what comes, in order    ◀── its stdout ──   the items, pickled; at the end that it is the end, or the error that it was
 
@@ -29,7 +29,7 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
 
     Raises the `ConnectorError` that it raised, and one where the process has died. It ends with this iterator.
     """
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-c", f"from {__name__} import main; main()"]
     # Ctrl-C is for whoever takes from it, and ends it in its own time.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE_BYTES, start_new_session=True) as process:
         assert process.stdin is not None
@@ -71,7 +71,3 @@ def main() -> None:
             end = error
         pickle.dump((False, end), out)
         out.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from connector.batches import in_batches
 from connector.codec import ChangeRecord, Schemas
@@ -142,9 +142,10 @@ class DeadLetterQueue:
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
             begun_at = _now()
+            settled: Iterator[tuple[list[_Settled], _Looked]]
             if force is None and per_second is None and self.at_most() >= MANY:
                 alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, tuple(steps), max_attempts)
-                settled = from_child(alone)
+                settled = (([_Settled.unpacked(one) for one in some], looked) for some, looked in from_child(alone))
             else:
                 settled = self._settled(which, tuple(steps), max_attempts, writer.ledger, force)
             deeds = self._deeds(settled, tally, looked, str(which), why)
@@ -257,13 +258,26 @@ class _Settled(NamedTuple):
     def size(self) -> int:
         return 0 if self.record is None else self.record.size
 
+    def packed(self) -> _Packed:
+        """The same in plain tuples, which go from one process to another in a fifth of the time."""
+        return tuple(self[:-1]), None if self.record is None else tuple(self.record)
+
+    @classmethod
+    def unpacked(cls, packed: _Packed) -> _Settled:
+        fields, record = packed
+        return cls._make((*fields, None if record is None else Outgoing._make(record)))
+
+
+_Packed = tuple[tuple[Any, ...], tuple[Any, ...] | None]
+
 
 def _settled_alone(
     config: ConnectorConfig, stream: StreamConfig, horizon: int | None, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
-) -> Iterator[tuple[list[_Settled], _Looked]]:
+) -> Iterator[tuple[list[_Packed], _Looked]]:
     """The same in another process, by the ledger as it is there: only the one that waits for this adds to it."""
     queue = DeadLetterQueue(config, stream, by="", horizon=horizon)
-    return queue._settled(which, steps, max_attempts, queue.ledger())
+    for some, looked in queue._settled(which, steps, max_attempts, queue.ledger()):
+        yield [one.packed() for one in some], looked
 
 
 @dataclass(slots=True)
