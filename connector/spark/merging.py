@@ -14,7 +14,16 @@ from connector.spark.changelog import LoggedBatch
 from connector.spark.deletion_vectors import FILE, PLACE, ROW
 from connector.spark.layout import Layout
 from connector.spark.pivot import pivot
-from connector.spark.registers import Known, joined, known_by_changes, known_by_graveyard, known_by_rows, known_by_values, rows_of
+from connector.spark.registers import (
+    Known,
+    joined,
+    known_by_changes,
+    known_by_graveyard,
+    known_by_rows,
+    known_by_single_changes,
+    rows_of,
+    said_of_columns,
+)
 from connector.spark.sql import constant
 from connector.spark.table import Table
 from connector.tables import BOOKKEEPING, BUCKET, OrderBy
@@ -89,59 +98,43 @@ def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
     before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists. What is newer is only
     known in a table ordered by commit.
     """
-    aspects = [F.expr(aggregate).alias(name) for name, aggregate in _aspects(layout, before).items()]
-    buckets = F.expr(f"collect_set(CASE WHEN NOT _unreadable THEN {BUCKET} END)").alias("buckets")
-    seen = _survey_of(pivot(changes, layout, all_plain=True).agg(*aspects, buckets)) if layout.registered else None
-    return seen if seen is not None and seen.all_plain else _survey_of(pivot(changes, layout).agg(*aspects, buckets))
+    seen = _surveyed(pivot(changes, layout, all_plain=True), layout, before) if layout.registered else None
+    return seen if seen is not None and seen.all_plain else _surveyed(pivot(changes, layout), layout, before)
 
 
 def glance(table: Table, changes: DataFrame, before: Bookkeeping) -> tuple[Survey, Known] | None:
-    """`survey`, and what the changes say of their rows, worked out in one pass; None where not all are plain, or one is unreadable.
+    """`survey`, and what the changes say of their rows, from one pass over the changelog; None where not all are plain, or one is
+    unreadable.
 
-    Where changes are few, that is cheaper than a survey and a second pass.
+    For changes of which nearly every row has one: others are worked out as well, but a survey and a second pass would be quicker.
     """
     layout = table.layout
     if not layout.registered:
         return None
-    aspects, pivoted = _aspects(layout, before), pivot(changes, layout, all_plain=True)
-    known = known_by_changes(pivoted, layout, _tasks(table, layout.buckets), all_whole=False, with_rest=False, beside=aspects)
-    known = replace(known, frame=known.frame.localCheckpoint())
-    totals = [F.expr(f"{'max' if name == 'highest' else 'sum'}({name})").alias(name) for name in aspects]
-    seen = _survey_of(known.frame.agg(*totals, F.collect_set(BUCKET).alias("buckets")))
-    return (seen, known) if seen.all_plain and not seen.unreadable else None
+    pivoted = pivot(changes, layout, all_plain=True).localCheckpoint()
+    seen = _surveyed(pivoted, layout, before)
+    if not seen.all_plain or seen.unreadable:
+        return None
+    return seen, known_by_single_changes(pivoted, layout, _tasks(table, layout.buckets))
 
 
-def _aspects(layout: Layout, before: Bookkeeping) -> dict[str, str]:
-    """What a survey asks of pivoted changes: numbers of them, and the highest commit timestamp."""
+def _surveyed(pivoted: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
     good, highest = "NOT _unreadable", constant(before.highest_applied, "_change.kafka_partition")
     may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
-    conditions = {
-        "changes": "true",
-        "unreadable": "_unreadable",
-        "may_remove": f"{good} AND (_may_remove OR {may_be_older})",
-        "with_rest": f"{good} AND _rest IS NOT NULL",
-        "not_plain": "NOT _plain",
-        "not_whole": "NOT _whole",
-        "not_newer": f"{good} AND {may_be_older}",
-    }
-    counts = {name: f"count_if({condition})" for name, condition in conditions.items()}
-    return {**counts, "highest": f"max(CASE WHEN {good} THEN _committed END)"}
-
-
-def _survey_of(totals: DataFrame) -> Survey:
-    row = totals.first()
+    seen = [
+        F.count("*").alias("changes"),
+        F.expr("count_if(_unreadable)").alias("unreadable"),
+        F.expr(f"count_if({good} AND (_may_remove OR {may_be_older}))").alias("may_remove"),
+        F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("with_rest"),
+        F.expr("count_if(NOT _plain) = 0").alias("all_plain"),
+        F.expr("count_if(NOT _whole) = 0").alias("all_whole"),
+        F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
+        F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
+        F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
+    ]
+    row = pivoted.agg(*seen).first()
     assert row is not None
-    return Survey(
-        changes=row["changes"] or 0,
-        unreadable=row["unreadable"] or 0,
-        may_remove=row["may_remove"] or 0,
-        with_rest=bool(row["with_rest"]),
-        all_plain=not row["not_plain"],
-        all_whole=not row["not_whole"],
-        buckets=tuple(row["buckets"]),
-        all_newer=not row["not_newer"],
-        highest=row["highest"] or 0,
-    )
+    return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})
 
 
 def is_sparse(table: Table, seen: Survey) -> bool:
@@ -192,17 +185,20 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    partitions = _tasks(table, len(seen.buckets))
     known, touched = _touched(table, changes, seen, known)
-    others = _those_without(table.rows(version).selectExpr(*shown), touched, layout)
+    rows = table.rows(version)
+    if seen.goes_on_top(before) and not seen.all_whole:
+        # Of what is known only the values matter: those of a row are read where it stands.
+        there = _those_with(rows.select(*layout.keys), touched, layout)
+        new = replace(known, frame=known.frame.join(F.broadcast(there), layout.key_names, "left_anti"))
+        others = _overlaid(rows.selectExpr(*shown), said_of_columns(known, layout), layout)
+        return others.union(rows_of(new, layout, with_rest=False).where("_exists").selectExpr(*shown))
+    others = _looked_up(rows.selectExpr(*shown), touched, layout, "left_anti")
     if not seen.says_all(before):
-        old = _those_with(table.rows(version), touched, layout)
-        if seen.goes_on_top(before):
-            known = joined(known, known_by_values(old, layout, partitions), layout, "left")
-        else:
-            known = _with_memory(table, known, touched, old, before, partitions)
-    rows = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
-    return others.union(rows.where("_exists").selectExpr(*shown))
+        old = rows.join(touched, layout.key_names, "left_semi")
+        known = _with_memory(table, known, touched, old, before, _tasks(table, len(seen.buckets)))
+    merged = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
+    return others.union(merged.where("_exists").selectExpr(*shown))
 
 
 def _tasks(table: Table, buckets: int) -> int:
@@ -218,14 +214,24 @@ def _touched(table: Table, changes: DataFrame, seen: Survey, known: Known | None
     return known, F.broadcast(known.frame.select(*table.layout.keys))
 
 
-def _those_without(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:
-    """The rows without touched keys, of very many. Few have the number of one, and a number is looked up in less time than a key."""
-    keys = [f"{name} AS _touched{n}" for n, name in enumerate(layout.keys)]
+def _looked_up(rows: DataFrame, few: DataFrame, layout: Layout, how: str) -> DataFrame:
+    """Very many rows, joined with few by their keys. A number is looked up in less time than a key, and few rows have that of another."""
+    number, there = f"xxhash64({', '.join(layout.keys)})", [f"_there{n}" for n in range(len(layout.keys))]
+    keys = [f"{name} AS {other}" for name, other in zip(layout.keys, there, strict=True)]
+    others = [f"`{name}`" for name in few.columns if name not in layout.key_names]
     # An equality would be one more thing to look up.
-    same = [f"{name} >= _touched{n} AND {name} <= _touched{n}" for n, name in enumerate(layout.keys)]
-    numbers = F.broadcast(touched.selectExpr(f"xxhash64({', '.join(layout.keys)}) AS _touched", *keys))
-    numbered = rows.selectExpr("*", f"xxhash64({', '.join(layout.keys)}) AS _number")
-    return numbered.join(numbers, F.expr(" AND ".join(["_number = _touched", *same])), "left_anti").drop("_number")
+    same = [f"{name} >= {other} AND {name} <= {other}" for name, other in zip(layout.keys, there, strict=True)]
+    numbered = few.selectExpr(f"{number} AS _there", *keys, *others)
+    found = rows.selectExpr("*", f"{number} AS _number").join(F.broadcast(numbered), F.expr(" AND ".join(["_number = _there", *same])), how)
+    return found.drop("_number", "_there", *there)
+
+
+def _overlaid(rows: DataFrame, said: DataFrame, layout: Layout) -> DataFrame:
+    """The rows that readers see once what is `said` of some of them holds; one of which nothing is left is gone (MRG-7)."""
+    values = {f"`{column.name}`": f"CASE WHEN _says{n} THEN _said{n} ELSE `{column.name}` END" for n, column in enumerate(layout.columns)}
+    shown = [f"{values.get(f'`{name}`', f'`{name}`')} AS `{name}`" for name in rows.columns]
+    exists = " OR ".join(["_says0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())])
+    return _looked_up(rows, said, layout, "left").where(exists).selectExpr(*shown)
 
 
 def _those_with(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:

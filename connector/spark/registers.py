@@ -19,7 +19,6 @@ stored row whose columns were written together, as nearly all are: orders are wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -43,33 +42,45 @@ class Known:
     rest: str
 
 
-def known_by_changes(
-    pivoted: DataFrame, layout: Layout, partitions: int, *, all_whole: bool, with_rest: bool, beside: Mapping[str, str] | None = None
-) -> Known:
+def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all_whole: bool, with_rest: bool) -> Known:
     """What all changes of a row say, with a column `_changed`, true.
 
     `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `with_rest` false promises that no
-    `_rest` is filled. `beside` are aggregates of the changes of a row that the frame has, too, by name.
+    `_rest` is filled.
     """
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
-    needed = pivoted if beside else pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
-    by_bucket = needed.repartition(partitions, BUCKET)
+    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else [])).repartition(partitions, BUCKET)
     if all_whole:
-        newest = {"_newest": f"max(struct({', '.join(fields)}))", **(beside or {})}
-        known = Known(_by_key(by_bucket, layout, newest), *_said("_newest.", layout), nothing(layout.rest_type))
+        newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
+        known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
     else:
-        known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change", beside=beside)
+        known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change")
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
 
 
-def known_by_values(rows: DataFrame, layout: Layout, partitions: int) -> Known:
-    """What the table's rows say, but for when: older than anything else that is known of them. For rows without `rest`."""
-    values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
-    by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values).repartition(partitions, BUCKET)
-    oldest = nothing(layout.change_order_type)
-    registers = [_register(f"(CASE WHEN _value{n} IS NOT NULL THEN 0 END)", oldest, "0L", f"_value{n}") for n in layout.registers]
-    never = nothing(f"struct<change: {layout.change_order_type}, entry_index: int>")
-    return Known(by_bucket, registers, [never for _ in layout.deletions], nothing(layout.rest_type))
+def known_by_single_changes(pivoted: DataFrame, layout: Layout, partitions: int) -> Known:
+    """`known_by_changes` of which nearly every row has one, and no `_rest` is filled. `pivoted` is looked at several times."""
+    numbers = pivoted.selectExpr(f"xxhash64({', '.join(layout.keys)}) AS _number")
+    of_several = F.broadcast(numbers.groupBy("_number").count().where("count > 1").select("_number").localCheckpoint())
+    numbered = pivoted.selectExpr("*", f"xxhash64({', '.join(layout.keys)}) AS _number")
+    several = known_by_changes(numbered.join(of_several, "_number", "left_semi"), layout, partitions, all_whole=False, with_rest=False)
+    registers, deletions = _said("", layout)
+    names = [*several.registers, *several.deletions]
+    said = [f"{text} AS {name}" for name, text in zip(names, [*registers, *deletions], strict=True)]
+    single = numbered.join(of_several, "_number", "left_anti").selectExpr(BUCKET, *layout.keys, *said, "true AS _changed")
+    return replace(several, frame=single.unionByName(several.frame))
+
+
+def said_of_columns(known: Known, layout: Layout) -> DataFrame:
+    """The keys, and for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`. For what has no `rest`."""
+    registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
+    deletions = [f"{deletion} AS _f{n}" for n, deletion in enumerate(known.deletions)]
+    covered = known.frame.selectExpr(*layout.keys, *registers, *deletions).selectExpr(
+        *layout.keys, *_uncovered(layout), *(f"_f{n}" for n in layout.deletions)
+    )
+    families = [layout.families.index(column.family) for column in layout.registered]
+    says = [f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}" for n, family in enumerate(families)]
+    return covered.selectExpr(*layout.keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
 
 
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
@@ -125,23 +136,19 @@ def _known_together(
     layout: Layout,
     *,
     prefix: str,
-    beside: Mapping[str, str] | None = None,
 ) -> Known:
-    """What all rows of one key say together. `rest` empty: none says any. `beside` are aggregates that the frame has, too."""
+    """What all rows of one key say together. `rest` empty: none says any."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
     if rest:
         aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
+    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*(F.expr(text).alias(name) for name, text in aggregates.items()))
     return Known(
-        _by_key(by_bucket, layout, aggregates | dict(beside or {})),
+        frame,
         [f"{prefix}_register{n}" for n in range(len(registers))],
         [f"{prefix}_deletion{n}" for n in range(len(deletions))],
         f"{prefix}_rest" if rest else nothing(layout.rest_type),
     )
-
-
-def _by_key(by_bucket: DataFrame, layout: Layout, aggregates: Mapping[str, str]) -> DataFrame:
-    return by_bucket.groupBy(BUCKET, *layout.keys).agg(*(F.expr(text).alias(name) for name, text in aggregates.items()))
 
 
 def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:
