@@ -59,14 +59,14 @@ def letters(facts: TopicFacts, count: int) -> Iterator[DeadLetter]:
 
 
 def timed(folder: Path, *arguments: str) -> tuple[float, float, str]:
-    """Seconds and peak memory in MiB of a `connector dead-letters` command, and what it printed."""
+    """Seconds and peak memory in MiB of a `connector dead-letters` command with all its processes, and what it printed."""
     command = [str(Path(sys.executable).with_name("connector")), "--config", str(folder / "connector.toml"), "dead-letters", *arguments]
     began, peaks, ended = perf_counter(), [0], threading.Event()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
 
         def watch() -> None:
             while not ended.wait(0.05):
-                peaks.append(machine.peak_bytes(process.pid))
+                peaks.append(sum(map(machine.peak_bytes, machine.descendants(process.pid))))
 
         watcher = threading.Thread(target=watch)
         watcher.start()

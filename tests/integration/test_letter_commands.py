@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Reason
+from connector.deadletter import DeadLetter, Reason, replay_header
 from connector.kafka import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
+from connector.progress import Progress
 from tests.broker import NewTopic
 from tests.integration.test_commands import Shell
 from tests.integration.test_dead_letter_queue import letter, received
+from tests.unit.warehouses import log_progress
 
 
 @pytest.fixture
@@ -40,6 +42,22 @@ def letters(kafka: KafkaConfig, facts: TopicFacts) -> list[DeadLetter]:
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish(sent)
     return sent
+
+
+def test_who_waits_may_be_told_to_go_on_waiting(
+    shell: Shell, letters: list[DeadLetter], kafka: KafkaConfig, facts: TopicFacts, tmp_path: Path
+) -> None:
+    """DLQ-14: until the tables show it, or it is rejected again."""
+    replay = ("dead-letters", "replay", letters[0].id, "--execute", "--why", "the table is declared")
+    assert shell.run(*replay) == 0
+    log_progress(tmp_path / "wh", "s", Progress(ingest_batch=1), {0: 99, 1: 99})
+    assert shell.run(*replay) == 1
+    assert shell.run(*replay, "--wait") == 0
+    assert "all tables of s have what was replayed" in shell.err
+    with DeadLetterPublisher(kafka, facts.topic) as publisher:
+        publisher.publish([letter(facts, 50, headers=(replay_header(letters[0].id, 1),))])
+    assert shell.run(*replay, "--wait") == 1
+    assert "1 replay rejected again: 1 UNKNOWN_TABLE" in shell.err
 
 
 def test_from_the_first_look_to_the_last_letter(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector import cli
 from connector.cli.read import _numeric
 from connector.errors import TableError
 from connector.lake.plain_table import open_table
@@ -24,6 +25,13 @@ def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a table")
     with pytest.raises(TableError):
         open_table(str(tmp_path / "data"))
+
+
+def test_a_snapshot_has_no_other_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-10: a wrong call"""
+    for bound in (["--max-staleness", "1m"], ["--allow-older"]):
+        assert cli.invoke(["read", "accounts", "--snapshot", *bound]) == 2
+        assert "do not go with it" in capsys.readouterr().err
 
 
 def test_a_broken_log_is_an_error(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ def commit(path: Path, rows: list[dict[str, Any]], types: dict[str, str], said: 
     write_deltalake(str(path), as_arrow(rows, types), mode="append", commit_properties=said_as, **others)
 
 
-def log_progress(warehouse: Path, stream: str, progress: Progress) -> None:
-    """The commit that follows a batch: the frontier as a row, the rest as metadata (TBL-5)."""
+def log_progress(warehouse: Path, stream: str, progress: Progress, ends: Mapping[int, int] | None = None) -> None:
+    """The commit that follows a batch, read up to `ends`: the frontier as a row, the rest as metadata (TBL-5)."""
     row = {"kind": "frontier", "ingest_batch": progress.ingest_batch, "frontier": json.dumps(progress.frontier.to_json()), "slot": -3}
-    said = {"stream": stream, "progress": progress.to_json()}
+    end = {str(number): offset for number, offset in (ends or {}).items()}
+    said = {"stream": stream, "progress": progress.to_json(), "ingest_batch": progress.ingest_batch, "end": end}
     commit(warehouse / f"streams/{stream}/changelog", [row], FRONTIERS, said, partition_by=["slot"])
 
 
