@@ -1,6 +1,7 @@
 """An iterator that runs in a process of its own, ahead of whoever takes from it: a process of Python uses one core.
 
-    here                                              there: python -c, and `main`
+    here                                              there: `main`
+    where modules lie, and then
     what to call, pickled         ── its stdin ──▶    calls it
     takes what comes, in order    ◀── its stdout ──   the items, pickled; at the end that it is the end, or the error that it was
 
@@ -20,6 +21,7 @@ from connector.errors import ConnectorError
 
 PIPE_BYTES: Final = 1024 * 1024
 """As much as Linux gives to everybody."""
+_PROGRAM: Final = f"import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {__name__} import main; main()"
 
 _Item = TypeVar("_Item")
 
@@ -29,19 +31,20 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
 
     Raises the `ConnectorError` that it raised, and one where the process has died. It ends with this iterator.
     """
-    command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+    command = [sys.executable, "-P", "-c", _PROGRAM]
     # Ctrl-C is for whoever takes from it, and ends it in its own time.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE_BYTES, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             with suppress(BrokenPipeError):
+                pickle.dump(sys.path, process.stdin)
                 pickle.dump(call, process.stdin)
                 process.stdin.close()
             while True:
                 try:
                     is_item, what = pickle.load(process.stdout)  # noqa: S301, our own process wrote it
-                except EOFError:
+                except (EOFError, pickle.UnpicklingError):
                     raise ConnectorError(
                         "The process that works ahead has died",
                         f"its exit code is {process.wait()}; a negative one is a signal, -9 perhaps for want of memory",

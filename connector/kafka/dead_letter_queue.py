@@ -14,7 +14,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -142,21 +143,20 @@ class DeadLetterQueue:
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
             begun_at = _now()
-            settled: Iterator[tuple[list[_Settled], _Looked]]
             if force is None and per_second is None and self.at_most() >= MANY:
-                alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, tuple(steps), max_attempts)
-                settled = (([_Settled.unpacked(one) for one in some], looked) for some, looked in from_child(alone))
+                settled = self._settled_elsewhere(which, tuple(steps), max_attempts)
             else:
                 settled = self._settled(which, tuple(steps), max_attempts, writer.ledger, force)
-            deeds = self._deeds(settled, tally, looked, str(which), why)
-            began, done = time.monotonic(), 0
-            for some in in_transactions(deeds, at_once):
-                if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
-                    return tally
-                writer.commit(some)
-                tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in some)
-                done += len(some)
-                on_progress(looked.count, done)
+            with closing(settled):
+                deeds = self._deeds(settled, tally, looked, str(which), why)
+                began, done = time.monotonic(), 0
+                for some in in_transactions(deeds, at_once):
+                    if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
+                        return tally
+                    writer.commit(some)
+                    tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in some)
+                    done += len(some)
+                    on_progress(looked.count, done)
             writer.settle(looked.since or begun_at)
         return tally
 
@@ -188,7 +188,7 @@ class DeadLetterQueue:
 
     def _settled(
         self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, ledger: Ledger, force: Force | None = None
-    ) -> Iterator[tuple[list[_Settled], _Looked]]:
+    ) -> Generator[tuple[list[_Settled], _Looked]]:
         """The letters that are replayed or parked, some at a time, and what was seen of all letters up to there."""
         looked = _Looked()
 
@@ -204,6 +204,14 @@ class DeadLetterQueue:
         for some in in_batches(settled(), lambda one: one.size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
             yield some, looked
         yield [], looked
+
+    def _settled_elsewhere(
+        self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
+    ) -> Generator[tuple[list[_Settled], _Looked]]:
+        """The same, worked out ahead in another process."""
+        alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, steps, max_attempts)
+        for some, looked in from_child(alone):
+            yield [_Settled.unpacked(one) for one in some], looked
 
     def _deeds(
         self, settled: Iterator[tuple[list[_Settled], _Looked]], tally: Tally, looked: _Looked, selection: str, why: str
@@ -274,7 +282,7 @@ _Packed = tuple[tuple[Any, ...], tuple[Any, ...] | None]
 def _settled_alone(
     config: ConnectorConfig, stream: StreamConfig, horizon: int | None, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
 ) -> Iterator[tuple[list[_Packed], _Looked]]:
-    """The same in another process, by the ledger as it is there: only the one that waits for this adds to it."""
+    """What that process does. It reads the ledger for itself: only the one that waits for this adds to it."""
     queue = DeadLetterQueue(config, stream, by="", horizon=horizon)
     for some, looked in queue._settled(which, steps, max_attempts, queue.ledger()):
         yield [one.packed() for one in some], looked
