@@ -93,6 +93,8 @@ def replay(
     began = time.time_ns() // 1000
     done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None)
     _check_found(ids, done.verdicts.total())
+    if done.verdicts[Verdict.REPLAY] and not wait:
+        say("what was replayed is in the change topic: `connector run` ingests and applies it; --wait follows it there")
     # Who waits may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
     again = wait_for_tables(config, of, queue, began, frozenset(ids)) if wait and (done.verdicts[Verdict.REPLAY] or sent_before) else 0
