@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from connector.errors import TableError
 from connector.hold import Dead
 
 
@@ -69,6 +70,17 @@ class Bookkeeping:
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Whether the table stands at the cut (`low_watermark`, `batch`) (TBL-10)."""
         return self.is_consistent_cut and (self.complete_below, self.to_batch) == (low_watermark, batch)
+
+    def check_changelog(self, table: str, batch: int, changelog_id: str | None = None) -> None:
+        """Raise `TableError` if a changelog that ends at `batch` is not the one that the table was made from, or lacks some of it."""
+        replaced = self.changelog_id not in ("", self.changelog_id if changelog_id is None else changelog_id)
+        if replaced or batch < self.to_batch:
+            how = "begun anew" if replaced else f"set back to batch {batch}" if batch else "taken away"
+            raise TableError(
+                f"Table {table} covers the changelog to batch {self.to_batch}, but the changelog was {how}",
+                "The changelog was moved away or restored without the table",
+                "Put the changelog back, or move the table's folder away: it is made again from the whole changelog",
+            )
 
     def to_json(self, table: str) -> dict[str, Any]:
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from connector.foreign_letters import told
+from connector.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ MAX_DETAIL_BYTES: Final = 1024
 CONNECT_PREFIX: Final = "__connect.errors."
 _TOPIC, _PARTITION, _OFFSET = (f"{CONNECT_PREFIX}{name}" for name in ("topic", "partition", "offset"))
 OWN_PREFIX: Final = "connector.dlq."
+MAX_ATTEMPT: Final = 999_999_999
 REPLAY_HEADER: Final = "connector.replay"
 """Names the letter that a record is the replay of, and which attempt it is: `<letter id>/<attempt>` (DLQ-10)."""
 
@@ -222,7 +224,7 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 def replay_header(letter: str, attempt: int) -> tuple[str, bytes]:
     """The header of a record that is sent again for a letter, for the `attempt`-th time (DLQ-10)."""
-    assert attempt >= 1, attempt
+    assert 1 <= attempt <= MAX_ATTEMPT, attempt
     return REPLAY_HEADER, f"{letter}/{attempt}".encode()
 
 
@@ -364,7 +366,7 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
     try:
         block = {name: text.decode() for name, text in headers[start:] if text is not None}
         letter, table = block[f"{OWN_PREFIX}id"], block.get(f"{OWN_PREFIX}table")
-        kafka_partition, offset = int(block[_PARTITION]), int(block[_OFFSET])
+        kafka_partition, offset = _number(block[_PARTITION], MAX_INT), _number(block[_OFFSET], MAX_LONG)
         tail = _id_tail(kafka_partition, offset, table)
         if not letter.endswith(tail):
             return None
@@ -376,16 +378,23 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
             reason=Reason(block[f"{OWN_PREFIX}reason"]),
             rule=block.get(f"{OWN_PREFIX}rule", ""),
             detail=block[f"{OWN_PREFIX}detail"],
-            attempt=int(block[f"{OWN_PREFIX}attempt"]),
-            first_failed_at=int(block[f"{OWN_PREFIX}first_failed_at"]),
-            record_timestamp=int(block[f"{OWN_PREFIX}record_timestamp"]),
+            attempt=_number(block[f"{OWN_PREFIX}attempt"], MAX_ATTEMPT),
+            first_failed_at=_number(block[f"{OWN_PREFIX}first_failed_at"], MAX_TIMESTAMP),
+            record_timestamp=_number(block[f"{OWN_PREFIX}record_timestamp"], MAX_TIMESTAMP),
             schema_id=block.get(f"{OWN_PREFIX}schema_id"),
-            ingest_batch=int(block[f"{OWN_PREFIX}ingest_batch"]),
+            ingest_batch=_number(block[f"{OWN_PREFIX}ingest_batch"], MAX_LONG),
             order_position=block[f"{OWN_PREFIX}order_position"],
             table=table,
         )
     except (KeyError, ValueError):
         return None
+
+
+def _number(text: str, at_most: int) -> int:
+    """Raises ValueError for a text that we would not have written."""
+    if text.isascii() and text.isdigit() and len(text) < 20 and (number := int(text)) <= at_most:
+        return number
+    raise ValueError(text)
 
 
 def _id_tail(kafka_partition: int, offset: int, table: str | None) -> str:

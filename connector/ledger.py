@@ -203,7 +203,8 @@ class Ledger:
         for entry in () if claim is None else self.story(claim[0]):
             if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
                 return Standing(State.OPEN, entry.attempt, entry.tries)
-        return Standing(State.OPEN, letter.attempt, letter.attempt)
+        # What says that it was replayed, and was not by us, has not been tried.
+        return Standing(State.OPEN, letter.attempt, 0)
 
     def ids(self, state: State) -> frozenset[str]:
         """The letters that stand so by their own story."""

@@ -216,25 +216,38 @@ def _without(headers: Headers, name: str) -> Headers:
 
 
 def _check_count(argument: str) -> None:
-    if not (argument.isascii() and argument.isdigit() and 0 < int(argument) < 2**31):
+    if not (argument.isascii() and argument.isdigit() and len(argument) < 11 and 0 < int(argument) < 2**31):
         raise ValueError(f"{argument!r} is no number of bytes")
 
 
 def _check_schema(argument: str) -> None:
-    if argument != "single-object" and not (argument.isascii() and argument.isdigit() and int(argument) < 2**31):
+    if argument != "single-object" and not (argument.isascii() and argument.isdigit() and len(argument) < 11 and int(argument) < 2**31):
         raise ValueError(f"{argument!r} is neither the id of a schema nor single-object")
 
 
 def _check_time(argument: str) -> None:
-    if not (argument.isascii() and argument.isdigit()) and datetime.fromisoformat(argument).tzinfo is None:
+    if argument.isascii() and argument.isdigit() and len(argument) < 20:
+        return
+    try:
+        moment = datetime.fromisoformat(argument)
+    except ValueError:
+        raise ValueError(f"{argument[:80]!r} is neither microseconds nor a time such as 2025-01-01T09:00:00Z") from None
+    if moment.tzinfo is None:
         raise ValueError(f"{argument!r} has no zone; write {argument}Z for UTC")
+
+
+def _check_bytes(argument: str) -> None:
+    try:
+        bytes_of_text(argument)
+    except ValueError as error:
+        raise ValueError(f"{argument[:80]!r} has no base 64 behind base64: ({error})") from None
 
 
 def _check_header(argument: str) -> None:
     name, equals, text = argument.partition("=")
     if not name or not equals:
         raise ValueError("a header is set as NAME=VALUE")
-    bytes_of_text(text)
+    _check_bytes(text)
 
 
 def _check_replace(argument: str) -> None:
@@ -250,7 +263,7 @@ def _check_replace(argument: str) -> None:
 _CHECKS: Final = {
     "cut-prefix": _check_count,
     "reframe": _check_schema,
-    "set-key": lambda argument: bytes_of_text(argument) and None,
+    "set-key": _check_bytes,
     "set-header": _check_header,
     "replace": _check_replace,
     "commit-timestamp": _check_time,

@@ -15,7 +15,7 @@ from connector.deadletter import DeadLetter
 @dataclass(frozen=True, slots=True)
 class OutsideLetters:
     """How many lie before the offsets `read_to` of the dead-letter topic with the id `topic_id`, whatever was done about them since, and
-    when the first of them came (microseconds). A record is known by its own coordinates, so each is one letter.
+    when the first of them failed (microseconds).
     """
 
     topic_id: str = ""
@@ -23,11 +23,11 @@ class OutsideLetters:
     since: int | None = None
     read_to: Mapping[int, int] = field(default_factory=dict)
 
-    def after(self, letters: Iterable[DeadLetter], ends: Mapping[int, int]) -> OutsideLetters:
-        """What is known once `letters`, which lie before `ends`, are read as well. Those that are not from outside do not count."""
+    def after(self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str) -> OutsideLetters:
+        """What is known once `letters`, which lie before `ends`, are read as well. Those of records of the change topic are ours."""
         count, since = self.count, self.since
         for letter in letters:
-            if letter.position.topic_id == self.topic_id:
+            if letter.position.topic_id != change_topic_id:
                 count += 1
                 since = min(since or letter.first_failed_at, letter.first_failed_at)
         return OutsideLetters(self.topic_id, count, since, dict(ends))

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Final
 
 from connector.codec import ChangeRecord, Schemas, decode, encode, frame
-from connector.deadletter import OWN_PREFIX, REPLAY_HEADER, DeadLetter, Headers, Reason, Rejection, replay_header, size_of
+from connector.deadletter import MAX_ATTEMPT, OWN_PREFIX, REPLAY_HEADER, DeadLetter, Headers, Reason, Rejection, replay_header, size_of
 from connector.foreign_letters import is_error_header
 from connector.ledger import Action, MendNote, Standing, State
 from connector.mending import Content, Step, Unmendable, content_of, mend, note
@@ -155,6 +155,8 @@ def _why_not(letter: DeadLetter, standing: Standing, *, is_forced: bool) -> str:
         return ALREADY_REPLAYED if standing.state is State.REPLAYED else f"it is {standing.state}: restore it first"
     if letter.reason is Reason.TOO_LATE and not is_forced:
         return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
+    if standing.attempt >= MAX_ATTEMPT:
+        return "it says that it was replayed so often that there is no number for another attempt: publish it anew"
     if letter.reason is Reason.WATERMARK_IN_FUTURE:
         return "it is a claim of a wrong clock: it does not become true once its time has come, and a later one says more"
     return ""

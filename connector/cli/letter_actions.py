@@ -19,8 +19,9 @@ from connector.cli.letter_effects import Effects
 from connector.cli.letter_options import check_chosen, filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import view_of_content
 from connector.cli.letter_wait import wait_for_tables
-from connector.cli.parameters import STEP
+from connector.cli.parameters import RATE, STEP
 from connector.cli.terminal import Progress, console, counted, escaped, out, say, table
+from connector.deadletter import cut
 from connector.errors import ConnectorError
 from connector.json_view import to_line
 from connector.ledger import ALLOWED, Action
@@ -31,6 +32,7 @@ from connector.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Ta
 if TYPE_CHECKING:
     from connector.kafka.dead_letter_queue import DeadLetterQueue
 
+MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _everything = click.option("--all", "everything", is_flag=True, help="All letters there are, but for --state.")
 
@@ -43,7 +45,7 @@ _everything = click.option("--all", "everything", is_flag=True, help="All letter
 @click.option("--mend", "steps", type=STEP, multiple=True, help="A step of mending, such as key-from-record; taken in the order given.")
 @click.option("--edit", is_flag=True, help="Mend one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
 @click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="After so many a letter is parked instead.")
-@click.option("--per-second", type=click.FloatRange(0, min_open=True), help="At most so many letters a second.")
+@click.option("--per-second", type=RATE, help="At most so many letters a second.")
 @click.option("--force", is_flag=True, help="Of TOO_LATE letters: send what they would do to their rows today, as new changes.")
 @click.option("--wait", is_flag=True, help="Until the tables show what was sent, or it was rejected again.")
 @click.option("--execute", is_flag=True, help="Do it. Without this nothing is sent: only what would happen is shown.")
@@ -91,13 +93,13 @@ def replay(
             say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
     began = time.time_ns() // 1000
-    done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None)
+    done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None, wait=wait)
     _check_found(ids, done.verdicts.total())
     if done.verdicts[Verdict.REPLAY] and not wait:
         say("what was replayed is in the change topic: `connector run` ingests and applies it; --wait follows it there")
-    # Who waits may be told to go on waiting.
+    # Who runs it again may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
-    again = wait_for_tables(config, of, queue, began, frozenset(ids)) if wait and (done.verdicts[Verdict.REPLAY] or sent_before) else 0
+    again = wait_for_tables(config, of, queue, began, cut(str(which))) if wait else 0
     return 1 if again or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
@@ -134,7 +136,7 @@ def _show_plan(queue: DeadLetterQueue, how: _How, effects: Effects | None, *, fo
         row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
         counts[row] += 1
         if len(examples := rows.setdefault(row, [])) < EXAMPLES:
-            examples.append(f"{decision.letter.id}: {decision.why}" if decision.verdict is Verdict.REFUSE else decision.letter.id)
+            examples.append(f"{decision.letter.id}: {decision.why[:MAX_WHY]}" if decision.verdict is Verdict.REFUSE else decision.letter.id)
     if rows:
         shown = table("would be", "because", "its row would be", "letters", "for example", right=frozenset({"letters"}))
         words = {Verdict.REPLAY: "replayed", Verdict.PARK: "parked", Verdict.REFUSE: "refused"}
@@ -149,7 +151,7 @@ def _show_plan(queue: DeadLetterQueue, how: _How, effects: Effects | None, *, fo
     return tally
 
 
-def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None) -> Tally:
+def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None, *, wait: bool) -> Tally:
     progress = Progress("letters looked at", queue.at_most())
     progress.show(0, time.monotonic())
 
@@ -157,7 +159,13 @@ def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None) -
         progress.show(looked, time.monotonic())
 
     stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def asked_to_stop(*_: object) -> None:
+        if stop.is_set():  # a second time: what is asked for now may never be answered
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         tally = queue.replay(
             how.which,
@@ -175,6 +183,9 @@ def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None) -
             signal.signal(number, handler)
     say(f"{counted(tally.verdicts.total(), 'dead letter')} of {queue.topic}: {_told(tally, '')}")
     for because, count in tally.refused.most_common():
+        if wait and because == ALREADY_REPLAYED:
+            say(f"{count:,} were replayed before")
+            continue
         say(f"refused {count:,}: {escaped(because)}; without --execute each is explained")
     if stop.is_set():
         say("stopped: the transaction that began has ended; run it again to go on with what is left")
@@ -202,7 +213,13 @@ def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tu
     content = found[0]
     if isinstance(content, Unmendable):
         raise ConnectorError(f"Letter {letter_id} cannot be mended", content.why, "correct the step")
-    step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
+    try:
+        step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
+    except (click.ClickException, OSError, UnicodeError) as error:
+        cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        raise ConnectorError(
+            "The editor gave nothing back", cause, "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --mend"
+        ) from error
     if step is None:
         raise ConnectorError("Nothing was changed in the editor", "", "save the file with a change, or leave --edit out")
     if isinstance(step, Unmendable):

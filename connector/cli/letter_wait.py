@@ -19,12 +19,10 @@ LOOK_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 15.0
 
 
-def wait_for_tables(
-    config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int, ids: frozenset[str] = frozenset()
-) -> int:
+def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int, selection: str) -> int:
     """Return once all that is in the change topic now is ingested, and in every table of the stream: 0. Return 1 as soon as it is
-    ingested if a replay since `began` (microseconds), or one of the letters `ids`, was rejected again, which is said. Rows that wait for
-    other letters are not waited for. Ctrl-C ends the waiting, and nothing else.
+    ingested if a replay since `began` (microseconds), or one of the same `selection`, was rejected again, which is said. Rows that wait
+    for other letters are not waited for. Ctrl-C ends the waiting, and nothing else.
 
     Raises `TableError` if the warehouse cannot be read, `BrokerError`.
     """
@@ -38,7 +36,7 @@ def wait_for_tables(
     while True:
         if batch is None:
             batch = batch_with(config.warehouse, stream.name, ends)
-            if batch is not None and _are_rejected_again(queue, began, ids):
+            if batch is not None and _are_rejected_again(queue, began, selection):
                 return 1
         if batch is not None:
             behind = [name for name in tables if not _has(bookkeeping_of(config.warehouse, name), batch)]
@@ -49,7 +47,7 @@ def wait_for_tables(
             said_at = time.monotonic()
             say(f"waiting for {waits_for}")
         time.sleep(LOOK_EVERY_S)
-    if _are_rejected_again(queue, began, ids):
+    if _are_rejected_again(queue, began, selection):
         return 1
     say(f"all tables of {stream.name} have what was replayed")
     return 0
@@ -59,12 +57,12 @@ def _has(table: Bookkeeping, batch: int) -> bool:
     return table.complete_to_batch >= batch or (bool(table.held) and table.to_batch >= batch)
 
 
-def _are_rejected_again(queue: DeadLetterQueue, began: int, ids: frozenset[str]) -> bool:
-    """Whether one of the replays since `began`, or of the letters `ids`, is a letter again, in ingest or in a table; it is said."""
+def _are_rejected_again(queue: DeadLetterQueue, began: int, selection: str) -> bool:
+    """Whether one of the replays since `began`, or of that `selection`, is a letter again, in ingest or in a table; it is said."""
     ledger, again = queue.ledger(), Counter[str]()
     for letter, _ in queue.letters(LetterFilter(), ledger):
         claim = replay_claim(letter.headers)
-        if claim is not None and (claim[0] in ids or any(entry.at >= began for entry in ledger.story(claim[0]))):
+        if claim is not None and any(entry.at >= began or entry.selection == selection for entry in ledger.story(claim[0])):
             again[letter.reason] += 1
     if again:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in again.most_common())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
+_LEAST_RATE, _MOST_RATE = 0.001, 1_000_000.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -78,6 +79,21 @@ class Span(click.ParamType[tuple[int, int]]):
         return span
 
 
+class Rate(click.ParamType[float]):
+    """So many a second, from one in a quarter of an hour to a million."""
+
+    name = "rate"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            rate = float(str(value))
+        except ValueError:
+            rate = 0.0
+        if not _LEAST_RATE <= rate <= _MOST_RATE:  # which NaN is not, either
+            self.fail(f"{value!r} is no rate; write 0.5, 200, at least {_LEAST_RATE:g} and at most {_MOST_RATE:,.0f}", param, ctx)
+        return rate
+
+
 class KeyBytes(click.ParamType[bytes]):
     """Bytes as text, or `base64:` and that."""
 
@@ -115,3 +131,4 @@ START: Final = Start()
 SPAN: Final = Span()
 BYTES: Final = KeyBytes()
 STEP: Final = MendingStep()
+RATE: Final = Rate()

@@ -88,6 +88,7 @@ def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allo
     now = time.time_ns() // 1000
     found = open_table(f"{config.warehouse}/tables/{name}/data")
     before, progress = Bookkeeping.from_json(found.bookkeeping), progress_of(config.warehouse, config.tables[name].stream)
+    before.check_changelog(name, progress.ingest_batch)
     if not progress.suffices(before, bound, now):
         return None
     as_of = progress.as_of(before)

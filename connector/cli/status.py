@@ -89,6 +89,7 @@ class Found:
                 name, progress, at, stall_after_s=stream.stall_after_s, dead_letters=letters, roots=stream.partitions
             )
             for of, book in of_stream.items():
+                found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
                 found.tables[of] = found._table(config, of, book, progress, bounds, of_tables[of])
         return found
 

@@ -10,6 +10,7 @@ It works ahead by as much as the pipe holds. It is for what only reads: it may b
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -62,7 +63,9 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
 
 def main() -> None:
     """The other side."""
-    out = sys.stdout.buffer
+    # What anything prints is talk, and not for the pipe.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     # Whoever has gone away wants nothing more.
     with suppress(BrokenPipeError):
         try:

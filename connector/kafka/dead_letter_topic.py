@@ -176,7 +176,8 @@ def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters) -> Ou
     if ends == known.read_to:
         return known
     begin = {number: max(offset, known.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
-    return known.after((letter for letter, _ in _letters(kafka, facts, begin, ends)), ends)
+    letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
+    return known.after(letters, ends, topics.describe(kafka, topic).topic_id)
 
 
 def _letters(

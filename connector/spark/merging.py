@@ -65,15 +65,8 @@ class Survey:
 
 def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | None) -> None:
     """A table goes on only with the changelog it was made from: in another one its batch numbers mean other changes."""
-    batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, before.changelog_id)
-    replaced = before.changelog_id not in ("", identity)
-    if replaced or batch < before.to_batch:
-        how = "begun anew" if replaced else f"set back to batch {batch}" if newest else "taken away"
-        raise TableError(
-            f"Table {table.layout.definition.name} covers the changelog to batch {before.to_batch}, but the changelog was {how}",
-            "The changelog was moved away or restored without the table",
-            "Put the changelog back, or move the table's folder away: it is made again from the whole changelog",
-        )
+    batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, None)
+    before.check_changelog(table.layout.definition.name, batch, identity)
     if newest is not None and newest.trimmed_to > before.complete_to_batch:
         raise TableError(
             f"Table {table.layout.definition.name} needs the changelog from batch {before.complete_to_batch + 1} on, "

@@ -385,10 +385,10 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
 
 
 def _discarded(world: World) -> frozenset[str]:
-    """The ids of discarded letters; none while Kafka cannot be asked: their rows wait a little longer."""
+    """The ids of discarded letters; none while the ledger cannot be read: their rows wait a little longer."""
     try:
         return world.discarded()
-    except BrokerError:
+    except (BrokerError, TopicError):
         return frozenset()
 
 

@@ -89,8 +89,9 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
 
 ANYTHING = definition(
     "anything",
-    key=Key((KeyPart("id", ColumnType.BYTES),)),
-    columns=(Column("c0", "f", b"", ColumnType.BYTES), Column("c1", "g", b"q", ColumnType.BYTES)),
+    # Names that a merge might want for itself.
+    key=Key((KeyPart("changes", ColumnType.BYTES),)),
+    columns=(Column("count", "f", b"", ColumnType.BYTES), Column("highest", "g", b"q", ColumnType.BYTES)),
 )
 
 

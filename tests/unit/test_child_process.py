@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -24,6 +24,21 @@ def dying() -> Iterator[int]:
     os._exit(3)
 
 
+class Dying:
+    def __reduce__(self) -> str:
+        os._exit(3)
+
+
+def dying_in_the_middle() -> Iterator[object]:
+    yield b"written at once" * 100_000, Dying()
+
+
+def talking() -> Iterator[int]:
+    print("for people")
+    os.system("echo for people, too")
+    yield 1
+
+
 def test_all_comes_in_order_from_one_other_process() -> None:
     found = list(from_child(partial(numbers, 50_000)))
     (pid,) = {pid for pid, _ in found}
@@ -40,8 +55,13 @@ def test_its_error_is_ours_and_comes_behind_all_that_was_found() -> None:
     assert (str(raised.value), raised.value.undelivered) == (str(error), 7)
 
 
-def test_its_death_is_an_error_with_a_remedy() -> None:
-    found = from_child(dying)
+def test_what_is_printed_there_is_talk() -> None:
+    assert list(from_child(talking)) == [1]
+
+
+@pytest.mark.parametrize("how", [dying, dying_in_the_middle])
+def test_its_death_is_an_error_with_a_remedy(how: Callable[[], Iterator[object]]) -> None:
+    found = from_child(how)
     with pytest.raises(ConnectorError, match=r"has died\. its exit code is 3.*Run this again"):
         list(found)
 

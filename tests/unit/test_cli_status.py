@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,15 @@ def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.C
     assert (one["pending_batches"], one["is_consistent_cut"], one["max_staleness_s"], one["p95_s"]) == (1, False, 600, 2.0)
     assert (never["apply"], never["pending_batches"], never["age_s"]) == (0, 2, None)
     assert found["errors"] == {}
+
+
+def test_a_changelog_that_was_taken_away_is_an_error(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-5: a table that knows better does not stand as if nothing had ever been ingested."""
+    shutil.rmtree(warehouse / "streams")
+    assert cli.invoke(["status", "--json"]) == 1
+    assert "but the changelog was taken away" in json.loads(capsys.readouterr().out)["errors"]["tables.one"]
+    assert cli.invoke(["read", "one", "--allow-older"]) == 1
+    assert "but the changelog was taken away" in capsys.readouterr().err
 
 
 def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,9 @@ def test_a_letter_of_another_tool_goes_by_its_own_coordinates() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("id", b"other-3-18"), ("reason", b"BAD"), ("attempt", b"x"), ("detail", b"\xff"), ("detail", None), ("first_failed_at", b"")],
+    [("id", b"other-3-18"), ("reason", b"BAD"), ("attempt", b"x"), ("detail", b"\xff"), ("detail", None), ("first_failed_at", b"")]
+    + [("attempt", number) for number in (b"-3", b"1_0", "٣".encode(), b"9" * 10, b"9" * 5000)]
+    + [("first_failed_at", b"9" * 18), ("ingest_batch", b"-9"), ("record_timestamp", b"9" * 40)],
 )
 def test_a_damaged_block_is_not_believed(name: str, value: bytes | None) -> None:
     headers = tuple((header, value if header == f"connector.dlq.{name}" else text) for header, text in to_headers(letter()))

@@ -51,6 +51,12 @@ def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(action:
     assert {done for done in Action if standing.allows(done)} == allowed
 
 
+def test_a_replay_that_nobody_made_is_no_try() -> None:
+    """DLQ-14: a header that anybody can write parks no letter."""
+    claims = letter(attempt=9, headers=(replay_header("nonsense", 9),))
+    assert Ledger().standing(claims) == Standing(State.OPEN, 9, 0)
+
+
 def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_first() -> None:
     """DLQ-14: nothing circles for ever."""
     kept = ledger(entry(Action.RESTORED, 3, 0), entry(Action.REPLAYED, 4, 1))

@@ -17,11 +17,13 @@ def letter(number: int, at: int, *, is_ours: bool) -> DeadLetter:
 
 
 def test_only_what_comes_from_outside_counts() -> None:
-    known = OutsideLetters("D").after([letter(0, 50, is_ours=True), letter(1, 70, is_ours=False)], {0: 2})
+    known = OutsideLetters("D").after([letter(0, 50, is_ours=True), letter(1, 70, is_ours=False)], {0: 2}, "T")
     assert known == OutsideLetters("D", 1, 70, {0: 2})
-    more = known.after([letter(2, 60, is_ours=False), letter(3, 40, is_ours=True)], {0: 4, 1: 0})
+    more = known.after([letter(2, 60, is_ours=False), letter(3, 40, is_ours=True)], {0: 4, 1: 0}, "T")
     assert more == OutsideLetters("D", 2, 60, {0: 4, 1: 0})
-    assert more.after([], {0: 4, 1: 0}) == more
+    assert more.after([], {0: 4, 1: 0}, "T") == more
+    copied = more.after([letter(4, 30, is_ours=True)], {0: 5, 1: 0}, "the topic that was made in its place")
+    assert (copied.count, copied.since) == (3, 30)
 
 
 def test_what_is_stored_is_read_back() -> None:
