@@ -257,10 +257,10 @@ class LedgerWriter:
         # Which call is the first to hear of another one is a matter of luck.
         heard = [known for known in (error, self._errors.fatal, aborted, *self._failures) if isinstance(known, KafkaError)]
         cause = error.str() if isinstance(error, KafkaError) else error
-        if any(map(transactions.is_shut_out, heard)):
+        if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
             raise WriterConflictError(
                 f"Another one acts on the dead letters of {self.source.topic}",
-                cause,
+                shut_out.str(),
                 "Wait until it has ended and run this again: it goes on with what is left. Nothing was done twice",
             )
         raise DeliveryError(
