@@ -20,6 +20,7 @@ from connector import jars
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.deadletter import DeadLetter
 from connector.kafka import topics
+from connector.kafka.dead_letter_topic import outside_letters
 from connector.kafka.local_broker import LocalBroker
 from connector.kafka.topics import TopicFacts
 from connector.spark import World, start_session
@@ -81,6 +82,7 @@ class Stage:
             publish=publish or refuse,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
+            outside=lambda known: outside_letters(self.kafka, topic.topic, known),
         )
         query = StreamIngest(self.spark, config, stream, world, lambda: topics.beginning_offsets(self.kafka, topic), lambda _: None)
         query.start(once=True)

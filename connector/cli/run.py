@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from connector.cli import local_spark, settings, terminal
-from connector.errors import BrokerError, ConfigError, TopicError
+from connector.errors import ConfigError
 from connector.ledger import State
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig, StreamConfig
     from connector.deadletter import DeadLetter
-    from connector.outside import OutsideLetters
     from connector.spark import World
 
 
@@ -90,12 +89,6 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         with one_at_a_time:
             return publisher.publish(letters)
 
-    def outside(known: OutsideLetters) -> OutsideLetters:
-        try:
-            return outside_letters(config.kafka, stream.topic, known)
-        except (BrokerError, TopicError):
-            return known  # A count is no reason to stop a stream, and the next look makes up for it.
-
     return World(
         topic=lambda: topics.describe(config.kafka, stream.topic),
         publish=publish,
@@ -104,7 +97,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: Wishes(config.warehouse).ends(stream.name, above=taken_to),
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(State.DISCARDED),
-        outside=outside,
+        outside=lambda known: outside_letters(config.kafka, stream.topic, known),
     )
 
 

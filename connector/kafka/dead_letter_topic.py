@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.deadletter import DeadLetter, Position, dead_letter_topic, from_record, to_headers
-from connector.errors import DeliveryError, TopicError
+from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.reading import messages_between
 from connector.outside import OutsideLetters
@@ -168,16 +168,19 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
 def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters) -> OutsideLetters:
     """The letters that others made, of the dead-letter topic up to its present end: `known`, and those behind it (DLQ-7).
 
-    Raises `TopicError` when there is no dead-letter topic, `BrokerError`.
+    What is `known` where there is no such topic, or Kafka cannot tell: a count stops no stream, and the next look makes up for it.
     """
-    facts = topics.describe(kafka, dead_letter_topic(topic))
-    known = known if known.topic_id == facts.topic_id else OutsideLetters(facts.topic_id)
-    ends = topics.end_offsets(kafka, facts)
-    if ends == known.read_to:
+    try:
+        facts = topics.describe(kafka, dead_letter_topic(topic))
+        before = known if known.topic_id == facts.topic_id else OutsideLetters(facts.topic_id)
+        ends = topics.end_offsets(kafka, facts)
+        if ends == before.read_to:
+            return before
+        begin = {number: max(offset, before.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
+        letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
+        return before.after(letters, ends, topics.describe(kafka, topic).topic_id)
+    except (BrokerError, TopicError):
         return known
-    begin = {number: max(offset, known.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
-    letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
-    return known.after(letters, ends, topics.describe(kafka, topic).topic_id)
 
 
 def _letters(

@@ -45,7 +45,7 @@ class World:
     registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
     configured. `now` is the time in microseconds. `ends` asks for the stream partitions of this stream that operators want ended, as
     far as their numbers are greater than the one given (WMK-8); `discarded` for the ids of letters that are (DLQ-3). `outside` goes on
-    counting the letters of others; where Kafka cannot tell, it returns what it was given (DLQ-7).
+    counting the letters of others, as far as Kafka can tell (DLQ-7).
     """
 
     topic: Callable[[], Topic]
