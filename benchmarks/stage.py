@@ -82,7 +82,7 @@ class Stage:
             publish=publish or refuse,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
-            outside=lambda known: outside_letters(self.kafka, topic.topic, known),
+            outside=lambda known, published: outside_letters(self.kafka, topic.topic, known, published),
         )
         query = StreamIngest(self.spark, config, stream, world, lambda: topics.beginning_offsets(self.kafka, topic), lambda _: None)
         query.start(once=True)

@@ -97,7 +97,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: Wishes(config.warehouse).ends(stream.name, above=taken_to),
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(State.DISCARDED),
-        outside=lambda known: outside_letters(config.kafka, stream.topic, known),
+        outside=lambda known, published: outside_letters(config.kafka, stream.topic, known, published),
     )
 
 

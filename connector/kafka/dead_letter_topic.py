@@ -165,17 +165,18 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
             yield letter, position
 
 
-def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters) -> OutsideLetters:
+def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters, published: int = 0) -> OutsideLetters:
     """The letters that others made, of the dead-letter topic up to its present end: `known`, and those behind it (DLQ-7).
 
+    Where no more lie behind it than the caller itself has `published` since, they are not read.
     What is `known` where there is no such topic, or Kafka cannot tell: a count stops no stream, and the next look makes up for it.
     """
     try:
         facts = topics.describe(kafka, dead_letter_topic(topic))
         before = known if known.topic_id == facts.topic_id else OutsideLetters(facts.topic_id)
         ends = topics.end_offsets(kafka, facts)
-        if ends == before.read_to:
-            return before
+        if sum(ends.values()) == sum(before.read_to.values()) + published:
+            return before.after((), ends, "")
         begin = {number: max(offset, before.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
         letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
         return before.after(letters, ends, topics.describe(kafka, topic).topic_id)

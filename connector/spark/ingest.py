@@ -45,7 +45,7 @@ class World:
     registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
     configured. `now` is the time in microseconds. `ends` asks for the stream partitions of this stream that operators want ended, as
     far as their numbers are greater than the one given (WMK-8); `discarded` for the ids of letters that are (DLQ-3). `outside` goes on
-    counting the letters of others, as far as Kafka can tell (DLQ-7).
+    counting the letters of others, as far as Kafka can tell; so many were published since by ingest itself (DLQ-7).
     """
 
     topic: Callable[[], Topic]
@@ -55,7 +55,7 @@ class World:
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[EndWish]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
-    outside: Callable[[OutsideLetters], OutsideLetters] = lambda known: known
+    outside: Callable[[OutsideLetters, int], OutsideLetters] = lambda known, published: known
 
 
 class Ingest:
@@ -110,7 +110,7 @@ class Ingest:
         newest, progress, asked = self._changelog.newest(), self._changelog.progress(), self._asked()
         is_quiet = newest is not None and progress.ingest_batch == newest.ingest_batch and asked.is_contained(newest.offsets.end)
         if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
-            self._changelog.renew(self._with_outside(progress.renewed(newest.offsets.end, asked)))
+            self._changelog.renew(self._with_outside(progress.renewed(newest.offsets.end, asked), 0))
 
     def end_partitions(self) -> None:
         """Take the ends that operators wish for with a batch that reads nothing: one that does may be long in coming (WMK-8).
@@ -134,8 +134,8 @@ class Ingest:
             self._on_step("logged")
             self._follow_up(batch)
 
-    def _with_outside(self, progress: Progress) -> Progress:
-        return replace(progress, outside=self._world.outside(progress.outside))
+    def _with_outside(self, progress: Progress, published: int) -> Progress:
+        return replace(progress, outside=self._world.outside(progress.outside, published))
 
     def _asked(self) -> Asked:
         at = self._world.now()
@@ -152,16 +152,17 @@ class Ingest:
             kafka_partitions=batch.kafka_partitions,
             max_clock_skew_s=self._stream.limits.max_clock_skew_s,
         )
+        published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch)
             # A process that did not log the batch has not seen its schemas yet, and letters must not depend on who writes them.
             self._learn_schemas(rejected)
-            self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
+            published = self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
         self._on_step("letters published")
         retention = Retention(self._stream.delete_retention_s)
         roots = frozenset(self._stream.partitions)
         after = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
-        progress = self._with_outside(after)
+        progress = self._with_outside(after, published)
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)

@@ -77,7 +77,9 @@ def test_letters_of_others_are_counted_from_where_they_were_last(kafka: KafkaCon
     known = outside_letters(kafka, facts.topic, NONE_OUTSIDE)
     dead_letters = topics.describe(kafka, dead_letter_topic(facts.topic))
     assert (known.topic_id, known.count, sum(known.read_to.values())) == (dead_letters.topic_id, 1, 3)
-    assert outside_letters(kafka, facts.topic, known) is known
+    assert outside_letters(kafka, facts.topic, known) == known
+    assert outside_letters(kafka, facts.topic, OutsideLetters(known.topic_id), published=3).count == 0, "they are not read"
+    assert outside_letters(kafka, facts.topic, OutsideLetters(known.topic_id), published=2) == known, "one is not ours"
     send_raw(kafka, dead_letters.topic, [(b"k", b"of another tool"), (b"k", b"and another")])
     more = outside_letters(kafka, facts.topic, known)
     assert (more.count, more.since, sum(more.read_to.values())) == (3, known.since, 5)
