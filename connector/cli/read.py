@@ -88,7 +88,10 @@ def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allo
     now = time.time_ns() // 1000
     found = open_table(f"{config.warehouse}/tables/{name}/data")
     before, progress = Bookkeeping.from_json(found.bookkeeping), progress_of(config.warehouse, config.tables[name].stream)
-    before.check_changelog(name, progress.ingest_batch)
+    try:
+        before.check_changelog(name, progress.ingest_batch)
+    except TableError as error:  # a table may be read where its changelog is not
+        say(f"warning: {error}")
     if not progress.suffices(before, bound, now):
         return None
     as_of = progress.as_of(before)
@@ -139,8 +142,11 @@ def _say_what_is_missing(config: ConnectorConfig, name: str) -> None:
     from connector.lake.standing import bookkeeping_of, progress_of
 
     stream = config.streams[config.tables[name].stream]
-    of_table = {name: bookkeeping_of(config.warehouse, name)}
-    _, letters = open_letters_of(config, stream, progress_of(config.warehouse, stream.name), of_table)
+    try:
+        of_table = {name: bookkeeping_of(config.warehouse, name)}
+        _, letters = open_letters_of(config, stream, progress_of(config.warehouse, stream.name), of_table)
+    except TableError:  # rows that could be read are worth more than what is said of them
+        return
     missing = letters[name]
     if missing.count:
         number = counted(missing.count, "dead letter")
