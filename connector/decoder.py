@@ -394,23 +394,16 @@ def _refusing_reader(what: str) -> Reader:
 
 
 def _record_reader(steps: list[tuple[str, Reader, bool]], defaults: Mapping[str, Datum]) -> Reader:
-    # Nearly always all are kept, and a test for each would take as long as reading some.
-    all_kept = [(name, reader) for name, reader, kept in steps if kept]
-    drops = len(all_kept) < len(steps)
-
     def read(data: bytes, start: int) -> tuple[dict[str, Datum], int]:
         record: dict[str, Datum] = {}
         end = start
         name = ""
         try:
-            if drops:
-                for name, reader, kept in steps:
-                    datum, end = reader(data, end)
-                    if kept:
-                        record[name] = datum
-            else:
-                for name, reader in all_kept:
+            for name, reader, kept in steps:
+                if kept:
                     record[name], end = reader(data, end)
+                else:
+                    _, end = reader(data, end)
         except IndexError:
             error = DamagedError(len(data), "the end of the bytes")
             error.path.append(name)

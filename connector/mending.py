@@ -215,18 +215,22 @@ def _without(headers: Headers, name: str) -> Headers:
     return tuple(header for header in headers if header[0] != name)
 
 
+def _is_number(argument: str, digits: int) -> bool:
+    return argument.isascii() and argument.isdigit() and len(argument) <= digits
+
+
 def _check_count(argument: str) -> None:
-    if not (argument.isascii() and argument.isdigit() and len(argument) < 11 and 0 < int(argument) < 2**31):
+    if not (_is_number(argument, 10) and 0 < int(argument) < 2**31):
         raise ValueError(f"{argument!r} is no number of bytes")
 
 
 def _check_schema(argument: str) -> None:
-    if argument != "single-object" and not (argument.isascii() and argument.isdigit() and len(argument) < 11 and int(argument) < 2**31):
+    if argument != "single-object" and not (_is_number(argument, 10) and int(argument) < 2**31):
         raise ValueError(f"{argument!r} is neither the id of a schema nor single-object")
 
 
 def _check_time(argument: str) -> None:
-    if argument.isascii() and argument.isdigit() and len(argument) < 20:
+    if _is_number(argument, 19):
         return
     try:
         moment = datetime.fromisoformat(argument)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from connector.bookkeeping import Bookkeeping
 from connector.errors import BrokerError, TopicError
+from connector.ledger import NONE_SENT
 from connector.progress import Progress
 from connector.status import NONE_OPEN, OpenLetters, open_letters
 
@@ -36,9 +36,7 @@ def open_letters_of(
         facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
         totals = read_totals(config.kafka, stream.topic)
     except (BrokerError, TopicError):
-        stream_letters, of_tables = open_letters(rejected, letters, outside, "", None, first)
-        return replace(stream_letters, is_known=False), {name: replace(one, is_known=False) for name, one in of_tables.items()}
-    stream_letters, of_tables = open_letters(rejected, letters, outside, facts.topic_id, totals, first)
-    if totals is None or totals.sent.topic_id != facts.topic_id or batch_with(config.warehouse, stream.name, totals.sent.ends) is not None:
-        return stream_letters, of_tables
-    return replace(stream_letters, under_way=True), {name: replace(one, under_way=True) for name, one in of_tables.items()}
+        return open_letters(rejected, letters, outside, "", None, first, is_known=False)
+    sent = NONE_SENT if totals is None else totals.sent
+    under_way = sent.topic_id == facts.topic_id and batch_with(config.warehouse, stream.name, sent.ends) is None
+    return open_letters(rejected, letters, outside, facts.topic_id, totals, first, under_way=under_way)

@@ -159,9 +159,9 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
     begin |= {position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition]) for position in after}
     seen: set[str] = set()
     for letter, position in _letters(kafka, facts, begin, ends):
-        before = len(seen)
-        seen.add(letter.id)
-        if len(seen) > before:
+        letter_id = letter.id
+        if letter_id not in seen:
+            seen.add(letter_id)
             yield letter, position
 
 

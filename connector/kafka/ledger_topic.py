@@ -246,9 +246,8 @@ class LedgerWriter:
             self._failures.append(error)
 
     def _on_record(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failures.append(error)
-        else:
+        self._on_delivery(error, message)
+        if error is None:
             self._delivered[message.partition() or 0] = (message.offset() or 0) + 1
 
     def _fail(self, error: KafkaError | str) -> NoReturn:

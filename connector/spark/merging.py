@@ -209,14 +209,14 @@ def _touched(table: Table, changes: DataFrame, seen: Survey, known: Known | None
 
 def _looked_up(rows: DataFrame, few: DataFrame, layout: Layout, how: str) -> DataFrame:
     """Very many rows, joined with few by their keys. A number is looked up in less time than a key, and few rows have that of another."""
-    number, there = f"xxhash64({', '.join(layout.keys)})", [f"_there{n}" for n in range(len(layout.keys))]
+    there = [f"_there{n}" for n in range(len(layout.keys))]
     keys = [f"{name} AS {other}" for name, other in zip(layout.keys, there, strict=True)]
     others = [f"`{name}`" for name in few.columns if name not in layout.key_names]
     # An equality would be one more thing to look up.
     same = [f"{name} >= {other} AND {name} <= {other}" for name, other in zip(layout.keys, there, strict=True)]
-    numbered = few.selectExpr(f"{number} AS _there", *keys, *others)
-    found = rows.selectExpr("*", f"{number} AS _number").join(F.broadcast(numbered), F.expr(" AND ".join(["_number = _there", *same])), how)
-    return found.drop("_number", "_there", *there)
+    numbered = F.broadcast(few.selectExpr(f"{layout.key_number} AS _there", *keys, *others))
+    is_there = F.expr(" AND ".join(["_number = _there", *same]))
+    return rows.selectExpr("*", f"{layout.key_number} AS _number").join(numbered, is_there, how).drop("_number", "_there", *there)
 
 
 def _overlaid(rows: DataFrame, said: DataFrame, layout: Layout) -> DataFrame:
@@ -229,7 +229,7 @@ def _overlaid(rows: DataFrame, said: DataFrame, layout: Layout) -> DataFrame:
 
 def _those_with(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:
     """The rows with touched keys, of very many. A number is looked up in less time than a key, so that few keys are looked up."""
-    number = f"xxhash64({', '.join(layout.keys)}) AS _number"
+    number = f"{layout.key_number} AS _number"
     numbers = F.broadcast(touched.selectExpr(number))
     alike = rows.selectExpr("*", number).join(numbers, "_number", "left_semi").drop("_number")
     return alike.join(touched, layout.key_names, "left_semi")

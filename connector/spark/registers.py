@@ -60,9 +60,8 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
 
 def known_by_single_changes(pivoted: DataFrame, layout: Layout, partitions: int) -> Known:
     """`known_by_changes` of which nearly every row has one, and no `_rest` is filled. `pivoted` is looked at several times."""
-    numbers = pivoted.selectExpr(f"xxhash64({', '.join(layout.keys)}) AS _number")
-    of_several = F.broadcast(numbers.groupBy("_number").count().where("count > 1").select("_number").localCheckpoint())
-    numbered = pivoted.selectExpr("*", f"xxhash64({', '.join(layout.keys)}) AS _number")
+    numbered = pivoted.selectExpr("*", f"{layout.key_number} AS _number")
+    of_several = F.broadcast(numbered.groupBy("_number").count().where("count > 1").select("_number").localCheckpoint())
     several = known_by_changes(numbered.join(of_several, "_number", "left_semi"), layout, partitions, all_whole=False, with_rest=False)
     registers, deletions = _said("", layout)
     names = [*several.registers, *several.deletions]
@@ -128,15 +127,7 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
     return _rows_of_versions(settled, layout) if layout.definition.versions is Versions.ALL else _rows(settled, layout, with_rest=with_rest)
 
 
-def _known_together(
-    by_bucket: DataFrame,
-    registers: list[str],
-    deletions: list[str],
-    rest: str,
-    layout: Layout,
-    *,
-    prefix: str,
-) -> Known:
+def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
     """What all rows of one key say together. `rest` empty: none says any."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
