@@ -37,11 +37,6 @@ class Layout:
         return [part.name for part in self.definition.key.parts]
 
     @property
-    def key_number(self) -> str:
-        """A number that keys of one value share, and those of two hardly ever do, as SQL."""
-        return f"xxhash64({', '.join(self.keys)})"
-
-    @property
     def columns(self) -> tuple[Column, ...]:
         return self.definition.columns
 

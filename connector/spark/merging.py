@@ -13,14 +13,15 @@ from connector.errors import TableError
 from connector.spark.changelog import LoggedBatch
 from connector.spark.deletion_vectors import FILE, PLACE, ROW
 from connector.spark.layout import Layout
+from connector.spark.lookup import looked_up
 from connector.spark.pivot import pivot
 from connector.spark.registers import (
     Known,
     joined,
     known_by_changes,
+    known_by_few_changes,
     known_by_graveyard,
     known_by_rows,
-    known_by_single_changes,
     rows_of,
     said_of_columns,
 )
@@ -95,20 +96,15 @@ def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
     return seen if seen is not None and seen.all_plain else _surveyed(pivot(changes, layout), layout, before)
 
 
-def glance(table: Table, changes: DataFrame, before: Bookkeeping) -> tuple[Survey, Known] | None:
-    """`survey`, and what the changes say of their rows, from one pass over the changelog; None where not all are plain, or one is
+def glance(changes: DataFrame, layout: Layout, before: Bookkeeping) -> tuple[Survey, DataFrame] | None:
+    """`survey`, and the changes as `pivot` has them, from one pass over the changelog; None where not all are plain, or one is
     unreadable.
-
-    For changes of which nearly every row has one: others are worked out as well, but a survey and a second pass would be quicker.
     """
-    layout = table.layout
     if not layout.registered:
         return None
     pivoted = pivot(changes, layout, all_plain=True).localCheckpoint()
     seen = _surveyed(pivoted, layout, before)
-    if not seen.all_plain or seen.unreadable:
-        return None
-    return seen, known_by_single_changes(pivoted, layout, _tasks(table, layout.buckets))
+    return (seen, pivoted) if seen.all_plain and not seen.unreadable else None
 
 
 def _surveyed(pivoted: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
@@ -158,18 +154,21 @@ def merged_rows(
 
     The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
     """
-    layout, partitions = table.layout, _tasks(table, len(seen.buckets))
+    layout = table.layout
     known, touched = _touched(table, changes, seen)
-    shown = [] if seen.says_all(before) else ["*"]
-    old = _those_with(table.rows(version).selectExpr(*(shown or layout.keys), *PLACE), touched, layout).localCheckpoint()
-    if shown:
-        known = _with_memory(table, known, touched, old, before, partitions)
+    is_said = seen.says_all(before)
+    rows = table.rows(version).selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *PLACE)
+    old = looked_up(rows, touched, layout, "left_semi", seen.changes).localCheckpoint()
+    if not is_said:
+        known = _with_memory(table, known, touched, old, before, seen)
     return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon), old.select(FILE, ROW)
 
 
-def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int, known: Known | None = None) -> DataFrame:
-    """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`, `known` of
-    a `glance`.
+def merged_view(
+    table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int, pivoted: DataFrame | None = None
+) -> DataFrame:
+    """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`, `pivoted`
+    of a `glance`.
 
     Rows that no change touches are passed on as they are, if few changes make it worth to look for them.
     """
@@ -178,68 +177,52 @@ def merged_view(table: Table, changes: DataFrame, seen: Survey, before: Bookkeep
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    known, touched = _touched(table, changes, seen, known)
+    known, touched = _touched(table, changes, seen, pivoted)
     rows = table.rows(version)
+    visible = rows.selectExpr(*shown, BUCKET)
     if seen.goes_on_top(before) and not seen.all_whole:
         # Of what is known only the values matter: those of a row are read where it stands.
-        there = _those_with(rows.select(*layout.keys), touched, layout)
-        new = replace(known, frame=known.frame.join(F.broadcast(there), layout.key_names, "left_anti"))
-        others = _overlaid(rows.selectExpr(*shown), said_of_columns(known, layout), layout)
+        there = looked_up(rows.select(BUCKET, *layout.keys), touched, layout, "left_semi", seen.changes)
+        new = replace(known, frame=known.frame.join(F.broadcast(there), [BUCKET, *layout.key_names], "left_anti"))
+        others = _overlaid(visible, said_of_columns(known, layout), layout, seen.changes).selectExpr(*shown)
         return others.union(rows_of(new, layout, with_rest=False).where("_exists").selectExpr(*shown))
-    others = _looked_up(rows.selectExpr(*shown), touched, layout, "left_anti")
+    others = looked_up(visible, touched, layout, "left_anti", seen.changes).selectExpr(*shown)
     if not seen.says_all(before):
-        old = rows.join(touched, layout.key_names, "left_semi")
-        known = _with_memory(table, known, touched, old, before, _tasks(table, len(seen.buckets)))
+        old = looked_up(rows, touched, layout, "left_semi", seen.changes)
+        known = _with_memory(table, known, touched, old, before, seen)
     merged = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
     return others.union(merged.where("_exists").selectExpr(*shown))
 
 
-def _tasks(table: Table, buckets: int) -> int:
+def _tasks(table: Table, seen: Survey) -> int:
     """In how many tasks few changes are worked on: for each, starting it takes longer than its work."""
-    return max(1, min(buckets, table.spark.sparkContext.defaultParallelism))
+    return max(1, min(len(seen.buckets), table.spark.sparkContext.defaultParallelism))
 
 
-def _touched(table: Table, changes: DataFrame, seen: Survey, known: Known | None = None) -> tuple[Known, DataFrame]:
-    """What the changes say, worked out unless it is `known`, and the keys of their rows, to be sent to every task."""
-    if known is None:
-        known = _known_by(changes, table.layout, seen, _tasks(table, len(seen.buckets)))
+def _touched(table: Table, changes: DataFrame, seen: Survey, pivoted: DataFrame | None = None) -> tuple[Known, DataFrame]:
+    """What the changes say, and the keys and buckets of their rows."""
+    layout, partitions = table.layout, _tasks(table, seen)
+    if pivoted is None:
+        known = _known_by(changes, layout, seen, partitions)
         known = replace(known, frame=known.frame.localCheckpoint())
-    return known, F.broadcast(known.frame.select(*table.layout.keys))
+    else:
+        known = known_by_few_changes(pivoted, layout, partitions, seen.changes, all_whole=seen.all_whole)
+    return known, (pivoted or known.frame).select(BUCKET, *layout.keys)
 
 
-def _looked_up(rows: DataFrame, few: DataFrame, layout: Layout, how: str) -> DataFrame:
-    """Very many rows, joined with few by their keys. A number is looked up in less time than a key, and few rows have that of another."""
-    there = [f"_there{n}" for n in range(len(layout.keys))]
-    keys = [f"{name} AS {other}" for name, other in zip(layout.keys, there, strict=True)]
-    others = [f"`{name}`" for name in few.columns if name not in layout.key_names]
-    # An equality would be one more thing to look up.
-    same = [f"{name} >= {other} AND {name} <= {other}" for name, other in zip(layout.keys, there, strict=True)]
-    numbered = F.broadcast(few.selectExpr(f"{layout.key_number} AS _there", *keys, *others))
-    is_there = F.expr(" AND ".join(["_number = _there", *same]))
-    return rows.selectExpr("*", f"{layout.key_number} AS _number").join(numbered, is_there, how).drop("_number", "_there", *there)
-
-
-def _overlaid(rows: DataFrame, said: DataFrame, layout: Layout) -> DataFrame:
+def _overlaid(rows: DataFrame, said: DataFrame, layout: Layout, count: int) -> DataFrame:
     """The rows that readers see once what is `said` of some of them holds; one of which nothing is left is gone (MRG-7)."""
     values = {f"`{column.name}`": f"CASE WHEN _says{n} THEN _said{n} ELSE `{column.name}` END" for n, column in enumerate(layout.columns)}
     shown = [f"{values.get(f'`{name}`', f'`{name}`')} AS `{name}`" for name in rows.columns]
     exists = " OR ".join(["_says0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())])
-    return _looked_up(rows, said, layout, "left").where(exists).selectExpr(*shown)
+    return looked_up(rows, said, layout, "left", count).where(exists).selectExpr(*shown)
 
 
-def _those_with(rows: DataFrame, touched: DataFrame, layout: Layout) -> DataFrame:
-    """The rows with touched keys, of very many. A number is looked up in less time than a key, so that few keys are looked up."""
-    number = f"{layout.key_number} AS _number"
-    numbers = F.broadcast(touched.selectExpr(number))
-    alike = rows.selectExpr("*", number).join(numbers, "_number", "left_semi").drop("_number")
-    return alike.join(touched, layout.key_names, "left_semi")
-
-
-def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame, before: Bookkeeping, partitions: int) -> Known:
+def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame, before: Bookkeeping, seen: Survey) -> Known:
     """With what the graveyard remembers of the touched rows, and with the `old` ones."""
-    layout = table.layout
+    layout, partitions = table.layout, _tasks(table, seen)
     if table.has_graveyard(before):
-        buried = table.graveyard(before).join(touched, layout.key_names, "left_semi")
+        buried = looked_up(table.graveyard(before), touched, layout, "left_semi", seen.changes)
         known = joined(known, known_by_graveyard(buried, layout, partitions), layout, "left")
     return joined(known, known_by_rows(old, layout, partitions), layout, "full")
 

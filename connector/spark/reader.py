@@ -101,12 +101,12 @@ def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelo
     newest = changelog.newest()
     holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
     changes, waiting = not_merged(since, before, table.spark), None
-    seen, known = (glance(table, changes, before) if holding is None else None) or (None, None)
+    seen, pivoted = (glance(changes, layout, before) if holding is None else None) or (None, None)
     if seen is None:
         # Of what the table cannot hold the next apply makes letters.
         changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: None)
     merged = seen.changes - seen.unreadable
-    rows = merged_view(table, changes, seen, before, version, known) if merged else _shown(table, version)
+    rows = merged_view(table, changes, seen, before, version, pivoted) if merged else _shown(table, version)
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
     as_of = max(filter(None, (before.as_of, progress.moments.of(batch if waiting is None else waiting.batch - 1))), default=None)
     is_cut = low is not None and highest < low and not (holding.dead if holding else before.held)

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.spark.layout import Layout, nothing, order
+from connector.spark.lookup import looked_up
 from connector.spark.pivot import is_of
 from connector.spark.sql import constant
 from connector.spark.typed import SPARK_TYPE, typed
@@ -58,28 +59,32 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
 
 
-def known_by_single_changes(pivoted: DataFrame, layout: Layout, partitions: int) -> Known:
-    """`known_by_changes` of which nearly every row has one, and no `_rest` is filled. `pivoted` is looked at several times."""
-    numbered = pivoted.selectExpr("*", f"{layout.key_number} AS _number")
-    of_several = F.broadcast(numbered.groupBy("_number").count().where("count > 1").select("_number").localCheckpoint())
-    several = known_by_changes(numbered.join(of_several, "_number", "left_semi"), layout, partitions, all_whole=False, with_rest=False)
+def known_by_few_changes(pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> Known:
+    """`known_by_changes` of which nearly every row has one, and no `_rest` is filled. They are `count`, and looked at several times."""
+    others = pivoted.selectExpr(BUCKET, *layout.keys, "_change AS _other")
     registers, deletions = _said("", layout)
-    names = [*several.registers, *several.deletions]
-    said = [f"{text} AS {name}" for name, text in zip(names, [*registers, *deletions], strict=True)]
-    single = numbered.join(of_several, "_number", "left_anti").selectExpr(BUCKET, *layout.keys, *said, "true AS _changed")
-    return replace(several, frame=single.unionByName(several.frame))
+    if all_whole:
+        newest = looked_up(pivoted, others, layout, "left_anti", count, also="_change < _other")
+        return Known(newest.withColumn("_changed", F.lit(True)), registers, deletions, nothing(layout.rest_type))
+    has_others = "_change <> _other"
+    of_several = looked_up(pivoted, others, layout, "left_semi", count, also=has_others)
+    several = known_by_changes(of_several, layout, partitions, all_whole=False, with_rest=False)
+    said = [f"{text} AS {name}" for name, text in zip([*several.registers, *several.deletions], [*registers, *deletions], strict=True)]
+    single = looked_up(pivoted, others, layout, "left_anti", count, also=has_others)
+    return replace(several, frame=single.selectExpr(BUCKET, *layout.keys, *said, "true AS _changed").unionByName(several.frame))
 
 
 def said_of_columns(known: Known, layout: Layout) -> DataFrame:
-    """The keys, and for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`. For what has no `rest`."""
+    """The keys and `_bucket`; for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`: without `rest`."""
     registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
     deletions = [f"{deletion} AS _f{n}" for n, deletion in enumerate(known.deletions)]
-    covered = known.frame.selectExpr(*layout.keys, *registers, *deletions).selectExpr(
-        *layout.keys, *_uncovered(layout), *(f"_f{n}" for n in layout.deletions)
+    keys = [BUCKET, *layout.keys]
+    covered = known.frame.selectExpr(*keys, *registers, *deletions).selectExpr(
+        *keys, *_uncovered(layout), *(f"_f{n}" for n in layout.deletions)
     )
     families = [layout.families.index(column.family) for column in layout.registered]
     says = [f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}" for n, family in enumerate(families)]
-    return covered.selectExpr(*layout.keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
+    return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
 
 
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
