@@ -23,6 +23,7 @@ from connector.spark.registers import (
     known_by_graveyard,
     known_by_rows,
     rows_of,
+    rows_of_said,
     said_of_columns,
 )
 from connector.spark.sql import constant
@@ -180,16 +181,21 @@ def merged_view(
     known, touched = _touched(table, changes, seen, pivoted)
     rows = table.rows(version)
     visible = rows.selectExpr(*shown, BUCKET)
-    if seen.goes_on_top(before) and not seen.all_whole:
-        # Of what is known only the values matter: those of a row are read where it stands.
-        there = looked_up(rows.select(BUCKET, *layout.keys), touched, layout, "left_semi", seen.changes)
-        new = replace(known, frame=known.frame.join(F.broadcast(there), [BUCKET, *layout.key_names], "left_anti"))
-        others = _overlaid(visible, said_of_columns(known, layout), layout, seen.changes).selectExpr(*shown)
-        return others.union(rows_of(new, layout, with_rest=False).where("_exists").selectExpr(*shown))
+    if layout.registered and seen.goes_on_top(before):
+        said = said_of_columns(known, layout)
+        if seen.all_whole:
+            others = looked_up(visible, touched, layout, "left_anti", seen.changes)
+        else:
+            # Worked out before the table is read: each step of a query has Delta look for the table's files again.
+            said = said.localCheckpoint()
+            keys = [BUCKET, *layout.keys]
+            there = looked_up(rows.select(*keys), said.select(*keys), layout, "left_semi", seen.changes).localCheckpoint()
+            others = _overlaid(visible, said, layout, seen.changes)
+            said = looked_up(said, there, layout, "left_anti", seen.changes)
+        return others.selectExpr(*shown).union(rows_of_said(said, layout).selectExpr(*shown))
     others = looked_up(visible, touched, layout, "left_anti", seen.changes).selectExpr(*shown)
-    if not seen.says_all(before):
-        old = looked_up(rows, touched, layout, "left_semi", seen.changes)
-        known = _with_memory(table, known, touched, old, before, seen)
+    old = looked_up(rows, touched, layout, "left_semi", seen.changes)
+    known = _with_memory(table, known, touched, old, before, seen)
     merged = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
     return others.union(merged.where("_exists").selectExpr(*shown))
 

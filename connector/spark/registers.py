@@ -87,6 +87,13 @@ def said_of_columns(known: Known, layout: Layout) -> DataFrame:
     return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
 
 
+def rows_of_said(said: DataFrame, layout: Layout) -> DataFrame:
+    """The rows that readers see of which nothing else is known than what is `said_of_columns`."""
+    columns = [f"_said{n} AS `{column.name}`" for n, column in enumerate(layout.columns)]
+    exists = " OR ".join(f"_said{n} IS NOT NULL" for n in layout.registers)
+    return said.where(exists).selectExpr(*layout.keys, *columns, f"cast(null AS map<string, binary>) AS {UNMAPPED}")
+
+
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
     """What the table's rows say."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
