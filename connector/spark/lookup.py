@@ -37,5 +37,5 @@ def looked_up(rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: 
 
 def _number(layout: Layout, count: int) -> str:
     """A number that rows of one key share, and hardly any two of `count` keys, as SQL."""
-    per_bucket = max(_FEWEST, 1 << (_NUMBERS_PER_ROW * count // layout.buckets).bit_length() - 1)
+    per_bucket = 1 << max(_FEWEST, _NUMBERS_PER_ROW * count // layout.buckets).bit_length() - 1
     return f"{BUCKET} * {per_bucket}L + (shiftright(xxhash64({', '.join(layout.keys)}), 32) & {per_bucket - 1}L)"
