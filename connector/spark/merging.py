@@ -103,7 +103,7 @@ def glance(changes: DataFrame, layout: Layout, before: Bookkeeping) -> tuple[Sur
     """
     if not layout.registered:
         return None
-    pivoted = pivot(changes, layout, all_plain=True).localCheckpoint()
+    pivoted = pivot(changes, layout, all_plain=True).localCheckpoint(eager=False)  # kept as the survey passes
     seen = _surveyed(pivoted, layout, before)
     return (seen, pivoted) if seen.all_plain and not seen.unreadable else None
 
@@ -186,10 +186,10 @@ def merged_view(
         if seen.all_whole:
             others = looked_up(visible, touched, layout, "left_anti", seen.changes)
         else:
-            # Worked out before the table is read: each step of a query has Delta look for the table's files again.
-            said = said.localCheckpoint()
+            # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
+            said = said.localCheckpoint(eager=False)
             keys = [BUCKET, *layout.keys]
-            there = looked_up(rows.select(*keys), said.select(*keys), layout, "left_semi", seen.changes).localCheckpoint()
+            there = looked_up(rows.select(*keys), said.select(*keys), layout, "left_semi", seen.changes).localCheckpoint(eager=False)
             others = _overlaid(visible, said, layout, seen.changes)
             said = looked_up(said, there, layout, "left_anti", seen.changes)
         return others.selectExpr(*shown).union(rows_of_said(said, layout).selectExpr(*shown))

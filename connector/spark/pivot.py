@@ -95,7 +95,7 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
     )
     # Each index found is another entry: if no entry is left over, the first that wrote a column was the last, too.
     found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [f"int(_d{n} IS NOT NULL)" for n, _ in families]
-    placed = placed.selectExpr("*", f"size(entries) = {' + '.join(found) or 0} AS _plain")
+    placed = placed.selectExpr("*", f"size(entries.kind) = {' + '.join(found) or 0} AS _plain")
     if not all_plain:
         last = "CASE WHEN _plain THEN {index} ELSE array_max(transform(entries, (e, i) -> CASE WHEN {which} THEN i END)) END AS {index}"
         placed = placed.selectExpr(

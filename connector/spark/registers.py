@@ -145,7 +145,9 @@ def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[
     aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
     if rest:
         aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
-    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*(F.expr(text).alias(name) for name, text in aggregates.items()))
+    # The count is for nobody: of changes of which a table keeps nothing there is nothing else to ask.
+    asked = [F.count("*").alias(f"{prefix}_count"), *(F.expr(text).alias(name) for name, text in aggregates.items())]
+    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*asked)
     return Known(
         frame,
         [f"{prefix}_register{n}" for n in range(len(registers))],

@@ -150,14 +150,16 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tm
     assert standing.changes is None, "nothing is missing: the table is shown as it stands"
 
 
-def test_a_runtime_merge_of_what_the_table_keeps_nothing_of(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-16: a table of all versions has no registers that could be laid over its rows."""
+def test_changes_of_which_a_table_keeps_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-7, TBL-16: they are read, and applied, as others are; here there is not even a register for them."""
     stream, wanted = Stream(spark, tmp_path), definition(versions=Versions.ALL, keep_unmapped=False)
-    stream.table(wanted)
+    table = stream.table(wanted)
     stream.topic.send(account("a", 1, unmapped="x"))
     stream.ingest()
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert (reading.rows.count(), reading.changes) == (0, 1)
+    stream.apply(table)
+    assert shown(table) == {}
 
 
 def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
