@@ -14,17 +14,15 @@ from connector.spark.changelog import LoggedBatch
 from connector.spark.deletion_vectors import FILE, PLACE, ROW
 from connector.spark.layout import Layout
 from connector.spark.lookup import looked_up
+from connector.spark.overlay import overlaid
 from connector.spark.pivot import pivot
 from connector.spark.registers import (
     Known,
     joined,
     known_by_changes,
-    known_by_few_changes,
     known_by_graveyard,
     known_by_rows,
     rows_of,
-    rows_of_said,
-    said_of_columns,
 )
 from connector.spark.sql import constant
 from connector.spark.table import Table
@@ -141,7 +139,7 @@ def merged_buckets(
     """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`."""
     layout, partitions = table.layout, max(1, len(seen.buckets))
     touched = F.col(BUCKET).isin(*seen.buckets)
-    known = _known_by(changes, layout, seen, partitions)
+    known = _known_by(pivot(changes, layout, all_plain=seen.all_plain), layout, seen, partitions)
     if table.has_graveyard(before):
         known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
     known = joined(known, known_by_rows(table.rows(version).where(touched), layout, partitions), layout, "full")
@@ -156,7 +154,7 @@ def merged_rows(
     The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
     """
     layout = table.layout
-    known, touched = _touched(table, changes, seen)
+    known, touched = _touched(table, pivot(changes, layout, all_plain=seen.all_plain), seen)
     is_said = seen.says_all(before)
     rows = table.rows(version).selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *PLACE)
     old = looked_up(rows, touched, layout, "left_semi", seen.changes).localCheckpoint()
@@ -178,22 +176,13 @@ def merged_view(
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    known, touched = _touched(table, changes, seen, pivoted)
     rows = table.rows(version)
-    visible = rows.selectExpr(*shown, BUCKET)
+    if pivoted is None:
+        pivoted = pivot(changes, layout, all_plain=seen.all_plain).localCheckpoint(eager=False)
     if layout.registered and seen.goes_on_top(before):
-        said = said_of_columns(known, layout)
-        if seen.all_whole:
-            others = looked_up(visible, touched, layout, "left_anti", seen.changes)
-        else:
-            # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
-            said = said.localCheckpoint(eager=False)
-            keys = [BUCKET, *layout.keys]
-            there = looked_up(rows.select(*keys), said.select(*keys), layout, "left_semi", seen.changes).localCheckpoint(eager=False)
-            others = _overlaid(visible, said, layout, seen.changes)
-            said = looked_up(said, there, layout, "left_anti", seen.changes)
-        return others.selectExpr(*shown).union(rows_of_said(said, layout).selectExpr(*shown))
-    others = looked_up(visible, touched, layout, "left_anti", seen.changes).selectExpr(*shown)
+        return overlaid(rows, pivoted, layout, _tasks(table, seen), seen.changes, all_whole=seen.all_whole)
+    known, touched = _touched(table, pivoted, seen)
+    others = looked_up(rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes).selectExpr(*shown)
     old = looked_up(rows, touched, layout, "left_semi", seen.changes)
     known = _with_memory(table, known, touched, old, before, seen)
     merged = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
@@ -205,23 +194,11 @@ def _tasks(table: Table, seen: Survey) -> int:
     return max(1, min(len(seen.buckets), table.spark.sparkContext.defaultParallelism))
 
 
-def _touched(table: Table, changes: DataFrame, seen: Survey, pivoted: DataFrame | None = None) -> tuple[Known, DataFrame]:
+def _touched(table: Table, pivoted: DataFrame, seen: Survey) -> tuple[Known, DataFrame]:
     """What the changes say, and the keys and buckets of their rows."""
-    layout, partitions = table.layout, _tasks(table, seen)
-    if pivoted is None:
-        known = _known_by(changes, layout, seen, partitions)
-        known = replace(known, frame=known.frame.localCheckpoint())
-    else:
-        known = known_by_few_changes(pivoted, layout, partitions, seen.changes, all_whole=seen.all_whole)
-    return known, (pivoted or known.frame).select(BUCKET, *layout.keys)
-
-
-def _overlaid(rows: DataFrame, said: DataFrame, layout: Layout, count: int) -> DataFrame:
-    """The rows that readers see once what is `said` of some of them holds; one of which nothing is left is gone (MRG-7)."""
-    values = {f"`{column.name}`": f"CASE WHEN _says{n} THEN _said{n} ELSE `{column.name}` END" for n, column in enumerate(layout.columns)}
-    shown = [f"{values.get(f'`{name}`', f'`{name}`')} AS `{name}`" for name in rows.columns]
-    exists = " OR ".join(["_says0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())])
-    return looked_up(rows, said, layout, "left", count).where(exists).selectExpr(*shown)
+    known = _known_by(pivoted, table.layout, seen, _tasks(table, seen))
+    known = replace(known, frame=known.frame.localCheckpoint())
+    return known, known.frame.select(BUCKET, *table.layout.keys)
 
 
 def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame, before: Bookkeeping, seen: Survey) -> Known:
@@ -233,6 +210,5 @@ def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame,
     return joined(known, known_by_rows(old, layout, partitions), layout, "full")
 
 
-def _known_by(changes: DataFrame, layout: Layout, seen: Survey, partitions: int) -> Known:
-    pivoted = pivot(changes, layout, all_plain=seen.all_plain)
+def _known_by(pivoted: DataFrame, layout: Layout, seen: Survey, partitions: int) -> Known:
     return known_by_changes(pivoted, layout, partitions, all_whole=seen.all_whole, with_rest=seen.with_rest)

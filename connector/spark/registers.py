@@ -26,7 +26,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.spark.layout import Layout, nothing, order
-from connector.spark.lookup import looked_up
 from connector.spark.pivot import is_of
 from connector.spark.sql import constant
 from connector.spark.typed import SPARK_TYPE, typed
@@ -59,21 +58,6 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
 
 
-def known_by_few_changes(pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> Known:
-    """`known_by_changes` of which nearly every row has one, and no `_rest` is filled. They are `count`, and looked at several times."""
-    others = pivoted.selectExpr(BUCKET, *layout.keys, "_change AS _other")
-    registers, deletions = _said("", layout)
-    if all_whole:
-        newest = looked_up(pivoted, others, layout, "left_anti", count, also="_change < _other")
-        return Known(newest.withColumn("_changed", F.lit(True)), registers, deletions, nothing(layout.rest_type))
-    has_others = "_change <> _other"
-    of_several = looked_up(pivoted, others, layout, "left_semi", count, also=has_others)
-    several = known_by_changes(of_several, layout, partitions, all_whole=False, with_rest=False)
-    said = [f"{text} AS {name}" for name, text in zip([*several.registers, *several.deletions], [*registers, *deletions], strict=True)]
-    single = looked_up(pivoted, others, layout, "left_anti", count, also=has_others)
-    return replace(several, frame=single.selectExpr(BUCKET, *layout.keys, *said, "true AS _changed").unionByName(several.frame))
-
-
 def said_of_columns(known: Known, layout: Layout) -> DataFrame:
     """The keys and `_bucket`; for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`: without `rest`."""
     registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
@@ -85,13 +69,6 @@ def said_of_columns(known: Known, layout: Layout) -> DataFrame:
     families = [layout.families.index(column.family) for column in layout.registered]
     says = [f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}" for n, family in enumerate(families)]
     return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
-
-
-def rows_of_said(said: DataFrame, layout: Layout) -> DataFrame:
-    """The rows that readers see of which nothing else is known than what is `said_of_columns`."""
-    columns = [f"_said{n} AS `{column.name}`" for n, column in enumerate(layout.columns)]
-    exists = " OR ".join(f"_said{n} IS NOT NULL" for n in layout.registers)
-    return said.where(exists).selectExpr(*layout.keys, *columns, f"cast(null AS map<string, binary>) AS {UNMAPPED}")
 
 
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:

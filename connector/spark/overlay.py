@@ -1,0 +1,68 @@
+"""Changes laid over the rows of a table that are all newer than what was merged into it, and fill no `rest` (TBL-16).
+
+Of what the table knows of a row only the values matter then, so its hidden state is not read. Nearly every changed row has one
+change, which tells at once what it says of each column; where a row has several, their registers do.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from connector.spark.layout import Layout
+from connector.spark.lookup import looked_up
+from connector.spark.registers import known_by_changes, said_of_columns
+from connector.tables import BOOKKEEPING, BUCKET, UNMAPPED
+
+
+def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
+    """What readers see of `rows`, all there are, with `count` changes, `pivoted`, laid over them. `all_whole`: every one is `_whole`."""
+    keys = [BUCKET, *layout.keys]
+    shown = [f"`{name}`" for name, _ in layout.column_types if name not in BOOKKEEPING]
+    visible = rows.selectExpr(*shown, BUCKET)
+    if all_whole:
+        others = looked_up(visible, pivoted.selectExpr(*keys), layout, "left_anti", count)
+        new = _said_by_newest(pivoted, layout, count)
+    else:
+        # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
+        said = _said_by_changes(pivoted, layout, partitions, count).localCheckpoint(eager=False)
+        there = looked_up(rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count).localCheckpoint(eager=False)
+        others = _with_said(visible, said, layout, count)
+        new = looked_up(said, there, layout, "left_anti", count)
+    return others.selectExpr(*shown).union(_rows_of(new, layout).selectExpr(*shown))
+
+
+def _with_said(rows: DataFrame, said: DataFrame, layout: Layout, count: int) -> DataFrame:
+    """The rows with what is `said` of them; one of which nothing is left is gone (MRG-7)."""
+    values = {column.name: f"CASE WHEN _says{n} THEN _said{n} ELSE `{column.name}` END" for n, column in enumerate(layout.columns)}
+    exists = " OR ".join(["_says0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())])
+    shown = [f"{values.get(name, f'`{name}`')} AS `{name}`" for name in rows.columns]
+    return looked_up(rows, said, layout, "left", count).where(exists).selectExpr(*shown)
+
+
+def _rows_of(said: DataFrame, layout: Layout) -> DataFrame:
+    """The rows of which nothing is known but what is `said`."""
+    columns = [f"_said{n} AS `{column.name}`" for n, column in enumerate(layout.columns)]
+    exists = " OR ".join(f"_said{n} IS NOT NULL" for n in layout.registers)
+    return said.where(exists).selectExpr(*layout.keys, *columns, f"cast(null AS map<string, binary>) AS {UNMAPPED}")
+
+
+def _said_by_newest(pivoted: DataFrame, layout: Layout, count: int) -> DataFrame:
+    """What whole changes say: `said_of_columns`."""
+    others = pivoted.selectExpr(BUCKET, *layout.keys, "_change AS _other")
+    return _said_by_one(looked_up(pivoted, others, layout, "left_anti", count, also="_change < _other"), layout)
+
+
+def _said_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, count: int) -> DataFrame:
+    """What changes say: `said_of_columns`."""
+    others = pivoted.selectExpr(BUCKET, *layout.keys, "_change AS _other")
+    one, several = (looked_up(pivoted, others, layout, how, count, also="_change <> _other") for how in ("left_anti", "left_semi"))
+    known = known_by_changes(several, layout, partitions, all_whole=False, with_rest=False)
+    return _said_by_one(one, layout).union(said_of_columns(known, layout))
+
+
+def _said_by_one(pivoted: DataFrame, layout: Layout) -> DataFrame:
+    """What changes say each of which is the only one of its row that counts: `said_of_columns`."""
+    deletions = [f"_d{layout.families.index(column.family)}" for column in layout.registered]
+    says = [f"(_i{n} IS NOT NULL OR {deletion} IS NOT NULL) AS _says{n}" for n, deletion in enumerate(deletions)]
+    said = [f"CASE WHEN {deletion} IS NULL OR {deletion} < _i{n} THEN _v{n} END AS _said{n}" for n, deletion in enumerate(deletions)]
+    return pivoted.selectExpr(BUCKET, *layout.keys, *says, *said)
