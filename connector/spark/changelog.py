@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import TableError, TopicError, WriterConflictError
@@ -335,11 +335,14 @@ class Changelog:
     def changes(self, source: str, *, after: int, to: int) -> DataFrame:
         """The changes of one source table in the ingest batches `(after, to]`."""
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
-        return self.all_changes(after=after, to=to).where(in_slot & (F.col("table") == source))
+        return self._changes(in_slot & (F.col("table") == source), after=after, to=to)
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
-        return self.rows().where((F.col("kind") == "change") & F.expr(_batches(after, to)))
+        return self._changes(F.col("slot") > FRONTIER_SLOT, after=after, to=to)
+
+    def _changes(self, which: Column, *, after: int, to: int) -> DataFrame:
+        return self._rows_and_frontiers().where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
 
     def entries(self) -> DataFrame:
         """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""

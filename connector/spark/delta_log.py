@@ -7,13 +7,16 @@ always has it (TBL-10). A newest commit without it was made by somebody else (TB
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+_COMMIT: Final = re.compile(r"/_delta_log/(\d{20})\.json(?=[,}])")
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -34,9 +37,7 @@ class DeltaLog:
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
-        # Looked up once: each look at a class by name has the JVM search all jars.
-        self._path_of, self._io = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.commons.io.IOUtils
+        self._path_of, self._io, self._file_util, self._arrays = _classes(spark._jvm)
         self._folder = self._path_of(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
@@ -83,9 +84,9 @@ class DeltaLog:
     def _listed(self) -> int:
         if not self._files.exists(self._folder):
             return -1
-        names = [status.getPath().getName() for status in self._files.listStatus(self._folder)]
-        versions = [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdigit()]
-        return max(versions, default=-1)
+        # As one text: in a long log, asking the JVM for name after name takes seconds.
+        listed = self._arrays.toString(self._file_util.stat2Paths(self._files.listStatus(self._folder)))
+        return max(map(int, _COMMIT.findall(listed)), default=-1)
 
     def _file(self, version: int) -> Any:
         return self._path_of(self._folder, f"{version:020}.json")
@@ -105,6 +106,13 @@ class DeltaLog:
             if restored is not None and self._files.exists(self._file(int(restored))):
                 bookkeeping = self._read(int(restored)).bookkeeping
         return Commit(version, int(info.get("timestamp", 0)) * 1000, operation, bookkeeping)
+
+
+@cache
+def _classes(jvm: Any) -> tuple[Any, ...]:
+    """Looked up once: each look at a class by name has the JVM search all jars, for each part of the name."""
+    hadoop, commons = jvm.org.apache.hadoop.fs, jvm.org.apache.commons
+    return hadoop.Path, commons.io.IOUtils, hadoop.FileUtil, commons.lang3.ArrayUtils
 
 
 def remove_folder(spark: SparkSession, path: str) -> None:

@@ -89,7 +89,7 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
         )
         .selectExpr(
             *kept,
-            *(f"CASE WHEN {_sets(column, f'get(entries, _i{n})')} THEN _i{n} END AS _i{n}" for n, column in columns),
+            *(f"CASE WHEN {_sets_found(column, layout, f'get(entries, _i{n})')} THEN _i{n} END AS _i{n}" for n, column in columns),
             *(f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS _d{n}" for n, family in families),
         )
     )
@@ -115,10 +115,21 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
 def _first_cell(column: Column, layout: Layout) -> str:
     """Where the first entry is that could set the column: the first with its qualifier, if that tells it from other entries."""
     qualifier = f"X'{column.qualifier.hex()}'"
-    if column.qualifier and [other.qualifier for other in layout.registered].count(column.qualifier) == 1:
+    if _is_told_by_qualifier(column, layout):
         return _index("entries.qualifier", qualifier)
     cell = f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
     return _index("arrays_zip(entries.kind, entries.family, entries.qualifier)", cell)
+
+
+def _sets_found(column: Column, layout: Layout, entry: str) -> str:
+    """Whether the entry that was found is one that sets the column."""
+    if _is_told_by_qualifier(column, layout):
+        return f"({entry}.kind = 'SET_CELL' AND {entry}.family = '{column.family}')"
+    return _sets(column, entry)
+
+
+def _is_told_by_qualifier(column: Column, layout: Layout) -> bool:
+    return bool(column.qualifier) and [other.qualifier for other in layout.registered].count(column.qualifier) == 1
 
 
 def _first_deletion(family: str, layout: Layout) -> str:
