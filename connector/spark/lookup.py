@@ -1,7 +1,7 @@
-"""Very many rows of a table, joined with few by their keys.
+"""Rows joined by their keys with few others.
 
-Each of the many is looked up by a number, in less time than by its key, and few rows have the number of another. A file holds rows of
-one bucket, and numbers of a bucket lie together: what a task looks at stays in the processor's cache.
+Each is looked up by a number, in less time than by its key, and most find nothing there. A file of a table holds rows of one bucket,
+and numbers of a bucket lie together: what a task looks at stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from connector.spark.layout import Layout
 from connector.tables import BUCKET
 
 _NUMBERS_PER_ROW: Final = 7
-"""Of more, Spark would make a hash table in place of an array; of fewer, more rows would share one."""
+"""Of more, Spark would make a hash table in place of an array, as it does where many share a key; of fewer, more would share one."""
 _FEWEST: Final = 64
 
 
@@ -36,6 +36,6 @@ def looked_up(rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: 
 
 
 def _number(layout: Layout, count: int) -> str:
-    """A number that rows of one key share, and hardly any two of `count` keys, as SQL."""
+    """A number that rows of one key share, and of `count` other keys few have, as SQL."""
     per_bucket = 1 << max(_FEWEST, _NUMBERS_PER_ROW * count // layout.buckets).bit_length() - 1
     return f"{BUCKET} * {per_bucket}L + (shiftright(xxhash64({', '.join(layout.keys)}), 32) & {per_bucket - 1}L)"

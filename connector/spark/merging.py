@@ -177,11 +177,10 @@ def merged_view(
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
     rows = table.rows(version)
-    if pivoted is None:
-        pivoted = pivot(changes, layout, all_plain=seen.all_plain).localCheckpoint(eager=False)
     if layout.registered and seen.goes_on_top(before):
+        pivoted = pivoted or pivot(changes, layout, all_plain=seen.all_plain).localCheckpoint(eager=False)
         return overlaid(rows, pivoted, layout, _tasks(table, seen), seen.changes, all_whole=seen.all_whole)
-    known, touched = _touched(table, pivoted, seen)
+    known, touched = _touched(table, pivoted or pivot(changes, layout, all_plain=seen.all_plain), seen)
     others = looked_up(rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes).selectExpr(*shown)
     old = looked_up(rows, touched, layout, "left_semi", seen.changes)
     known = _with_memory(table, known, touched, old, before, seen)

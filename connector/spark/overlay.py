@@ -1,7 +1,7 @@
-"""Changes laid over the rows of a table that are all newer than what was merged into it, and fill no `rest` (TBL-16).
+"""Changes that are all newer than what was merged into a table, and fill no `rest`, laid over its rows (TBL-16).
 
 Of what the table knows of a row only the values matter then, so its hidden state is not read. Nearly every changed row has one
-change, which tells at once what it says of each column; where a row has several, their registers do.
+change, which tells at once what it says of each column; only those of a row with several are sorted and merged.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from connector.tables import BOOKKEEPING, BUCKET, UNMAPPED
 
 
 def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
-    """What readers see of `rows`, all there are, with `count` changes, `pivoted`, laid over them. `all_whole`: every one is `_whole`."""
+    """What readers see of a table's `rows` with `count` changes, `pivoted`, laid over them. `all_whole`: every change is `_whole`."""
     keys = [BUCKET, *layout.keys]
     shown = [f"`{name}`" for name, _ in layout.column_types if name not in BOOKKEEPING]
     visible = rows.selectExpr(*shown, BUCKET)
+    # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
+    said = _said_by_changes(pivoted, layout, partitions, count, all_whole=all_whole).localCheckpoint(eager=False)
     if all_whole:
-        others = looked_up(visible, pivoted.selectExpr(*keys), layout, "left_anti", count)
-        new = _said_by_newest(pivoted, layout, count)
+        others, new = looked_up(visible, said.selectExpr(*keys), layout, "left_anti", count), said
     else:
-        # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
-        said = _said_by_changes(pivoted, layout, partitions, count).localCheckpoint(eager=False)
         there = looked_up(rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count).localCheckpoint(eager=False)
-        others = _with_said(visible, said, layout, count)
-        new = looked_up(said, there, layout, "left_anti", count)
+        others, new = _with_said(visible, said, layout, count), looked_up(said, there, layout, "left_anti", count)
     return others.selectExpr(*shown).union(_rows_of(new, layout).selectExpr(*shown))
 
 
@@ -46,17 +44,13 @@ def _rows_of(said: DataFrame, layout: Layout) -> DataFrame:
     return said.where(exists).selectExpr(*layout.keys, *columns, f"cast(null AS map<string, binary>) AS {UNMAPPED}")
 
 
-def _said_by_newest(pivoted: DataFrame, layout: Layout, count: int) -> DataFrame:
-    """What whole changes say: `said_of_columns`."""
-    others = pivoted.selectExpr(BUCKET, *layout.keys, "_change AS _other")
-    return _said_by_one(looked_up(pivoted, others, layout, "left_anti", count, also="_change < _other"), layout)
-
-
-def _said_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, count: int) -> DataFrame:
+def _said_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
     """What changes say: `said_of_columns`."""
-    others = pivoted.selectExpr(BUCKET, *layout.keys, "_change AS _other")
-    one, several = (looked_up(pivoted, others, layout, how, count, also="_change <> _other") for how in ("left_anti", "left_semi"))
-    known = known_by_changes(several, layout, partitions, all_whole=False, with_rest=False)
+    # Copies of one replay have one order, but each has a place of its own in the topic.
+    others = pivoted.selectExpr(BUCKET, *layout.keys, "_partition AS _other_partition", "_offset AS _other_offset")
+    is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
+    one, several = (looked_up(pivoted, others, layout, how, count, also=is_another) for how in ("left_anti", "left_semi"))
+    known = known_by_changes(several, layout, partitions, all_whole=all_whole, with_rest=False)
     return _said_by_one(one, layout).union(said_of_columns(known, layout))
 
 

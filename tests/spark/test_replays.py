@@ -6,15 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import pytest
 from pyspark.sql import SparkSession
 
 from connector.cli.letter_effects import Effects
 from connector.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.deadletter import Headers, Reason, replay_claim
 from connector.mending import Content
-from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat, kafka_key
+from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, kafka_key
 from connector.ordering import OrderPosition
 from connector.replay import Decision, Verdict
+from connector.spark.reader import read_table
 from connector.spark.replays import ATTEMPT, FIRST, with_replays, without_replays
 from tests.changes import change, delete_family
 from tests.spark.streams import HEADERS, ROWS, STREAM, Stream, account, definition, shown
@@ -53,6 +55,22 @@ def test_a_mended_change_does_not_win_a_tie_against_what_came_after_it(spark: Sp
 
     assert positions(stream)[1, len(stream.topic.records[1]) - 1] == "1/0/0/2"
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 1, "_unmapped": {}}
+
+
+@pytest.mark.parametrize("deletions", [(), (DeleteFamily("f"),)], ids=["partial", "whole"])
+def test_copies_of_a_replay_are_one_change_to_a_reader(spark: SparkSession, tmp_path: Path, deletions: tuple[DeleteFamily, ...]) -> None:
+    """TBL-16, newest_wins, replay_is_safe: a mirror has delivered a replay twice, and nothing was applied since."""
+    stream, made = Stream(spark, tmp_path), account("a", 5, name="x", amount="1")
+    value = sent(replace(made, entries=(*deletions, *made.entries)))
+    stream.table()
+    stream.topic.raw((b"other", value))
+    stream.ingest()
+    (letter,) = stream.letters
+    for _ in range(2):
+        stream.topic.replay(letter.id, 1, b"a", value)
+    stream.ingest()
+    reading = read_table(spark, str(tmp_path), "accounts")
+    assert (reading.changes, reading.rows.count()) == (2, 1)
 
 
 def test_the_place_of_a_table_letter_is_that_of_its_change(spark: SparkSession, tmp_path: Path) -> None:
