@@ -117,8 +117,9 @@ class Outbox(Generic[_Item]):
         cause = error.str() if isinstance(error, KafkaError) else str(error)
         client.log.error("producer for %s rebuilt: %s", self._facts.topic, cause)
         self.let_go(0, f"outcome unknown: {cause}")
+        error = self._errors.fatal or error  # a call that failed without a reason is told it by the next one
         if self._transactional_id is not None and isinstance(error, KafkaError) and transactions.is_shut_out(error):
-            self._shut_out = cause
+            self._shut_out = error.str()
             self.check_not_shut_out()  # another client would shut the other producer out in turn
         self._errors = client.LastError()
         self.client = self._connect()
