@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.spark.typed import SPARK_TYPE
-from connector.tables import BUCKET, STATE, UNMAPPED, Column, OrderBy, TableDefinition, Versions
+from connector.tables import BOOKKEEPING, BUCKET, STATE, UNMAPPED, Column, OrderBy, TableDefinition, Versions
 
 _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
@@ -35,6 +35,11 @@ class Layout:
     @property
     def key_names(self) -> list[str]:
         return [part.name for part in self.definition.key.parts]
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the columns that readers see, in order, quoted for SQL."""
+        return [f"`{name}`" for name, _ in self.column_types if name not in BOOKKEEPING]
 
     @property
     def columns(self) -> tuple[Column, ...]:

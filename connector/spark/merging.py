@@ -26,7 +26,7 @@ from connector.spark.registers import (
 )
 from connector.spark.sql import constant
 from connector.spark.table import Table
-from connector.tables import BOOKKEEPING, BUCKET, OrderBy
+from connector.tables import BUCKET, OrderBy
 
 MANY_CHANGES: Final = 1_000_000
 """Keys of more changes are not sent to every task."""
@@ -171,8 +171,7 @@ def merged_view(
 
     Rows that no change touches are passed on as they are, if few changes make it worth to look for them.
     """
-    layout = table.layout
-    shown = [f"`{name}`" for name, _ in layout.column_types if name not in BOOKKEEPING]
+    layout, shown = table.layout, table.layout.shown
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))

@@ -11,14 +11,13 @@ from pyspark.sql import DataFrame
 from connector.spark.layout import Layout
 from connector.spark.lookup import looked_up
 from connector.spark.registers import known_by_changes, said_of_columns
-from connector.tables import BOOKKEEPING, BUCKET, UNMAPPED
+from connector.tables import BUCKET, UNMAPPED
 
 
 def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
     """What readers see of a table's `rows` with `count` changes, `pivoted`, laid over them. `all_whole`: every change is `_whole`."""
     keys = [BUCKET, *layout.keys]
-    shown = [f"`{name}`" for name, _ in layout.column_types if name not in BOOKKEEPING]
-    visible = rows.selectExpr(*shown, BUCKET)
+    visible = rows.selectExpr(*layout.shown, BUCKET)
     # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
     said = _said_by_changes(pivoted, layout, partitions, count, all_whole=all_whole).localCheckpoint(eager=False)
     if all_whole:
@@ -26,7 +25,7 @@ def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: in
     else:
         there = looked_up(rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count).localCheckpoint(eager=False)
         others, new = _with_said(visible, said, layout, count), looked_up(said, there, layout, "left_anti", count)
-    return others.selectExpr(*shown).union(_rows_of(new, layout).selectExpr(*shown))
+    return others.selectExpr(*layout.shown).union(_rows_of(new, layout).selectExpr(*layout.shown))
 
 
 def _with_said(rows: DataFrame, said: DataFrame, layout: Layout, count: int) -> DataFrame:
