@@ -136,7 +136,8 @@ def expected(deliveries: Iterable[Delivery], wanted: TableDefinition) -> dict[by
 
 def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:
     rows = [_row(delivery.change, tuple(delivery.position)) for delivery in deliveries]
-    return spark.createDataFrame(rows, CHANGES).selectExpr("*", "timestamp_micros(commit_timestamp_us) AS commit_timestamp")
+    place = ("order_position.kafka_partition", "order_position.offset")
+    return spark.createDataFrame(rows, CHANGES).selectExpr("*", *place, "timestamp_micros(commit_timestamp_us) AS commit_timestamp")
 
 
 def _row(change: DataChange, position: tuple[int, ...]) -> tuple[object, ...]:
