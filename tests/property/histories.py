@@ -19,6 +19,8 @@ from connector.ordering import OrderPosition
 ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")
 QUALIFIERS = (b"", b"q", b"\xff")
+COLUMNS = (("f", b""), ("f", b"q"), ("g", b"q"))
+"""The cells that a table of such changes maps; others have no column."""
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
 # Several spellings of few numbers: equal ones meet, unsigned ones beat signed ones, text order would be wrong.
@@ -74,6 +76,20 @@ def history(rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows
 def histories(**how: object) -> st.SearchStrategy[list[Delivery]]:
     """The same, for `@given`."""
     return st.randoms(use_true_random=False).map(lambda rng: history(rng, **how))  # type: ignore[arg-type]
+
+
+def plain_entries(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
+    """The entries of the change without those that make it less than plain to a table of `COLUMNS`.
+
+    `whole` puts deletions of all families before the others, or behind.
+    """
+    entries = [entry for entry in change.entries if not isinstance(entry, DeleteCells)]
+    if whole:
+        deletions = [DeleteFamily(family) for family in FAMILIES]
+        entries = [*entries, *deletions] if change.tie_breaker % 4 == 0 else [*deletions, *entries]
+    by_name = {(entry.family, getattr(entry, "qualifier", None)): entry for entry in reversed(entries)}
+    kept = [entry for (family, qualifier), entry in by_name.items() if qualifier is None or (family, qualifier) in COLUMNS]
+    return tuple(reversed(kept))
 
 
 def batches(rng: Random, things: Sequence[T]) -> list[list[T]]:

@@ -218,7 +218,7 @@ class Stream:
         """The table that `connector.merge` makes of everything in the topic, by key. Up to batch `judged_after` nothing is set aside."""
         wanted = wanted or definition()
         rows = (row_of(wanted, key, visible(state)) for key, state in self.states(wanted, judged_after=judged_after).items())
-        return {row[wanted.key.parts[0].name]: row for row in rows if row is not None}
+        return {_key_of(row, wanted): row for row in rows if row is not None}
 
     def states(self, wanted: TableDefinition, *, judged_after: int = 0) -> dict[bytes, RowState]:
         """What `connector.merge` knows of each row, of everything in the topic."""
@@ -254,9 +254,14 @@ def _by_key(found: list[dict[str, Any]], wanted: TableDefinition) -> dict[object
     if wanted.keep_unmapped:
         for row in found:
             row["_unmapped"] = {name: plain(value) for name, value in dict(row["_unmapped"] or {}).items()}
-    first = wanted.key.parts[0].name
-    assert len({row[first] for row in found}) == len(found), "a key stands twice"
-    return {row[first]: row for row in found}
+    by_key = {_key_of(row, wanted): row for row in found}
+    assert len(by_key) == len(found), "a key stands twice"
+    return by_key
+
+
+def _key_of(row: dict[str, Any], wanted: TableDefinition) -> object:
+    first, *others = (row[part.name] for part in wanted.key.parts)
+    return (first, *others) if others else first
 
 
 def plain(value: Any) -> Any:

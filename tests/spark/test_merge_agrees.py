@@ -20,7 +20,7 @@ from connector.spark.pivot import pivot
 from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
 from connector.tables import Column, Key, KeyPart, TableDefinition, Versions, unmapped_name
 from connector.values import ColumnType
-from tests.property.histories import Delivery, history
+from tests.property.histories import COLUMNS, Delivery, history, plain_entries
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -33,11 +33,9 @@ CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, tra
     entries array<struct<kind: string, family: string, qualifier: binary, cell_timestamp: bigint, range_start: bigint,
         range_end: bigint, value: binary>>"""
 
-MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
-
 
 def definition(**others: Any) -> TableDefinition:
-    columns = tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
+    columns = tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(COLUMNS))
     return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", ColumnType.BYTES),)), columns=columns, **others)
 
 
@@ -118,7 +116,7 @@ def all_are(flag: str, pivoted: DataFrame) -> bool:
 
 
 def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
-    cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(MAPPED)}
+    cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(COLUMNS)}
     unmapped = row["_unmapped"] or {}
     assert isinstance(unmapped, dict)
     assert wanted.keep_unmapped or not unmapped
@@ -130,7 +128,7 @@ def expected(deliveries: Iterable[Delivery], wanted: TableDefinition) -> dict[by
     for delivery in deliveries:
         states[delivery.change.row_key].append(lift(delivery.change, delivery.position, wanted.order, wanted.versions))
     rows = {key: visible(reduce(join, known)) for key, known in states.items()}
-    kept = {key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED} for key, cells in rows.items()}
+    kept = {key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in COLUMNS} for key, cells in rows.items()}
     return {key: {unmapped_name(*cell): value for cell, value in cells.items()} for key, cells in kept.items() if cells}
 
 
@@ -171,7 +169,7 @@ def test_newest_wins_where_all_changes_are_alike(spark: SparkSession, seed: int,
     rng = Random(seed)
     wanted = definition(keep_unmapped=False)
     layout = Layout(wanted, buckets=4)
-    simplified = ((delivery, plain(delivery.change, whole=whole)) for delivery in histories(rng))
+    simplified = ((delivery, plain_entries(delivery.change, whole=whole)) for delivery in histories(rng))
     deliveries = [replace(delivery, change=replace(delivery.change, entries=entries)) for delivery, entries in simplified if entries]
     assert all_are("_whole" if whole else "_plain", pivot(changes(spark, deliveries), layout, all_plain=True))
     known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=False)
@@ -179,14 +177,3 @@ def test_newest_wins_where_all_changes_are_alike(spark: SparkSession, seed: int,
     assert {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()} == want
     assert known.count() == len(want)
     assert buried > 0
-
-
-def plain(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
-    """The entries without those that make the change less than plain; `whole` puts deletions of all families before, or behind."""
-    entries = [entry for entry in change.entries if not isinstance(entry, DeleteCells)]
-    if whole:
-        deletions = [DeleteFamily("f"), DeleteFamily("g")]
-        entries = [*entries, *deletions] if change.tie_breaker % 4 == 0 else [*deletions, *entries]
-    by_name = {(entry.family, getattr(entry, "qualifier", None)): entry for entry in reversed(entries)}
-    kept = [entry for (family, qualifier), entry in by_name.items() if qualifier is None or (family, qualifier) in MAPPED]
-    return tuple(reversed(kept))

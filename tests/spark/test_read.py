@@ -15,13 +15,15 @@ from connector.history import CutRecord
 from connector.lake.history import History
 from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
+from connector.spark import merging
+from connector.spark.overlay import overlaid
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
 from connector.spark.standing import register_tables
-from connector.tables import Column, Key, KeyPart, OrderBy, TableDefinition, Versions
+from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
 from connector.values import ColumnType
 from connector.wishes import BoundWish
 from tests.changes import change
-from tests.property.histories import history
+from tests.property.histories import COLUMNS, history, plain_entries
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
 from tests.spark.test_cut import ANNOUNCED
 
@@ -110,15 +112,34 @@ OF_GENERATED = {
 }
 
 
+PLAIN = "plain, newer, two families and key columns"
+OF_PLAIN = definition(
+    "plain",
+    key=Key((KeyPart("rows", ColumnType.INT64), KeyPart("of_two", ColumnType.INT64)), KeyForm.DELIMITED, "."),
+    columns=tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(COLUMNS)),
+    keep_unmapped=False,
+)
+
+
+def plain(rng: Random, later: int) -> Sequence[DataChange]:
+    """Generated changes of which each entry sets another column or deletes another family; some or all cover whole rows."""
+    whole = rng.choice((0.2, 1))
+    simplified = ((made, plain_entries(made, whole=rng.random() < whole)) for made in generated(rng))
+    return [replace(made, entries=entries, commit_timestamp=made.commit_timestamp + later) for made, entries in simplified if entries]
+
+
 FIRST, *LONG = OF_GENERATED
-KINDS = ["whole rows, newer", "partial, newer", "late, with deletes", FIRST, *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG)]
+ON_TOP = ["whole rows, newer", "partial, newer", PLAIN]
+KINDS = [*ON_TOP, "late, with deletes", FIRST, *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tmp_path: Path, seed: int, kind: str) -> None:
+def test_a_runtime_merge_shows_what_an_apply_would_leave(
+    spark: SparkSession, tmp_path: Path, seed: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one, against the definition."""
     rng, stream = Random(seed), Stream(spark, tmp_path)
-    wanted: TableDefinition = OF_GENERATED.get(kind, definition())
+    wanted: TableDefinition = {**OF_GENERATED, PLAIN: OF_PLAIN}.get(kind, definition())
     rows = [f"r{n}" for n in range(12)]
     before = [whole(row, 100 + n, "1") for n, row in enumerate(rows)]
     before += [change(DeleteFamily("f"), at=200, row_key=row.encode()) for row in rows[:4]]
@@ -134,15 +155,19 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(spark: SparkSession, tm
             *(account(row, rng.randrange(90, 310), amount="8") for row in rows),
             *(change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode()) for row in rows[6:9]),
         ],
+        PLAIN: plain(rng, later=100),
     }.get(kind, [])
-    stream.topic.send(*(generated(rng) if kind in OF_GENERATED else before))
+    stream.topic.send(*(generated(rng) if kind in OF_GENERATED else plain(rng, later=0) if kind == PLAIN else before))
     stream.ingest()
     table = stream.table(wanted)
     stream.apply(table)
     stream.topic.send(*(after or generated(rng)))
     stream.ingest()
+    laid_over = []
+    monkeypatch.setattr(merging, "overlaid", lambda *args, **others: laid_over.append(kind) or overlaid(*args, **others))
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
+    assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
     assert rows_by_key(reading.rows, wanted) == stream.truth(wanted)
     stream.apply(table)
     assert shown(table) == stream.truth(wanted)
