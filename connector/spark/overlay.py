@@ -6,12 +6,17 @@ change, which tells at once what it says of each column; only those of a row wit
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import DataFrame
 
 from connector.spark.layout import Layout
 from connector.spark.lookup import looked_up
 from connector.spark.registers import known_by_changes, said_of_columns
 from connector.tables import BUCKET, UNMAPPED
+
+IN_ONE_TASK: Final = 250_000
+"""Among so many changes one task finds and merges those of a row sooner than several can exchange them."""
 
 
 def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
@@ -49,7 +54,8 @@ def _said_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, count:
     others = pivoted.selectExpr(BUCKET, *layout.keys, "_partition AS _other_partition", "_offset AS _other_offset")
     is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
     one, several = (looked_up(pivoted, others, layout, how, count, also=is_another) for how in ("left_anti", "left_semi"))
-    known = known_by_changes(several, layout, partitions, all_whole=all_whole, with_rest=False)
+    several, shuffled = (several.coalesce(1), None) if count <= IN_ONE_TASK else (several, partitions)
+    known = known_by_changes(several, layout, shuffled, all_whole=all_whole, with_rest=False)
     return _said_by_one(one, layout).union(said_of_columns(known, layout))
 
 

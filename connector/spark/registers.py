@@ -42,14 +42,16 @@ class Known:
     rest: str
 
 
-def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, *, all_whole: bool, with_rest: bool) -> Known:
-    """What all changes of a row say, with a column `_changed`, true.
+def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int | None, *, all_whole: bool, with_rest: bool) -> Known:
+    """What all changes of a row say, with a column `_changed`, true. `partitions` None: they lie in one partition, and stay there.
 
     `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `with_rest` false promises that no
     `_rest` is filled.
     """
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
-    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else [])).repartition(partitions, BUCKET)
+    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
+    if partitions is not None:
+        by_bucket = by_bucket.repartition(partitions, BUCKET)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
         known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))

@@ -15,8 +15,7 @@ from connector.history import CutRecord
 from connector.lake.history import History
 from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
-from connector.spark import merging
-from connector.spark.overlay import overlaid
+from connector.spark import merging, overlay
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
 from connector.spark.standing import register_tables
 from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
@@ -163,8 +162,9 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.apply(table)
     stream.topic.send(*(after or generated(rng)))
     stream.ingest()
+    monkeypatch.setattr(overlay, "IN_ONE_TASK", 0 if kind == "partial, newer" else overlay.IN_ONE_TASK)
     laid_over = []
-    monkeypatch.setattr(merging, "overlaid", lambda *args, **others: laid_over.append(kind) or overlaid(*args, **others))
+    monkeypatch.setattr(merging, "overlaid", lambda *args, **others: laid_over.append(kind) or overlay.overlaid(*args, **others))
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
     assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
