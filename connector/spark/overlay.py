@@ -15,6 +15,8 @@ from connector.spark.lookup import looked_up
 from connector.spark.registers import known_by_changes, said_of_columns
 from connector.tables import BUCKET, UNMAPPED
 
+_HAS_PLACE: Final = f"coalesce(_other_partition, _other_offset, {BUCKET}) IS NOT NULL"
+"""True of every change. A lookup that asks for the same columns as another one shares what was sent to the tasks for that."""
 IN_ONE_TASK: Final = 250_000
 """Among so many changes one task finds and merges those of a row sooner than several can exchange them."""
 
@@ -23,11 +25,13 @@ def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: in
     """What readers see of a table's `rows` with `count` changes, `pivoted`, laid over them. `all_whole`: every change is `_whole`."""
     keys = [BUCKET, *layout.keys]
     visible = rows.selectExpr(*layout.shown, BUCKET)
-    # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
-    said = _said_by_changes(pivoted, layout, partitions, count, all_whole=all_whole).localCheckpoint(eager=False)
+    places = pivoted.selectExpr(*keys, "_partition AS _other_partition", "_offset AS _other_offset")
+    said = _said_by_changes(pivoted, places, layout, partitions, count, all_whole=all_whole)
     if all_whole:
-        others, new = looked_up(visible, said.selectExpr(*keys), layout, "left_anti", count), said
+        others, new = looked_up(visible, places, layout, "left_anti", count, also=_HAS_PLACE), said
     else:
+        # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
+        said = said.localCheckpoint(eager=False)
         there = looked_up(rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count).localCheckpoint(eager=False)
         others, new = _with_said(visible, said, layout, count), looked_up(said, there, layout, "left_anti", count)
     return others.selectExpr(*layout.shown).union(_rows_of(new, layout).selectExpr(*layout.shown))
@@ -48,12 +52,11 @@ def _rows_of(said: DataFrame, layout: Layout) -> DataFrame:
     return said.where(exists).selectExpr(*layout.keys, *columns, f"cast(null AS map<string, binary>) AS {UNMAPPED}")
 
 
-def _said_by_changes(pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
-    """What changes say: `said_of_columns`."""
+def _said_by_changes(pivoted: DataFrame, places: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
+    """What changes say: `said_of_columns`. `places` are those of the same changes."""
     # Copies of one replay have one order, but each has a place of its own in the topic.
-    others = pivoted.selectExpr(BUCKET, *layout.keys, "_partition AS _other_partition", "_offset AS _other_offset")
     is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
-    one, several = (looked_up(pivoted, others, layout, how, count, also=is_another) for how in ("left_anti", "left_semi"))
+    one, several = (looked_up(pivoted, places, layout, how, count, also=is_another) for how in ("left_anti", "left_semi"))
     several, shuffled = (several.coalesce(1), None) if count <= IN_ONE_TASK else (several, partitions)
     known = known_by_changes(several, layout, shuffled, all_whole=all_whole, with_rest=False)
     return _said_by_one(one, layout).union(said_of_columns(known, layout))
