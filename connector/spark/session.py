@@ -7,7 +7,6 @@ exhaust the heap before anything can be caught (TBL-3).
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -75,15 +74,6 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
 """
 
 
-def collector(environment: Mapping[str, str]) -> list[str]:
-    """The JVM's option for a garbage collector, unless the environment chooses one: it refuses to start with two.
-
-    Large arrays are many in a merge, and the default collector would keep part of a small machine's processors at work on them.
-    """
-    chosen = " ".join(environment.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"))
-    return [] if re.search(r"-XX:\+Use\w+GC\b", chosen) else ["-XX:+UseParallelGC"]
-
-
 def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session with our jars on the class path; the one of this process, if there is one already.
 
@@ -94,10 +84,9 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
     logging = scratch / "log4j2.properties"
     logging.write_text(_LOGGING)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    options = [JVM_OPTIONS, *collector(os.environ), f"-Dlog4j2.configurationFile={logging.as_uri()}", f"-Dderby.system.home={scratch}"]
     merged = {
         **SETTINGS,
-        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
