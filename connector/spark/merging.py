@@ -139,7 +139,7 @@ def merged_buckets(
     """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`."""
     layout, partitions = table.layout, max(1, len(seen.buckets))
     touched = F.col(BUCKET).isin(*seen.buckets)
-    known = _known_by(pivot(changes, layout, all_plain=seen.all_plain), layout, seen, partitions)
+    known = _known_by(_pivoted(changes, layout, seen), layout, seen, partitions)
     if table.has_graveyard(before):
         known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
     known = joined(known, known_by_rows(table.rows(version).where(touched), layout, partitions), layout, "full")
@@ -154,7 +154,7 @@ def merged_rows(
     The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
     """
     layout = table.layout
-    known, touched = _touched(table, pivot(changes, layout, all_plain=seen.all_plain), seen)
+    known, touched = _touched(table, _pivoted(changes, layout, seen), seen)
     is_said = seen.says_all(before)
     rows = table.rows(version).selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *PLACE)
     old = looked_up(rows, touched, layout, "left_semi", seen.changes).localCheckpoint()
@@ -177,9 +177,9 @@ def merged_view(
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
     rows = table.rows(version)
     if layout.registered and seen.goes_on_top(before):
-        pivoted = pivoted or pivot(changes, layout, all_plain=seen.all_plain).localCheckpoint(eager=False)
+        pivoted = pivoted or _pivoted(changes, layout, seen).localCheckpoint(eager=False)
         return overlaid(rows, pivoted, layout, _tasks(table, seen), seen.changes, all_whole=seen.all_whole)
-    known, touched = _touched(table, pivoted or pivot(changes, layout, all_plain=seen.all_plain), seen)
+    known, touched = _touched(table, pivoted or _pivoted(changes, layout, seen), seen)
     others = looked_up(rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes).selectExpr(*shown)
     old = looked_up(rows, touched, layout, "left_semi", seen.changes)
     known = _with_memory(table, known, touched, old, before, seen)
@@ -206,6 +206,10 @@ def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame,
         buried = looked_up(table.graveyard(before), touched, layout, "left_semi", seen.changes)
         known = joined(known, known_by_graveyard(buried, layout, partitions), layout, "left")
     return joined(known, known_by_rows(old, layout, partitions), layout, "full")
+
+
+def _pivoted(changes: DataFrame, layout: Layout, seen: Survey) -> DataFrame:
+    return pivot(changes, layout, all_plain=seen.all_plain)
 
 
 def _known_by(pivoted: DataFrame, layout: Layout, seen: Survey, partitions: int) -> Known:

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from connector.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
 from connector.ordering import OrderPosition
+from connector.tables import Column
+from connector.values import ColumnType
 
 ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")
 QUALIFIERS = (b"", b"q", b"\xff")
-COLUMNS = (("f", b""), ("f", b"q"), ("g", b"q"))
-"""The cells that a table of such changes maps; others have no column."""
+MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
+COLUMNS = tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
+"""The columns of a table of such changes; other cells than the `MAPPED` have none."""
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
 # Several spellings of few numbers: equal ones meet, unsigned ones beat signed ones, text order would be wrong.
@@ -88,7 +91,7 @@ def plain_entries(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
         deletions = [DeleteFamily(family) for family in FAMILIES]
         entries = [*entries, *deletions] if change.tie_breaker % 4 == 0 else [*deletions, *entries]
     by_name = {(entry.family, getattr(entry, "qualifier", None)): entry for entry in reversed(entries)}
-    kept = [entry for (family, qualifier), entry in by_name.items() if qualifier is None or (family, qualifier) in COLUMNS]
+    kept = [entry for (family, qualifier), entry in by_name.items() if qualifier is None or (family, qualifier) in MAPPED]
     return tuple(reversed(kept))
 
 

@@ -18,9 +18,9 @@ from connector.ordering import OrderBy
 from connector.spark.layout import Layout
 from connector.spark.pivot import pivot
 from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
-from connector.tables import Column, Key, KeyPart, TableDefinition, Versions, unmapped_name
+from connector.tables import Key, KeyPart, TableDefinition, Versions, unmapped_name
 from connector.values import ColumnType
-from tests.property.histories import COLUMNS, Delivery, history, plain_entries
+from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -35,8 +35,7 @@ CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, tra
 
 
 def definition(**others: Any) -> TableDefinition:
-    columns = tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(COLUMNS))
-    return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", ColumnType.BYTES),)), columns=columns, **others)
+    return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", ColumnType.BYTES),)), columns=COLUMNS, **others)
 
 
 TABLES = {
@@ -116,7 +115,7 @@ def all_are(flag: str, pivoted: DataFrame) -> bool:
 
 
 def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
-    cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(COLUMNS)}
+    cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(MAPPED)}
     unmapped = row["_unmapped"] or {}
     assert isinstance(unmapped, dict)
     assert wanted.keep_unmapped or not unmapped
@@ -128,7 +127,7 @@ def expected(deliveries: Iterable[Delivery], wanted: TableDefinition) -> dict[by
     for delivery in deliveries:
         states[delivery.change.row_key].append(lift(delivery.change, delivery.position, wanted.order, wanted.versions))
     rows = {key: visible(reduce(join, known)) for key, known in states.items()}
-    kept = {key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in COLUMNS} for key, cells in rows.items()}
+    kept = {key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED} for key, cells in rows.items()}
     return {key: {unmapped_name(*cell): value for cell, value in cells.items()} for key, cells in kept.items() if cells}
 
 

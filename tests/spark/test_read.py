@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -101,7 +100,7 @@ def whole(row: str, at: int, amount: str) -> DataChange:
     return replace(made, entries=(DeleteFamily("f"), *made.entries))
 
 
-def generated(rng: Random) -> Sequence[DataChange]:
+def generated(rng: Random) -> list[DataChange]:
     return [delivery.change for n in range(60) for delivery in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
 
 
@@ -115,12 +114,12 @@ PLAIN = "plain, newer, two families and key columns"
 OF_PLAIN = definition(
     "plain",
     key=Key((KeyPart("rows", ColumnType.INT64), KeyPart("of_two", ColumnType.INT64)), KeyForm.DELIMITED, "."),
-    columns=tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(COLUMNS)),
+    columns=COLUMNS,
     keep_unmapped=False,
 )
 
 
-def plain(rng: Random, later: int) -> Sequence[DataChange]:
+def plain(rng: Random, later: int) -> list[DataChange]:
     """Generated changes of which each entry sets another column or deletes another family; some or all cover whole rows."""
     whole = rng.choice((0.2, 1))
     simplified = ((made, plain_entries(made, whole=rng.random() < whole)) for made in generated(rng))
@@ -138,7 +137,7 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
 ) -> None:
     """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one, against the definition."""
     rng, stream = Random(seed), Stream(spark, tmp_path)
-    wanted: TableDefinition = {**OF_GENERATED, PLAIN: OF_PLAIN}.get(kind, definition())
+    wanted: TableDefinition = OF_PLAIN if kind == PLAIN else OF_GENERATED.get(kind, definition())
     rows = [f"r{n}" for n in range(12)]
     before = [whole(row, 100 + n, "1") for n, row in enumerate(rows)]
     before += [change(DeleteFamily("f"), at=200, row_key=row.encode()) for row in rows[:4]]
@@ -154,13 +153,16 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
             *(account(row, rng.randrange(90, 310), amount="8") for row in rows),
             *(change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode()) for row in rows[6:9]),
         ],
-        PLAIN: plain(rng, later=100),
     }.get(kind, [])
-    stream.topic.send(*(generated(rng) if kind in OF_GENERATED else plain(rng, later=0) if kind == PLAIN else before))
+    if kind == PLAIN:
+        before, after = plain(rng, later=0), plain(rng, later=100)
+    elif kind in OF_GENERATED:
+        before, after = generated(rng), generated(rng)
+    stream.topic.send(*before)
     stream.ingest()
     table = stream.table(wanted)
     stream.apply(table)
-    stream.topic.send(*(after or generated(rng)))
+    stream.topic.send(*after)
     stream.ingest()
     monkeypatch.setattr(overlay, "IN_ONE_TASK", 0 if kind == "partial, newer" else overlay.IN_ONE_TASK)
     laid_over = []
