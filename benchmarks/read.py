@@ -26,8 +26,8 @@ from connector.spark.reader import table_path
 from connector.tables import BOOKKEEPING
 
 FULL, QUICK = 8_000_000, 200_000
-WARM_UP = 4
-"""Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for a merge in some."""
+WARM_UP = 12
+"""Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for what plans a merge in many."""
 BARS = {Shape.WHOLE: "<2", Shape.PARTIAL: "<3.5"}
 
 

@@ -208,7 +208,7 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
 
 def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
     page = (ROOT / "docs/howto/run-against-your-cluster.md").read_text("utf-8")
-    (limits,) = re.findall(r'^limits="(.*)"$', page, re.MULTILINE)
+    (limits,), (heap,) = (re.findall(rf'^{name}="(.*)"$', page, re.MULTILINE) for name in ("limits", "heap"))
     for jvm in ("driver", "executor"):
         (options,) = re.findall(rf'--conf "spark.{jvm}.extraJavaOptions=(.*)"', page)
-        assert options.replace("$limits", limits) == JVM_OPTIONS
+        assert options.replace("$limits", limits).replace("$heap", heap) == JVM_OPTIONS
