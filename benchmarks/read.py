@@ -1,6 +1,7 @@
 """A fresh read beside a plain scan of the same table: two of a hundred rows have changes that are not applied yet (TBL-16).
 
     python -m benchmarks read [--quick]
+    python -m benchmarks.read --rows N
 
 The scan is the table as the last apply left it, all columns that readers see, handed on to nobody. The fresh read is
 `read_table` with no staleness allowed: all it does, the look at the changes included. It is compared with the truth once.
@@ -53,9 +54,10 @@ def timed(rows: Callable[[], DataFrame]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks read")
-    parser.add_argument("--quick", action="store_true", help="a fortieth of the rows, one round, no judgement")
-    quick = parser.parse_args().quick
-    rows, rounds = (QUICK, 1) if quick else (FULL, 5)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} rows, one round, no judgement")
+    parser.add_argument("--rows", type=int, default=FULL, help="of the table (default: %(default)s)")
+    chosen = parser.parse_args()
+    rows, rounds = (QUICK, 1) if chosen.quick else (chosen.rows, 5)
     figures = []
     print(*machine.facts(), sep="\n")
     with stage() as at:
@@ -74,7 +76,7 @@ def main() -> int:
             print(spread(f"scan of {rows} rows", scans, "s"))
             print(spread(f"fresh read, {reading.changes} {shape} changes not applied", merged, "s"))
             figures.append(Figure(f"read_fresh_{shape}_to_scan", median(m / s for s, m in zip(scans, merged, strict=True)), BARS[shape]))
-    return finish(figures, judge=not quick)
+    return finish(figures, judge=not chosen.quick)
 
 
 if __name__ == "__main__":
