@@ -87,7 +87,7 @@ class Outbox(Generic[_Item]):
                     raise self._refused(number, cause, "Look after the brokers and send it again") from None
                 self.serve(0.05)
             except KafkaException as error:
-                if error.args[0].fatal():
+                if error.args[0].code() == KafkaError._FATAL:
                     failed = self.client
                     self.serve(0)  # what it died of is told there
                     if self.client is failed:

@@ -17,6 +17,7 @@ from connector.cli.demo.repository import find_history
 from connector.cli.demo.source import choose_input
 from connector.cli.demo.story import Choices
 from connector.lake.history import History
+from tests.spark.conftest import QUICK_PROCESS
 from tests.unit.git_repository import Repository
 from tests.unit.test_demo_truth import odd_paths, renames_and_returns, submodules
 
@@ -29,6 +30,8 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     TBL-17: cut_is_consistent at watermarks in the middle, through a split and a merge, and a stall that the table tells of
     """
     monkeypatch.setattr(source, "TRANSFERS", 1000)
+    for name, value in QUICK_PROCESS.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(settings, "STALL_AFTER_S", 15)  # a stall is not to be mistaken for a busy machine
     repository = Repository(tmp_path / "repository")
     renames_and_returns(repository)

@@ -46,7 +46,7 @@ from tests.broker import jar_store
 from tests.faults.history import History
 from tests.faults.proxy import HOST, Proxy
 from tests.faults.traffic import Traffic
-from tests.spark.conftest import INTERPRETED, JVM_OPTIONS
+from tests.spark.conftest import QUICK_PROCESS
 from tests.spark.streams import CrashError
 
 CONFIG = """
@@ -77,9 +77,6 @@ key = {{ columns = [{{ name = "id", type = "STRING" }}] }}
 columns = [{{ name = "amount", family = "f", qualifier = "amount", type = "INT64" }}]
 """
 KAFKA_PARTITIONS = 3
-SETTINGS = {
-    "JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, "-XX:TieredStopAtLevel=1", *(f"-D{name}={value}" for name, value in INTERPRETED.items())])
-}
 
 INGEST_POINTS = (
     "Kafka asked",
@@ -201,7 +198,7 @@ class System:
         self._processes += 1
         with (
             self._life("SIGKILL", trouble, None),
-            running(self.folder, self._processes, "--cores", "2", "--memory", "1g", settings=SETTINGS) as process,
+            running(self.folder, self._processes, "--cores", "2", "--memory", "1g", settings=QUICK_PROCESS) as process,
         ):
             self._watch(process, trouble)
             self.kills += process.process.poll() is None

@@ -18,9 +18,14 @@ __all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
 
 # A test's plans run once, over a few rows: compiling them takes longer than interpreting them.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-# Two cores have room neither for a collector's threads nor for optimising what runs a few times.
-_OPTIMISE_LATER = {"InvocationThreshold": 30_000, "MinInvocationThreshold": 5_000, "CompileThreshold": 60_000, "BackEdgeThreshold": 400_000}
-JVM_OPTIONS = " ".join(["-XX:+UseSerialGC", *(f"-XX:Tier4{name}={value}" for name, value in _OPTIMISE_LATER.items())])
+# Two cores have room neither for a collector's threads, nor for optimising what runs a few times, nor for verifying, at each start, the
+# code of jars that are known by their hashes.
+JVM_OPTIONS = (
+    "-XX:+UseSerialGC -Xmn400m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+# The same for a process of its own, in its environment. A JVM that starts small warns of so large a young generation.
+QUICK_PROCESS = {"JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, *(f"-D{name}={value}" for name, value in INTERPRETED.items())])}
 
 
 @pytest.fixture(scope="session")

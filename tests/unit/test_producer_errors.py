@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -131,6 +132,18 @@ def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kin
         with pytest.raises(WriterConflictError, match="Another producer has taken over the transactions of x on t"):
             producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
+        producer.close()
+
+
+def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockCluster) -> None:
+    producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+    cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
+    with pytest.raises(WriterConflictError, match="Another producer has taken over"), producer.transaction():
+        producer.send(change(1))
+        time.sleep(1)  # the client knows by then, and has told nobody
+        producer.send(change(2))
+    assert set(producer.undelivered()) == {change(1), change(2)}
+    with pytest.raises(DeliveryError, match="2 records were not delivered"):
         producer.close()
 
 
