@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,19 @@ def start(stack: ExitStack, *, cores: str, memory: str) -> SparkSession:
     paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), terminal.say)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    spark = start_session(paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory})
+    with _output_is_ours():
+        spark = start_session(paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory})
     stack.callback(spark.stop)
     return spark
+
+
+@contextmanager
+def _output_is_ours() -> Iterator[None]:
+    """Whatever process is started meanwhile has standard error in place of standard output: a JVM's warnings would stand between rows."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(output, 1)
+        os.close(output)

@@ -24,7 +24,7 @@ JVM_OPTIONS = (
     "-XX:+UseSerialGC -Xmn400m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-# The same for a process of its own, in its environment. A JVM that starts small warns of so large a young generation.
+# The same for a process of its own, in its environment. As small as its JVM starts, it warns, where a command prints its rows.
 QUICK_PROCESS = {"JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, *(f"-D{name}={value}" for name, value in INTERPRETED.items())])}
 
 
