@@ -230,7 +230,8 @@ class TableStatus:
         if self.held_rows:
             found.append(f"{self.held_rows:,} rows wait for a dead letter: mend and replay it, or discard it")
         if self.dead_letters.count:
-            found.append(f"not complete without {self.dead_letters.count:,} dead letters: see `connector dead-letters list`")
+            letters = f"{self.dead_letters.count:,} dead letter{'' if self.dead_letters.count == 1 else 's'}"
+            found.append(f"not complete without {letters}: see `connector dead-letters list`")
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,9 @@ def start(stack: ExitStack, *, cores: str, memory: str) -> SparkSession:
 @contextmanager
 def _output_is_ours() -> Iterator[None]:
     """Whatever process is started meanwhile has standard error in place of standard output: a JVM's warnings would stand between rows."""
+    if sys.__stdout__ is None or sys.__stderr__ is None:  # closed, as daemons have them
+        yield
+        return
     output = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -164,7 +164,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.dead_letters.count or stream.rejected:
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1]))
         since = "" if stream.dead_letters.since is None else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"
-        yield "dead letters", f"{stream.dead_letters.count:,} open{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
+        known = f"{stream.dead_letters.count:,} open" if stream.dead_letters.is_known else f"at most {stream.dead_letters.count:,} open"
+        yield "dead letters", f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
     for hint in stream.hints:
         yield "hint", hint
 

@@ -35,6 +35,10 @@ def shown_bytes(data: bytes | None, limit: int = 64) -> str:
     if data is None:
         return "(none)"
     text = escaped(data[: 4 * limit].decode("utf-8", "backslashreplace"))
+    return shortened(text, limit)
+
+
+def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 

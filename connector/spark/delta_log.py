@@ -42,6 +42,11 @@ class DeltaLog:
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
 
+    @property
+    def location(self) -> str:
+        """The table's path, absolute."""
+        return str(self._files.makeQualified(self._folder.getParent()).toString())
+
     def newest(self) -> Commit | None:
         """The newest commit, or None where there is no table. If a commit since the last look is not ours, that one, for good."""
         # What is remembered may be a step behind what another thread has seen, but is never changed by steps.
@@ -140,7 +145,7 @@ def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:
 
 
 def quoted(path: str) -> str:
-    """The Delta table at `path`, as SQL names it."""
+    """The Delta table at `path`, as SQL names it: for a relative path, SQL would look for a table of that name."""
     return f"delta.`{path.replace('`', '``')}`"
 
 

@@ -67,6 +67,15 @@ rootLogger.appenderRef.console.ref = console
 # What stops a query is raised, and said once.
 logger.query.name = org.apache.spark.sql.execution.streaming
 logger.query.level = off
+# What stops a task stops its query, or, where a batch has replays, has it read again.
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+logger.stage.name = org.apache.spark.scheduler.TaskSetManager
+logger.stage.level = off
+logger.tried.name = org.apache.spark.util.Utils
+logger.tried.level = off
+logger.writer.name = org.apache.spark.sql.delta.files.DeltaFileFormatWriter
+logger.writer.level = off
 # A stage too long to be compiled runs all the same, a little slower.
 logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator
 logger.codegen.level = off
@@ -74,7 +83,7 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short}%n}
 """
 
 

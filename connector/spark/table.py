@@ -66,9 +66,10 @@ class Table:
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:
         """The table at `path` as it was made, for reading. Raises `TableError` if there is none."""
-        if DeltaLog(spark, f"{path}/data").newest() is None:
+        log = DeltaLog(spark, f"{path}/data")
+        if log.newest() is None:
             raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
-        properties = properties_of(spark, f"{path}/data")
+        properties = properties_of(spark, log.location)
         return cls(spark, path, from_properties(properties)[0], properties)
 
     def newest(self) -> tuple[int, Bookkeeping]:
@@ -316,7 +317,7 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
 
 
 def properties_of(spark: SparkSession, path: str) -> Mapping[str, str]:
-    """The properties of the Delta table at `path`, as of now."""
+    """The properties of the Delta table at `path`, which is absolute, as of now."""
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(path)}").collect()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -206,8 +207,12 @@ def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Pa
     rows = spark.sql(f"SELECT {shown} FROM lowmark_tables ORDER BY name").collect()
     assert [tuple(row) for row in rows] == [("one", 10 * S + 1, True, 1, True, False), ("other", None, False, 2, None, True)]
     Wishes(str(tmp_path)).set_bound(BoundWish("one", 300, 1, "me"))
-    register_tables(spark, str(tmp_path), now=stream.clock + 400 * S)
+    warehouse = os.path.relpath(tmp_path)
+    register_tables(spark, warehouse, now=stream.clock + 400 * S)
     assert [row[0] for row in spark.sql("SELECT name FROM lowmark_tables WHERE age > max_staleness").collect()] == ["one"]
+    for bound_s, amount in ((1000, "1"), (0, "2")):
+        rows = read_table(spark, warehouse, "one", max_staleness_s=bound_s, now=stream.clock + 400 * S).rows
+        assert [(row["id"], row["amount"]) for row in rows.collect()] == [("a", int(amount))]
 
 
 def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from connector.cli.demo.bank import ACCOUNTS_TABLE, TRANSACTION_ID
 from connector.cli.demo.capture import FILES_TABLE
 from connector.cli.demo.compare import UNMAPPED, row_differences
 from connector.cli.demo.settings import KEYS, STREAM
-from connector.cli.terminal import counted, say
+from connector.cli.terminal import counted, say, shortened
 from connector.errors import ConnectorError
 from connector.json_view import view_of_time
 from connector.lake.history import History
@@ -123,9 +123,12 @@ class Readers:
         explained, _ = pipeline.outcome(self._folder, self._look, "dead-letters", "show", letter_id)
         for line in explained:
             if line.startswith(EXPLAINS):
-                say(f"  {line[:140]}")
+                say(f"  {shortened(line, 140)}")
         lacking = list(self._differences(table, expected))
-        say(f"  without it the table differs from its commit in {counted(len(lacking), 'place')}: {next(iter(lacking), 'nowhere')[:100]}")
+        if lacking:
+            say(f"  without it the table differs from its commit in {counted(len(lacking), 'place')}: {shortened(lacking[0], 100)}")
+        else:
+            say("  without it the table equals its commit all the same: a newer change of the row has come since")
         replay = ("dead-letters", "replay", letter_id, "--mend", "key-from-record", "--execute", "--why", "a wrong key")
         say(f"  mended and replayed: connector {shlex.join(replay)}")
         pipeline.outcome(self._folder, self._look, *replay)
