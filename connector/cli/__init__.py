@@ -87,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. What is wrong with the world or the call is said on standard error, without a traceback."""
+    if sys.stdout is None:  # closed, as daemons have it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         # Not `cli.main`, which would take a closed pipe for a failure.
         with cli.make_context("connector", list(arguments)) as ctx:

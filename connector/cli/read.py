@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -37,7 +38,9 @@ View = Callable[[Any], Any]
 @click.command()
 @click.argument("name", metavar="TABLE")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, every row.")
-@click.option("--limit", type=click.IntRange(1), help=f"Stop after so many rows; {ROWS_FOR_PEOPLE} without --json, unless given.")
+@click.option(
+    "--limit", type=click.IntRange(1, sys.maxsize), help=f"Stop after so many rows; {ROWS_FOR_PEOPLE} without --json, unless given."
+)
 @click.option(
     "--max-staleness", "bound_s", type=DURATION_S, help="How old the rows may be, as 10m; 0: everything. The table's bound, unless given."
 )
