@@ -115,7 +115,13 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
     )
     covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
     settled = _settle_rest(covered, layout, horizon) if with_rest else covered
-    return _rows_of_versions(settled, layout) if layout.definition.versions is Versions.ALL else _rows(settled, layout, with_rest=with_rest)
+    is_all = layout.definition.versions is Versions.ALL
+    rows = _rows_of_versions(settled, layout) if is_all else _rows(settled, layout, with_rest=with_rest)
+    if not with_rest:
+        return rows
+    # Spark would work a filter out below the projections that it rests on, sorting `rest` again for each of its elements, and theirs. It
+    # leaves one where it is that rests on what may differ from look to look.
+    return rows.withColumn("_exists", F.expr("_exists AND monotonically_increasing_id() >= 0"))
 
 
 def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
