@@ -228,6 +228,8 @@ def _may_remove(layout: Layout) -> str:
     where all versions are kept, sets one last.
     """
     if layout.definition.versions is Versions.ALL:
+        if layout.late and not layout.definition.keep_unmapped:
+            return "true"  # what a column cannot hold is not seen, and may hide what it can
         last = "get(entries, size(entries) - 1)"
         is_kept = "true" if layout.definition.keep_unmapped else " OR ".join(is_of(column, last) for column in layout.columns)
         return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"

@@ -13,12 +13,13 @@ from pyspark.sql import SparkSession
 
 from connector.deadletter import Reason
 from connector.errors import TableError, WriterConflictError
-from connector.model import Heartbeat
+from connector.model import DeleteCells, Heartbeat
 from connector.spark.reader import read_table
 from connector.spark.rebuild import Rebuilt, rebuild
 from connector.spark.table import properties_of
-from connector.tables import Column, ColumnIds, TableDefinition, from_properties
+from connector.tables import Column, ColumnIds, TableDefinition, Versions, from_properties
 from connector.values import ColumnType
+from tests.changes import change, put
 from tests.property.histories import history
 from tests.spark.streams import COLUMNS, STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS, delete, nasty
@@ -205,6 +206,29 @@ def test_what_cannot_be_rebuilt_is_left_alone(spark: SparkSession, stream: Strea
     with pytest.raises(TableError, match="begun anew"):
         rebuilt(stream)
     assert shown(stream.table()) == before
+
+
+def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(spark: SparkSession, tmp_path: Path) -> None:
+    """newest_wins, TBL-8, TBL-12: it makes no row, and hides what is older, or has a smaller cell timestamp; until it is deleted."""
+    stream = Stream(spark, tmp_path, STREAM)
+    old = definition(versions=Versions.ALL, keep_unmapped=False, columns=COLUMNS[:1])
+    new = replace(old, columns=COLUMNS[:2])
+    stream.topic.send(*(change(put("abc", qualifier=b"amount", cell_timestamp=5), at=100, row_key=row) for row in (b"a", b"b")))
+    stream.topic.send(account("c", 100, name="c"))
+    stream.ingest()
+    stream.apply(stream.table(old))
+    cut = stream.changelog().progress().cut(stream.clock, STREAM.stall_after_s)
+    rebuild(spark, f"{tmp_path}/tables/{old.name}", new, stream.changelog(), cut, publish=stream.publish)
+    stream.topic.send(change(put("7", qualifier=b"amount", cell_timestamp=5), at=50, row_key=b"a"))
+    stream.topic.send(change(put("7", qualifier=b"amount", cell_timestamp=1), at=200, row_key=b"b"))
+    stream.ingest()
+    stream.apply(stream.table(new))
+    assert shown(stream.table(new)) == stream.truth(new, judged_after=1)
+    stream.topic.send(change(DeleteCells("f", b"amount", 5, 6), at=300, row_key=b"b"))
+    stream.ingest()
+    stream.apply(stream.table(new))
+    assert shown(stream.table(new)) == stream.truth(new, judged_after=1)
+    assert shown(stream.table(new))["b"]["amount"] == 7
 
 
 @pytest.mark.long
