@@ -332,25 +332,31 @@ class Changelog:
         """The rejected rows of the ingest batches `(after, to]`."""
         return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
 
-    def changes(self, source: str, *, after: int, to: int) -> DataFrame:
-        """The changes of one source table in the ingest batches `(after, to]`."""
+    def changes(self, source: str, *, after: int, to: int, pinned: bool = False) -> DataFrame:
+        """The changes of one source table in the ingest batches `(after, to]`.
+
+        `pinned`: as they are now, whatever of them is let go before they are asked for.
+        """
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
-        return self._changes(in_slot & (F.col("table") == source), after=after, to=to)
+        return self._changes(in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned)
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
         return self._changes(F.col("slot") > FRONTIER_SLOT, after=after, to=to)
 
-    def _changes(self, which: Column, *, after: int, to: int) -> DataFrame:
-        return self._rows_and_frontiers().where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
+    def _changes(self, which: Column, *, after: int, to: int, pinned: bool = False) -> DataFrame:
+        return self._rows_and_frontiers(pinned=pinned).where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
 
     def entries(self) -> DataFrame:
         """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""
         exploded = self.rows().where("kind = 'change'").selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
         return exploded.selectExpr(*_split(_ENTRIES_VIEW))
 
-    def _rows_and_frontiers(self) -> DataFrame:
-        return self._spark.read.format("delta").load(self._path)
+    def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
+        reader = self._spark.read.format("delta")
+        if pinned and (newest := self._log.newest()) is not None:
+            reader = reader.option("versionAsOf", newest.version)
+        return reader.load(self._path)
 
     def _frontier_of(self, ingest_batch: int) -> Frontier:
         known = self._frontier  # one look at it: another thread may go on meanwhile

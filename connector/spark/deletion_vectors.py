@@ -45,7 +45,9 @@ def replace_rows(
     transaction = log.startTransaction(none, none)
     if transaction.snapshot().version() != version:
         raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
-    # All files count as read: whatever another writer changes meanwhile is a conflict.
+    # Asked for, a transaction id that another writer takes meanwhile is a conflict.
+    transaction.txnVersion(app_id)
+    # All files count as read: whatever another writer changes meanwhile is one, too.
     files = transaction.filterFiles()
     with ThreadPoolExecutor(1) as beside:
         # Much of either is not work, but planning and waiting.

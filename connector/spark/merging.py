@@ -177,7 +177,7 @@ def merged_view(
         return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
     rows = table.rows(version)
     if layout.registered and seen.goes_on_top(before):
-        pivoted = pivoted or _pivoted(changes, layout, seen).localCheckpoint(eager=False)
+        pivoted = pivoted or _pivoted(changes, layout, seen).localCheckpoint()
         return overlaid(rows, pivoted, layout, _tasks(table, seen), seen.changes, all_whole=seen.all_whole)
     known, touched = _touched(table, pivoted or _pivoted(changes, layout, seen), seen)
     others = looked_up(rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes).selectExpr(*shown)

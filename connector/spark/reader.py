@@ -97,7 +97,7 @@ def _shown(table: Table, version: int) -> DataFrame:
 
 def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
     layout, batch = table.layout, progress.ingest_batch
-    since = changelog.changes(layout.definition.source, after=before.complete_to_batch, to=batch)
+    since = changelog.changes(layout.definition.source, after=before.complete_to_batch, to=batch, pinned=True)
     newest = changelog.newest()
     holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
     changes, waiting = not_merged(since, before, table.spark), None
@@ -107,6 +107,8 @@ def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelo
         changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: None)
     merged = seen.changes - seen.unreadable
     rows = merged_view(table, changes, seen, before, version, pivoted) if merged else _shown(table, version)
+    # What the changelog has let go meanwhile is missing from the changes, and nothing else tells.
+    check_changelog(table, before, changelog.newest())
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
     as_of = max(filter(None, (before.as_of, progress.moments.of(batch if waiting is None else waiting.batch - 1))), default=None)
     is_cut = low is not None and highest < low and not (holding.dead if holding else before.held)

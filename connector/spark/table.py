@@ -109,8 +109,13 @@ class Table:
         return (reader if version is None else reader.option("versionAsOf", version)).load(self.path)
 
     def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
-        """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`."""
-        entries = self._spark.read.format("delta").load(self._graveyard_path)
+        """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`.
+
+        It stays so, whatever is swept before the rows are asked for. Raises as `has_graveyard`, which must be true.
+        """
+        commit = self._remembered(bookkeeping)
+        assert commit is not None, "there is no graveyard"
+        entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._graveyard_path)
         return entries.where(f"_apply <= {bookkeeping.swept_to} OR {_named(bookkeeping)}")
 
     def has_graveyard(self, bookkeeping: Bookkeeping) -> bool:
@@ -234,7 +239,12 @@ class Table:
                         remove_folder(self._spark, path)
 
     def _forgotten_below(self, bookkeeping: Bookkeeping) -> int | None:
-        """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard.
+        """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard. Raises as `_remembered`."""
+        commit = self._remembered(bookkeeping)
+        return None if commit is None or commit.bookkeeping is None else int(commit.bookkeeping["forgotten_below"])
+
+    def _remembered(self, bookkeeping: Bookkeeping) -> Commit | None:
+        """The newest commit of the graveyard; None if there is no graveyard.
 
         Raises `TableError` if somebody else took or changed it, or if the table was set back behind what it has forgotten.
         """
@@ -243,7 +253,7 @@ class Table:
             return None
         forgotten_below = commit.bookkeeping.get("forgotten_below") if commit and commit.bookkeeping else None
         if isinstance(forgotten_below, int) and forgotten_below <= max(0, bookkeeping.horizon or 0):
-            return forgotten_below
+            return commit
         what = "is gone"
         if commit is not None:
             is_ours = forgotten_below is not None

@@ -10,20 +10,23 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.errors import StaleTableError, TableError
+from connector.errors import StaleTableError, TableError, WriterConflictError
 from connector.history import CutRecord
 from connector.lake.history import History
 from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
+from connector.progress import Progress
 from connector.spark import merging, overlay
+from connector.spark.changelog import Changelog
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
 from connector.spark.standing import register_tables
 from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
 from connector.values import ColumnType
 from connector.wishes import BoundWish
-from tests.changes import change
+from tests.changes import change, put
 from tests.property.histories import COLUMNS, history, plain_entries
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
+from tests.spark.test_apply_steps import delete
 from tests.spark.test_cut import ANNOUNCED
 
 S = 1_000_000
@@ -188,6 +191,76 @@ def test_changes_of_which_a_table_keeps_nothing(spark: SparkSession, tmp_path: P
     assert (reading.rows.count(), reading.changes) == (0, 1)
     stream.apply(table)
     assert shown(table) == {}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("versions", Versions)
+def test_a_row_of_many_cells_is_looked_at_once(spark: SparkSession, tmp_path: Path, versions: Versions) -> None:
+    """TBL-13: 400 cells of one row, versions of a column or not mapped to any, are merged in seconds, not for each other anew."""
+    stream, wanted = Stream(spark, tmp_path), definition(versions=versions)
+    stream.topic.send(account("z", 1, name="z"))
+    stream.ingest()
+    stream.apply(stream.table(wanted))
+    cells = (put("v", qualifier=b"name" if versions is Versions.ALL else b"u%d" % at, cell_timestamp=at) for at in range(1, 401))
+    stream.topic.send(change(*cells, at=10, row_key=b"a"))
+    stream.ingest()
+    assert rows_by_key(read_table(spark, str(tmp_path), wanted.name).rows, wanted) == stream.truth(wanted)
+    stream.apply(stream.table(wanted))
+    assert shown(stream.table(wanted)) == stream.truth(wanted)
+
+
+@pytest.mark.parametrize("many", [merging.MANY_CHANGES, 0])
+def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too late has to be made again."""
+    monkeypatch.setattr(merging, "MANY_CHANGES", many)
+    stream = Stream(spark, tmp_path)
+    stream.topic.send(account("a", 10, amount="1"), account("b", 10, amount="1"))
+    stream.ingest()
+    stream.apply(stream.table())
+    for at in (20, 30):
+        stream.topic.send(account("a", at, amount=str(at)), account("b", at - 15, name="late"))
+        stream.ingest()
+
+    def go_on() -> None:
+        table = stream.table()
+        stream.apply(table)
+        stream.changelog().trim(table.bookkeeping().complete_to_batch, before=stream.clock + 1_000_000 * S)
+
+    before, expected = read_table(spark, str(tmp_path), "accounts").rows, stream.truth()
+    going = Changelog.progress
+    with monkeypatch.context() as patch:
+
+        def progress(changelog: Changelog, *, with_frontier: bool = True) -> Progress:
+            found = going(changelog, with_frontier=with_frontier)
+            patch.setattr(Changelog, "progress", going)
+            go_on()
+            return found
+
+        patch.setattr(Changelog, "progress", progress)
+        with pytest.raises(WriterConflictError, match="was applied to while it was read"):
+            read_table(spark, str(tmp_path), "accounts")
+    assert rows_by_key(before) == expected
+
+
+def test_a_read_remembers_deletes_until_its_rows_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    """deletes_stay_deleted, TBL-16: whatever is swept meanwhile."""
+    stream = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=10))
+    stream.topic.send_everywhere(ANNOUNCED)
+    stream.topic.send(account("a", 10 * S, amount="1"), delete("a", 20 * S), account("z", 25 * S, name="z"))
+    stream.topic.send_everywhere(Heartbeat("p", 25 * S))
+    stream.ingest()
+    stream.apply(stream.table())
+    stream.topic.send(account("a", 19 * S, amount="2"))
+    stream.topic.send_everywhere(Heartbeat("p", 26 * S))
+    stream.ingest()
+    rows, expected = read_table(spark, str(tmp_path), "accounts").rows, stream.truth()
+    for at in (100, 200, 300):
+        stream.topic.send_everywhere(Heartbeat("p", at * S))
+        stream.ingest()
+        stream.apply(stream.table())
+    assert rows_by_key(rows) == expected == {"z": expected["z"]}
 
 
 def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
