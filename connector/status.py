@@ -90,7 +90,7 @@ class StreamStatus:
     lag                 offsets between that batch and the ends that Kafka told when it was asked last, `asked_at`
     held_by             the live stream partition whose low watermark is the least; None: there is none
     stalled             those whose low watermark has not moved for `stall_after`, the longest first (WMK-12)
-    is_unasked          none was stalled yet when ingest asked Kafka last: what they have sent since is not known
+    is_unasked          what they have sent since is not known: ingest has not asked Kafka for `stall_after`, or none was stalled yet then
     undeclared          those that speak and that nobody announced (WMK-8)
     silent              those that the configuration names and that have not spoken (WMK-6)
     uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
@@ -308,7 +308,7 @@ def stream_status(
     name: str, progress: Progress, now: int, *, stall_after_s: int, roots: Sequence[str] = (), dead_letters: OpenLetters = NONE_OPEN
 ) -> StreamStatus:
     """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
-    frontier, asked_at = progress.frontier, progress.moments.newest
+    frontier, asked_at, stall_after = progress.frontier, progress.moments.newest, stall_after_s * 1_000_000
     return StreamStatus(
         name=name,
         now=now,
@@ -323,8 +323,8 @@ def stream_status(
         low_watermark=progress.low_watermark,
         horizon=progress.horizon,
         held_by=holder(frontier),
-        stalled=tuple(frontier.stalls(now, stall_after_s * 1_000_000)),
-        is_unasked=not any(frontier.stalls(asked_at or 0, stall_after_s * 1_000_000)),
+        stalled=tuple(frontier.stalls(now, stall_after)),
+        is_unasked=asked_at is None or now - asked_at > stall_after or not any(frontier.stalls(asked_at, stall_after)),
         undeclared=tuple(frontier.undeclared),
         silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
         uncovered=frontier.uncovered(),

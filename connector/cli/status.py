@@ -146,7 +146,7 @@ def _print(found: Found) -> None:
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     unknown = f", {stream.unknown_tables:,} of source tables that no definition names" if stream.unknown_tables else ""
-    yield "ingested", f"{counted(stream.changes, 'change')} in {stream.ingest_batch:,} batches{unknown}"
+    yield "ingested", f"{counted(stream.changes, 'change')} by ingest batch {stream.ingest_batch:,}{unknown}"
     if stream.asked_at is not None:
         yield "lag", f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last, {_ago(stream.now, stream.asked_at)}"
     if stream.low_watermark is not None:
