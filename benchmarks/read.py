@@ -27,8 +27,9 @@ from connector.spark.reader import table_path
 from connector.tables import BOOKKEEPING
 
 FULL, QUICK = 8_000_000, 200_000
-WARM_UP = 12
-"""Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for what plans a merge in many."""
+WARM_UP = 24
+"""Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for what plans a merge in some twenty (of a read's
+core-seconds, 2 go to it after four turns, 1 after twelve, 0.5 after twenty)."""
 BARS = {Shape.WHOLE: "<2", Shape.PARTIAL: "<3.5"}
 
 
