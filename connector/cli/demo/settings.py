@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from connector.cli.demo.source import Source
 
 STREAM: Final = "demo"
-STALL_AFTER_S: Final = 8
+STALL_AFTER_S: Final = 15
 """Soon, as somebody watches; yet longer than a round of ingest and apply takes."""
 TRIGGER: Final = "250ms"
 KEYS: Final = {capture.FILES_TABLE: "path", bank.ACCOUNTS_TABLE: "account"}
