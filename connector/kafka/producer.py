@@ -32,6 +32,7 @@ from connector.kafka.registry import RegistryClient
 from connector.kafka.topics import TopicFacts
 from connector.model import CONTROL_KEY, ChildPartitions, DataChange, Heartbeat, Record, Rule
 from connector.validation import Limits
+from connector.watermark import is_claim
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -80,7 +81,8 @@ class ChangeProducer:
     """One topic's producer. A stream partition has one producer at a time; an instance belongs to one thread at a time.
 
     A context manager: leaving it flushes and closes. `kafka_partitions` is the number over which keys are spread now. `delivered`
-    counts the records handed to `send` that were acknowledged, `announced` the announcements sent beside them.
+    counts the records handed to `send` that were acknowledged, `announced` the announcements sent beside them, `ignored_claims` the
+    changes whose estimated low watermark was no claim and was sent as 0 (WMK-5).
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class ChangeProducer:
         *,
         registry: RegistryConfig | None = None,
         max_record_bytes: int = 10_000_000,
+        max_clock_skew_s: int = 300,
         queue_timeout_s: float = 60.0,
         settings: Mapping[str, str] | None = None,
         announce: bool = True,
@@ -97,8 +100,8 @@ class ChangeProducer:
     ) -> None:
         """Look at the topic, and at the registry if there is one. `topic` is a name, or facts that were checked before.
 
-        `max_record_bytes` bounds key and value together; what the topic takes bounds it further. `queue_timeout_s` is how
-        long `send` waits for room in the queue, and a heartbeat for acknowledgements. `settings` are client settings for
+        `max_record_bytes` bounds key and value together; what the topic takes bounds it further. `max_clock_skew_s`, that of the
+        stream, is how far an estimated low watermark may lie ahead of this machine's clock. `queue_timeout_s` is how long `send` waits for room in the queue, and a heartbeat for acknowledgements. `settings` are client settings for
         this producer alone, as those of `kafka`. `announce=False` leaves announcements to the caller: for records that are
         carried over as they are. With a `transactional_id` everything is sent in transactions; a producer that has the same
         one is shut out from here on, and what it left open is aborted. Raises `TopicError` (none, or compacted),
@@ -111,12 +114,14 @@ class ChangeProducer:
         self.kafka_partitions = self._facts.kafka_partitions
         self.delivered = 0
         self.announced = 0
+        self.ignored_claims = 0
         self._registry = registry
         self._schema_id: int | None = None
         if registry is not None:
             with RegistryClient(registry) as schemas:
                 self._schema_id = schemas.schema_id(self.topic, READER_SCHEMA)
         self._max_record_bytes = max_record_bytes
+        self._max_clock_skew_us = max_clock_skew_s * 1_000_000
         self._queue_timeout_s = queue_timeout_s
         self._deliveries: dict[str, Delivery] = {}
         self._failed = 0
@@ -139,7 +144,8 @@ class ChangeProducer:
         Returns before it is delivered. Blocks while the queue is full. A heartbeat blocks until every change that it covers
         has been acknowledged, child partitions until every change has of their stream partition and of those that they end;
         in a transaction they are delivered together with what they cover, and do not wait. An estimated low watermark is
-        lowered to what is acknowledged. With a `transactional_id`, but outside a transaction, a record is a transaction of
+        lowered to what is acknowledged; one that is no claim (a sentinel, or ahead of the clock by more than `max_clock_skew_s`)
+        is sent as 0. With a `transactional_id`, but outside a transaction, a record is a transaction of
         its own.
 
         A stream partition that speaks for the first time is announced, as a root of its own, unless child partitions that
@@ -289,11 +295,7 @@ class ChangeProducer:
                 f"after {delivery.promised}, the last heartbeat of stream partition {change.stream_partition}",
                 change.commit_timestamp,
             )
-        wire = change
-        if change.estimated_low_watermark:
-            oldest = min(change.commit_timestamp, delivery.oldest_open() or change.commit_timestamp)
-            if oldest < change.estimated_low_watermark:
-                wire = replace(change, estimated_low_watermark=oldest)
+        wire = self._with_true_claim(change, delivery) if change.estimated_low_watermark else change
         key = change.row_key
         value = frame(encode(wire, self.kafka_partitions), self._schema_id)
         self._check_size(key, value, headers)
@@ -303,6 +305,14 @@ class ChangeProducer:
         delivery.sent(change)
         self._failed += len(delivery.failed)
         self._outbox.put(_Sent(change, delivery, 1), key, value, kafka_partition, headers)
+
+    def _with_true_claim(self, change: DataChange, delivery: Delivery) -> DataChange:
+        """The change with an estimated low watermark that holds of what is acknowledged; 0 where it claims nothing (WMK-5, REC-18)."""
+        if not is_claim(change.estimated_low_watermark, _now(), self._max_clock_skew_us):
+            self.ignored_claims += 1
+            return replace(change, estimated_low_watermark=0)
+        oldest = min(change.commit_timestamp, delivery.oldest_open() or change.commit_timestamp)
+        return change if change.estimated_low_watermark <= oldest else replace(change, estimated_low_watermark=oldest)
 
     def _send_control(self, record: Heartbeat | ChildPartitions, headers: HeaderList) -> None:
         delivery = self._delivery(record.stream_partition)

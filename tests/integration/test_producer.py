@@ -17,7 +17,7 @@ from connector.config import KafkaConfig, RegistryConfig
 from connector.deadletter import Reason
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError, WriterConflictError
 from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, read_letters, resume, topics
-from connector.model import CONTROL_KEY, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
+from connector.model import CONTROL_KEY, MAX_LONG, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
 from connector.watermark import UNKNOWN, Heard, Lineage, advance
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
@@ -188,6 +188,23 @@ def test_an_estimate_is_lowered_to_what_is_acknowledged(kafka: KafkaConfig, new_
         producer.send(change(4, timestamp=700, estimate=800))
     estimates = {r.record.row_key: r.record.estimated_low_watermark for r in read(kafka, topic) if isinstance(r.record, DataChange)}
     assert estimates == {b"row-1": 0, b"row-2": 500, b"row-3": 800, b"row-4": 700}
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "sent_as"),
+    [(None, 0), (3_600_000_000, 0), (60_000_000, 2000)],
+    ids=["a sentinel", "an hour ahead of the clock", "within the clock skew"],
+)
+def test_an_estimate_that_is_no_claim_is_sent_as_none(kafka: KafkaConfig, new_topic: NewTopic, ahead_us: int | None, sent_as: int) -> None:
+    """WMK-5, watermark_is_honest: "no idea" does not become a claim of the change's own commit timestamp."""
+    topic = new_topic().topic
+    estimate = MAX_LONG if ahead_us is None else time.time_ns() // 1000 + ahead_us
+    with ChangeProducer(kafka, topic) as producer:
+        producer.send(change(1, timestamp=2000, estimate=estimate))
+        producer.send(change(2, timestamp=1000))
+        assert producer.ignored_claims == (sent_as == 0)
+    estimates = {r.record.row_key: r.record.estimated_low_watermark for r in read(kafka, topic) if isinstance(r.record, DataChange)}
+    assert estimates == {b"row-1": sent_as, b"row-2": 0}
 
 
 def test_a_compacted_or_missing_topic_is_refused(kafka: KafkaConfig, new_topic: NewTopic) -> None:
