@@ -397,7 +397,7 @@ def view_of_range(keys: KeyRange) -> dict[str, Any]:
 
 def _has_spoken(frontier: Frontier, root: str) -> bool:
     is_announced = any(announced == root for announced, _ in frontier.announcements)
-    return root in frontier.partitions or root in frontier.ended or is_announced
+    return root in frontier.partitions or root in frontier.ended or root in frontier.past_roots or is_announced
 
 
 def _view(status: StreamStatus | TableStatus) -> dict[str, Any]:

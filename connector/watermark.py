@@ -21,7 +21,7 @@ from connector.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
 
 _UNBOUNDED: Final = MAX_TIMESTAMP + 1
 _Name = TypeVar("_Name", str, tuple[str, int])
-_Said = TypeVar("_Said", "int", "Announcement", "Moved")
+_Said = TypeVar("_Said", "tuple[int, int]", "Announcement", "Moved")
 
 
 class KeyRange(NamedTuple):
@@ -98,6 +98,22 @@ class Announcement(NamedTuple):
     live: tuple[str, ...]
 
 
+class Ended(NamedTuple):
+    """A stream partition that is over: when it ended, whose descendant it was, and who its parents were.
+
+    Whatever came of it may be heard of first, so its ancestors are still looked for.
+    """
+
+    at: int
+    roots: frozenset[str] = frozenset()
+    parents: frozenset[str] = frozenset()
+
+    def join(self, other: Ended | StreamPartition) -> Ended:
+        """The knowledge of both; of one that is said to live, its ancestors only."""
+        at = other.at if isinstance(other, Ended) else self.at
+        return Ended(max(self.at, at), self.roots | other.roots, self.parents | other.parents)
+
+
 class Moved(NamedTuple):
     """The low watermark that a stream partition has reached, and the moment at which it did."""
 
@@ -140,14 +156,17 @@ class Frontier:
     """What a stream is known to have delivered. A value: `advance` and its like return another one.
 
     `partitions` are those that are not over: live, waiting for their parents, or named as parents and not heard of yet. `ended`
-    says when the others ended, until that is older than the horizon. `moved` has an entry for each of `partitions`, once `advance`
-    has seen it. `low_watermark` is None while it is not known (WMK-6); it became what it is at `low_moved_at`.
+    has the others, until their ends are older than the horizon. `announcements` are those of roots from which somebody descends who
+    is not over; of the other roots `past_roots` has the newest (start timestamp, record sequence), until that is older than the
+    horizon. `moved` has an entry for each of `partitions`, once `advance` has seen it. `low_watermark` is None while it is not known
+    (WMK-6); it became what it is at `low_moved_at`.
     """
 
     kafka_partitions: int = 0
     partitions: Mapping[str, StreamPartition] = field(default_factory=dict)
-    ended: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, Ended] = field(default_factory=dict)
     announcements: Mapping[tuple[str, int], Announcement] = field(default_factory=dict)
+    past_roots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     moved: Mapping[str, Moved] = field(default_factory=dict)
     low_watermark: int | None = None
     low_moved_at: int = 0
@@ -206,8 +225,9 @@ class Frontier:
         return {
             "kafka_partitions": self.kafka_partitions,
             "partitions": {name: _partition_to_json(partition) for name, partition in self.partitions.items()},
-            "ended": dict(self.ended),
+            "ended": {name: [one.at, sorted(one.roots), sorted(one.parents)] for name, one in self.ended.items()},
             "announcements": [[root, k, *announcement] for (root, k), announcement in self.announcements.items()],
+            "past_roots": {root: list(newest) for root, newest in self.past_roots.items()},
             "moved": {name: list(moved) for name, moved in self.moved.items()},
             "low_watermark": self.low_watermark,
             "low_moved_at": self.low_moved_at,
@@ -218,10 +238,11 @@ class Frontier:
         return Frontier(
             kafka_partitions=stored["kafka_partitions"],
             partitions={name: _partition_from_json(partition) for name, partition in stored["partitions"].items()},
-            ended=dict(stored["ended"]),
+            ended={name: Ended(at, frozenset(of), frozenset(parents)) for name, (at, of, parents) in stored["ended"].items()},
             announcements={
                 (root, k): Announcement(start, n, spans, tuple(live)) for root, k, start, n, spans, live in stored["announcements"]
             },
+            past_roots={root: (start, sequence) for root, (start, sequence) in stored["past_roots"].items()},
             moved={name: Moved(*moved) for name, moved in stored["moved"].items()},
             low_watermark=stored["low_watermark"],
             low_moved_at=stored["low_moved_at"],
@@ -241,15 +262,19 @@ def advance(
     roots: frozenset[str] = frozenset(),
     ends: Iterable[str] = (),
 ) -> Frontier:
-    """The frontier after a batch. `horizon` is the one committed before: what ended earlier is forgotten, and not begun again.
+    """The frontier after a batch. `horizon` is the one committed before: what ended earlier is forgotten.
 
+    So what is said of times below the horizon counts for those who are known, and begins nobody: it may be over and forgotten.
     `roots` are the stream partitions that the configuration names (WMK-6); `ends` those that the operator ends (WMK-8).
     """
+    announcements = [lineage for lineage in heard.lineage if not _parents_in(lineage.record)]
     said = Frontier(kafka_partitions=heard.kafka_partitions)
-    for lineage in heard.lineage:
-        said = join(said, _said_by(lineage, frontier, horizon))
-    spoke = {name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()}
-    facts = join(frontier, join(said, Frontier(partitions=spoke)))
+    for announcement in _of_known_roots(announcements, frontier, horizon, roots):
+        said = join(said, _said_by_announcement(announcement, frontier))
+    facts = join(frontier, said)
+    claims = _of_known_partitions(heard.claims, facts, horizon, roots)
+    facts = join(facts, Frontier(partitions={name: StreamPartition(of_one, roots=roots & {name}) for name, of_one in claims.items()}))
+    facts = _with_ends(facts, [lineage for lineage in heard.lineage if _parents_in(lineage.record)], horizon)
     for name in ends:
         facts = _ended(facts, name)
     return _settled(_without_omitted(_with_roots(facts), roots), now, horizon, roots)
@@ -257,7 +282,10 @@ def advance(
 
 def join(one: Frontier, other: Frontier) -> Frontier:
     """The knowledge of both: commutative, associative, idempotent. Nothing is concluded from it: `advance` does that."""
-    ended = _greatest(one.ended, other.ended)
+    ended = {**one.ended, **other.ended}
+    for known in (one.ended, one.partitions, other.partitions):
+        ended |= {name: ended[name].join(known[name]) for name in known.keys() & ended.keys()}
+    past_roots = _greatest(one.past_roots, other.past_roots)
     return Frontier(
         kafka_partitions=max(one.kafka_partitions, other.kafka_partitions),
         partitions={
@@ -265,7 +293,12 @@ def join(one: Frontier, other: Frontier) -> Frontier:
             for name in sorted({*one.partitions, *other.partitions} - ended.keys())
         },
         ended=ended,
-        announcements=_greatest(one.announcements, other.announcements),
+        announcements={
+            place: announcement
+            for place, announcement in _greatest(one.announcements, other.announcements).items()
+            if announcement[:2] > past_roots.get(place[0], _NEVER)
+        },
+        past_roots=past_roots,
         moved=_greatest(one.moved, other.moved),
         low_watermark=max((low for low in (one.low_watermark, other.low_watermark) if low is not None), default=None),
         low_moved_at=max(one.low_moved_at, other.low_moved_at),
@@ -278,19 +311,41 @@ def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
 
 
 _NOTHING: Final = StreamPartition()
+_NEVER: Final = (-1, -1)
 
 
-def _said_by(lineage: Lineage, before: Frontier, horizon: int | None) -> Frontier:
-    """What one child-partitions record says; nothing if it was read before."""
-    parents = {parent for child in lineage.record.children for parent in child.parent_partition_tokens}
-    return _said_by_end(lineage, parents, before, horizon) if parents else _said_by_announcement(lineage, before)
+def _parents_in(record: ChildPartitions) -> set[str]:
+    """The parents that child partitions name; none in an announcement."""
+    return {parent for child in record.children for parent in child.parent_partition_tokens}
+
+
+def _of_known_roots(announcements: Iterable[Lineage], before: Frontier, horizon: int | None, roots: frozenset[str]) -> list[Lineage]:
+    """Without the announcements from below the horizon whose root is not known."""
+    recent = {said.record.stream_partition for said in announcements if horizon is None or said.record.start_timestamp >= horizon}
+    announced = {root for root, _ in before.announcements}
+    known = recent.union(roots, announced, before.past_roots, *(one.roots for one in before.partitions.values()))
+    return [said for said in announcements if said.record.stream_partition in known]
+
+
+def _of_known_partitions(
+    claims: Mapping[str, Mapping[int, int]], facts: Frontier, horizon: int | None, roots: frozenset[str]
+) -> dict[str, Mapping[int, int]]:
+    """Without the claims below the horizon of those who are not known. Who spoke without one brought a change, which is not below it."""
+    known = facts.partitions.keys() | roots
+    heard: dict[str, Mapping[int, int]] = {}
+    for name, of_one in claims.items():
+        counts = {k: claim for k, claim in of_one.items() if horizon is None or name in known or not 0 < claim < horizon}
+        if counts:
+            heard[name] = counts
+    return heard
 
 
 def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
     record, place = lineage.record, (lineage.record.stream_partition, lineage.kafka_partition)
     live = tuple(sorted({child.token for child in record.children}))
     announcement = Announcement(record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live)
-    if place in before.announcements and announcement[:2] <= before.announcements[place][:2]:
+    newest = before.announcements[place][:2] if place in before.announcements else before.past_roots.get(place[0], _NEVER)
+    if announcement[:2] <= newest:
         return UNKNOWN
     children = {
         child.token: StreamPartition(roots=frozenset([record.stream_partition]), began=announcement[:2], key_range=_key_range(child))
@@ -299,11 +354,28 @@ def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
     return Frontier(partitions=children, announcements={place: announcement})
 
 
-def _said_by_end(lineage: Lineage, parents: set[str], before: Frontier, horizon: int | None) -> Frontier:
+def _with_ends(facts: Frontier, ends: Iterable[Lineage], horizon: int | None) -> Frontier:
+    """With what the ends say. Below the horizon they speak of the parents that are known, and of no others: those have been forgotten.
+
+    One end may make the parents of another one known.
+    """
+    said, left, known = UNKNOWN, list(ends), set(facts.partitions)
+
+    def ended_by(end: Lineage) -> set[str]:
+        parents = _parents_in(end.record)
+        return parents if horizon is None or end.record.start_timestamp >= horizon else parents & known
+
+    while taken := [end for end in left if ended_by(end)]:
+        left = [end for end in left if not ended_by(end)]
+        for end in taken:
+            said = join(said, _said_by_end(end, ended_by(end)))
+        known |= said.partitions.keys() - facts.ended.keys()
+    return join(facts, said)
+
+
+def _said_by_end(lineage: Lineage, parents: set[str]) -> Frontier:
     """A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names."""
     record, start = lineage.record, lineage.record.start_timestamp
-    if horizon is not None and start < horizon and parents.isdisjoint(before.partitions):
-        return UNKNOWN  # What ended so long ago has been forgotten.
     began = (start, _UNBOUNDED)
     children = {
         child.token: StreamPartition(
@@ -318,17 +390,22 @@ def _said_by_end(lineage: Lineage, parents: set[str], before: Frontier, horizon:
 
 
 def _with_roots(frontier: Frontier) -> Frontier:
-    """A child descends from the roots of its parents, and from itself where it is announced as one."""
-    partitions = dict(frontier.partitions)
+    """A child descends from the roots of its parents, be they over, and from itself where it is announced as one."""
+    roots = {name: one.roots for known in (frontier.ended, frontier.partitions) for name, one in known.items()}
+    parents = {name: one.parents & roots.keys() for known in (frontier.ended, frontier.partitions) for name, one in known.items()}
     changed = True
     while changed:
         changed = False
-        for name, one in partitions.items():
-            roots = one.roots.union(*(partitions[parent].roots for parent in one.parents if parent in partitions))
-            if roots != one.roots:
-                partitions[name] = replace(one, roots=roots)
-                changed = True
-    return replace(frontier, partitions=partitions)
+        for name, before in roots.items():
+            roots[name] = before.union(*(roots[parent] for parent in parents[name]))
+            changed |= roots[name] != before
+    return replace(
+        frontier,
+        partitions={
+            name: one if one.roots == roots[name] else replace(one, roots=roots[name]) for name, one in frontier.partitions.items()
+        },
+        ended={name: one._replace(roots=roots[name]) for name, one in frontier.ended.items()},
+    )
 
 
 def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
@@ -351,26 +428,42 @@ def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
 
 def _ended(frontier: Frontier, name: str) -> Frontier:
     """Ended everywhere, at what it has reached."""
-    low = frontier.low_watermark or 0
-    reached = frontier.partitions.get(name, _NOTHING).low_watermark(frontier.kafka_partitions)
-    partitions = {other: one for other, one in frontier.partitions.items() if other != name}
-    return replace(frontier, partitions=partitions, ended={**frontier.ended, name: max(low, reached)})
+    one = frontier.partitions.get(name, _NOTHING)
+    at = max(frontier.low_watermark or 0, one.low_watermark(frontier.kafka_partitions))
+    return join(frontier, Frontier(ended={name: Ended(at)}))
 
 
 def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[str]) -> Frontier:
     """What follows from the facts: who is over, how far the stream is complete, what may be forgotten."""
     waiting, live = facts.waiting, facts.live
     low = _low_watermark(facts, live, roots)
-    over = {name: one.ends_at for name, one in facts.partitions.items() if name not in live and name not in waiting}
+    over = {
+        name: Ended(one.ends_at, one.roots, one.parents)
+        for name, one in facts.partitions.items()
+        if name not in live and name not in waiting
+    }
     partitions = {name: one for name, one in facts.partitions.items() if name not in over}
+    past = _past_roots(facts, partitions, roots) if low is not None else {}
     return replace(
         facts,
         partitions=partitions,
-        ended={name: at for name, at in {**facts.ended, **over}.items() if horizon is None or at >= horizon},
+        ended={name: one for name, one in {**facts.ended, **over}.items() if horizon is None or one.at >= horizon},
+        announcements={place: announcement for place, announcement in facts.announcements.items() if place[0] not in past},
+        past_roots={root: newest for root, newest in {**facts.past_roots, **past}.items() if horizon is None or newest[0] >= horizon},
         moved={name: _moved(facts.moved.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()},
         low_watermark=low,
         low_moved_at=facts.low_moved_at if low == facts.low_watermark else now,
     )
+
+
+def _past_roots(facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str]) -> dict[str, tuple[int, int]]:
+    """The newest announcement of each root that the configuration does not name and from which none of `partitions` descends."""
+    current = roots.union(*(one.roots for one in partitions.values()))
+    past: dict[str, tuple[int, int]] = {}
+    for (root, _), announcement in facts.announcements.items():
+        if root not in current:
+            past[root] = max(past.get(root, _NEVER), announcement[:2])
+    return past
 
 
 def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> int | None:

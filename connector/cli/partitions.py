@@ -91,7 +91,7 @@ def end(ctx: click.Context, stream: str, name: str, reason: str) -> None:
     frontier = progress.frontier
     known = {*frontier.partitions, *of.partitions} - frontier.ended.keys()
     if name not in known:
-        has_ended = f", it ended at {view_of_time(frontier.ended[name])}" if name in frontier.ended else ""
+        has_ended = f", it ended at {view_of_time(frontier.ended[name].at)}" if name in frontier.ended else ""
         remedy = nearest(name, known) or f"connector partitions list {of.name} shows those that are not over"
         raise ConfigError(f'"{name}" is no stream partition of {of.name} that is not over{has_ended}', "", remedy)
     before = next((wish for wish in wishes.ends(of.name, above=progress.ends_to) if wish.stream_partition == name), None)

@@ -13,7 +13,7 @@ from connector.hold import Dead
 from connector.merge import Retention
 from connector.outside import OutsideLetters
 from connector.progress import BatchCounts, Progress
-from connector.watermark import UNKNOWN, Heard
+from connector.watermark import UNKNOWN, Ended, Heard
 from connector.wishes import EndWish
 
 S = 1_000_000
@@ -72,7 +72,7 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
     asked = Asked(100 * S, {0: 3})
     spoken = Progress().after(1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, Retention(), frozenset())
     one = spoken.after(2, BatchCounts(heard=Heard(1)), {0: 3}, asked, Retention(), frozenset(), wishes[:1])
-    assert (one.ends, one.ends_to, list(one.frontier.live), one.frontier.ended) == ((wishes[0],), 3, ["q"], {"p": 5})
+    assert (one.ends, one.ends_to, list(one.frontier.live), one.frontier.ended) == ((wishes[0],), 3, ["q"], {"p": Ended(5)})
     assert Progress.from_json(one.to_json(), one.frontier) == one
     both = one.after(3, BatchCounts(heard=Heard(1)), {0: 3}, asked, Retention(), frozenset(), wishes)
     assert (both.ends, both.ends_to, list(both.frontier.live)) == ((wishes[1],), 4, [])

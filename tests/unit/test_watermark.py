@@ -38,6 +38,10 @@ def ended(frontier: Frontier, name: str) -> Frontier:
     return advance(frontier, Heard(KAFKA_PARTITIONS), now=0, ends=[name])
 
 
+def ends_of(frontier: Frontier) -> dict[str, int]:
+    return {name: one.at for name, one in frontier.ended.items()}
+
+
 def test_low_watermark_is_the_least_over_stream_and_kafka_partitions() -> None:
     """WMK-3."""
     frontier = after(said(announcement("a", "b")), beats("a", 50, 70), beats("b", 60, 40))
@@ -99,7 +103,7 @@ def test_the_example_of_a_split_and_a_merge() -> None:
     once = after(said(ends("3", 930, "4", parents=merge)), frontier=frontier)
     assert sorted(once.live) == ["1", "4"]
     assert once.low_watermark == 930
-    assert once.ended == {"2": 930, "3": 930}
+    assert ends_of(once) == {"2": 930, "3": 930}
     again = after(said(ends("3", 930, "4", parents=merge), ends("2", 930, "4", parents=merge)), frontier=once)
     assert again == once
 
@@ -140,7 +144,7 @@ def test_whom_a_later_announcement_leaves_out_has_ended() -> None:
     assert frontier.low_watermark == 20
     frontier = after(said(announcement("a", start=60), read_in=(1,)), frontier=frontier)
     assert frontier.low_watermark == 50
-    assert frontier.ended == {"b": 60}
+    assert ends_of(frontier) == {"b": 60}
 
 
 def test_an_announcement_speaks_for_its_own_root() -> None:
@@ -177,10 +181,122 @@ def test_ended_names_are_forgotten_below_the_horizon() -> None:
     """WMK-9."""
     split = said(ends("p", 100, "x"))
     frontier = after(said(announcement("p")), split, beats("x", 900, 900))
-    assert advance(frontier, Heard(2), now=0, horizon=100).ended == {"p": 100}
+    assert ends_of(advance(frontier, Heard(2), now=0, horizon=100)) == {"p": 100}
     frontier = advance(frontier, Heard(2), now=0, horizon=101)
     assert frontier.ended == {}
     assert advance(frontier, split, now=0, horizon=101) == frontier, "what is read again after that begins nothing"
+
+
+def together(*heard: Heard) -> Heard:
+    """What several batches say, in one."""
+    claims = {name: claims for one in heard for name, claims in one.claims.items()}
+    return Heard(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))
+
+
+def test_a_forgotten_stream_partition_that_speaks_and_ends_again_stays_over_whatever_the_batches() -> None:
+    """WMK-9, watermark_is_honest: what is said of times below the horizon begins nobody."""
+    split, forgotten = said(ends("p", 110, "c"), ends("c", 120, "d")), 500
+    frontier = after(said(announcement("p")), beats("p", 100, 100), split, beats("d", 900, 900))
+    frontier = advance(frontier, Heard(2), now=0, horizon=forgotten)
+    assert (list(frontier.live), frontier.ended) == (["d"], {})
+    beat = beats("p", 106, 106)
+    for batches in ([beat, split], [together(beat, split)], [split, beat]):
+        again = frontier
+        for batch in batches:
+            again = advance(again, batch, now=0, horizon=forgotten)
+        assert again == frontier
+
+
+def test_below_the_horizon_those_who_are_known_still_speak() -> None:
+    """WMK-8, WMK-9: only who is not known may be over and forgotten."""
+    frontier = after(said(announcement("a", "slow")), beats("a", 900, 900))
+    late = together(beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild")))
+    assert sorted(advance(frontier, late, now=0, horizon=500).live) == ["a", "grandchild"]
+    named = advance(after(beats("b", 900, 900)), beats("named", 40, 40), now=0, horizon=500, roots=frozenset({"named"}))
+    assert sorted(named.live) == ["b", "named"]
+    unknown = advance(frontier, beats("unknown", 499, 500), now=0, horizon=500)
+    assert unknown.partitions["unknown"].claims == {1: 500}
+    assert advance(frontier, beats("unknown", 0, 0), now=0, horizon=500).undeclared == ["unknown"], "who claims nothing brought a change"
+
+
+def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() -> None:
+    """WMK-7, WMK-6: they are not undeclared, and an announcement that leaves them out ends them."""
+    frontier = after(said(announcement("p")), beats("p", 50, 50), said(ends("c", 120, "d", "e")))
+    assert sorted(frontier.live) == ["d", "e", "p"]
+    frontier = after(said(ends("p", 110, "c")), frontier=frontier)
+    assert sorted(frontier.live) == ["d", "e"]
+    assert frontier.undeclared == []
+    assert frontier.low_watermark == 120
+    assert Frontier.from_json(frontier.to_json()) == frontier
+    assert list(after(said(announcement("e", start=200)), frontier=frontier).live) == ["e"]
+
+
+def test_the_children_of_whom_the_operator_ended_have_its_root() -> None:
+    """WMK-8: what was said of the one that is over is not forgotten with it."""
+    frontier = ended(after(said(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p")
+    frontier = after(said(ends("p", 60, "c")), frontier=frontier)
+    assert (sorted(frontier.live), frontier.undeclared) == (["c", "q"], [])
+
+
+def restarted(number: int, k: tuple[int, ...]) -> Heard:
+    """A producer begins anew: its stream partitions are roots of their own, and those of the one before announce that nobody lives."""
+    at = 100 * number
+    names, before = [f"p{number}-{n}" for n in range(2)], [f"p{number - 1}-{n}" for n in range(2)]
+    records = [announcement(name, root=name, start=at + 1) for name in names]
+    records += [announcement(root=name, start=at) for name in before] if number else []
+    return Heard(len(k), {name: dict.fromkeys(k, at + 50) for name in names}, said(*records, read_in=k, kafka_partitions=len(k)).lineage)
+
+
+def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
+    """WMK-6: announcements are kept for those who live, however often producers begin anew; the rest goes with the horizon."""
+    frontier, k = UNKNOWN, (0, 1, 2, 3)
+    for number in range(60):
+        horizon = None if frontier.low_watermark is None else frontier.low_watermark - 1000
+        frontier = advance(frontier, restarted(number, k), now=0, horizon=horizon)
+        assert frontier.low_watermark == 100 * number + 50
+        assert {root for root, _ in frontier.announcements} == {f"p{number}-0", f"p{number}-1"}
+    assert len(frontier.past_roots) == len(frontier.ended) == 2 * 11
+    assert Frontier.from_json(frontier.to_json()) == frontier
+
+    # What is read again begins nothing: not within the horizon, where it is known, and not below, where it was forgotten.
+    for number in (55, 20):
+        again = Heard(4, lineage=tuple(one for one in restarted(number, k).lineage if one.record.children))
+        assert advance(frontier, again, now=0, horizon=horizon) == frontier
+
+
+def test_a_root_that_is_over_can_be_announced_again_later() -> None:
+    """WMK-6: and one that the configuration names is never taken for over."""
+    frontier = after(said(announcement("a"), announcement("b", root="other")), beats("a", 50, 50), beats("b", 60, 60))
+    over = after(said(announcement(root="other", start=70)), frontier=frontier)
+    assert (over.past_roots, list(over.live)) == ({"other": (70, 70)}, ["a"])
+    assert after(said(announcement("b2", root="other", start=69)), frontier=over) == over
+    assert list(after(said(announcement("b2", root="other", start=71)), frontier=over).live) == ["a", "b2"]
+    named = advance(frontier, said(announcement(root="other", start=70)), now=0, roots=frozenset(["other"]))
+    assert (named.past_roots, {root for root, _ in named.announcements}) == ({}, {"root", "other"})
+
+
+def test_an_old_announcement_counts_where_its_root_is_known() -> None:
+    """WMK-6, WMK-9: below the horizon, what an unknown root announced may have been forgotten; of a root that lives it is news."""
+    frontier = after(said(announcement("a"), read_in=(0,)), beats("a", 900, 900))
+    old = said(announcement("a"), read_in=(1,))
+    assert advance(frontier, old, now=0, horizon=500).low_watermark == 900
+    unknown = said(announcement("x", root="unknown"))
+    assert list(advance(frontier, unknown, now=0, horizon=500).live) == ["a"]
+    for known in ({"roots": frozenset(["unknown"])}, {"horizon": 1}, {"horizon": None}):
+        assert list(advance(frontier, unknown, now=0, **{"horizon": 500, **known}).live) == ["a", "x"]  # type: ignore[arg-type]
+
+
+def test_two_roots_may_each_cover_the_key_space() -> None:
+    """WMK-9: a root's key ranges are its own; who shares a stream partition shares the key space."""
+
+    def covers(root: str, start: int = 1, end_of_first: bytes = b"m") -> ChildPartitions:
+        halves = (ChildPartition(f"{root}-1", (), None, end_of_first), ChildPartition(f"{root}-2", (), b"m", None))
+        return ChildPartitions(root, start, start, halves)
+
+    frontier = after(said(covers("r"), covers("s")))
+    assert frontier.uncovered() is None
+    with_hole = after(said(covers("r"), covers("s", end_of_first=b"g")))
+    assert with_hole.uncovered() == ("s", KeyRange(b"g", b"m"))
 
 
 RANGES = {
@@ -210,3 +326,10 @@ def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
     assert frontier.stalls(now=399, stall_after=300) == []
     assert frontier.stalls(now=400, stall_after=300) == [Stall("b", 1, 0, 100)]
     assert frontier.stalls(now=500, stall_after=300) == [Stall("b", 1, 0, 100), Stall("a", 0, 60, 200)]
+
+
+def test_stalls_of_one_moment_are_in_the_order_of_their_names() -> None:
+    """WMK-12."""
+    names = ("c", "a", "d", "b")
+    frontier = after(said(announcement(*names)), *(beats(name, 50, 50) for name in names), now=100)
+    assert [stall.stream_partition for stall in frontier.stalls(now=400, stall_after=300)] == ["a", "b", "c", "d"]
