@@ -283,8 +283,9 @@ def advance(
 def join(one: Frontier, other: Frontier) -> Frontier:
     """The knowledge of both: commutative, associative, idempotent. Nothing is concluded from it: `advance` does that."""
     ended = {**one.ended, **other.ended}
-    for known in (one.ended, one.partitions, other.partitions):
-        ended |= {name: ended[name].join(known[name]) for name in known.keys() & ended.keys()}
+    ended |= {name: one.ended[name].join(other.ended[name]) for name in one.ended.keys() & other.ended.keys()}
+    for partitions in (one.partitions, other.partitions):
+        ended |= {name: ended[name].join(partitions[name]) for name in partitions.keys() & ended.keys()}
     past_roots = _greatest(one.past_roots, other.past_roots)
     return Frontier(
         kafka_partitions=max(one.kafka_partitions, other.kafka_partitions),
@@ -391,20 +392,21 @@ def _said_by_end(lineage: Lineage, parents: set[str]) -> Frontier:
 
 def _with_roots(frontier: Frontier) -> Frontier:
     """A child descends from the roots of its parents, be they over, and from itself where it is announced as one."""
-    roots = {name: one.roots for known in (frontier.ended, frontier.partitions) for name, one in known.items()}
-    parents = {name: one.parents & roots.keys() for known in (frontier.ended, frontier.partitions) for name, one in known.items()}
+    known: dict[str, Ended | StreamPartition] = {**frontier.ended, **frontier.partitions}
+    children = {name: one.parents & known.keys() for name, one in known.items() if one.parents}
+    roots = {name: known[name].roots for name in {*children, *(parent for parents in children.values() for parent in parents)}}
     changed = True
     while changed:
         changed = False
-        for name, before in roots.items():
-            roots[name] = before.union(*(roots[parent] for parent in parents[name]))
+        for name, parents in children.items():
+            before = roots[name]
+            roots[name] = before.union(*(roots[parent] for parent in parents))
             changed |= roots[name] != before
+    news = {name for name in children if roots[name] != known[name].roots}
     return replace(
         frontier,
-        partitions={
-            name: one if one.roots == roots[name] else replace(one, roots=roots[name]) for name, one in frontier.partitions.items()
-        },
-        ended={name: one._replace(roots=roots[name]) for name, one in frontier.ended.items()},
+        partitions={name: replace(one, roots=roots[name]) if name in news else one for name, one in frontier.partitions.items()},
+        ended={name: one._replace(roots=roots[name]) if name in news else one for name, one in frontier.ended.items()},
     )
 
 
