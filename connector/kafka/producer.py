@@ -101,7 +101,8 @@ class ChangeProducer:
         """Look at the topic, and at the registry if there is one. `topic` is a name, or facts that were checked before.
 
         `max_record_bytes` bounds key and value together; what the topic takes bounds it further. `max_clock_skew_s`, that of the
-        stream, is how far an estimated low watermark may lie ahead of this machine's clock. `queue_timeout_s` is how long `send` waits for room in the queue, and a heartbeat for acknowledgements. `settings` are client settings for
+        stream, is how far an estimated low watermark may lie ahead of this machine's clock. `queue_timeout_s` is how long `send`
+        waits for room in the queue, and a heartbeat for acknowledgements. `settings` are client settings for
         this producer alone, as those of `kafka`. `announce=False` leaves announcements to the caller: for records that are
         carried over as they are. With a `transactional_id` everything is sent in transactions; a producer that has the same
         one is shut out from here on, and what it left open is aborted. Raises `TopicError` (none, or compacted),
