@@ -10,6 +10,7 @@ import click
 
 from connector import java_client
 from connector.cli import settings
+from connector.cli.status import duration
 from connector.cli.terminal import counted, escaped, out, say, show_error
 from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.deadletter import dead_letter_topic, ledger_topic
@@ -43,7 +44,6 @@ def command(ctx: click.Context) -> int:
 
 def _findings(config: ConnectorConfig) -> Findings:
     yield f"configuration: {counted(len(config.streams), 'stream')}, {counted(len(config.tables), 'table')}"
-    yield from _without_effect(config)
     yield from _guarded(_ingest_client(config.kafka))
     yield from _guarded(_warehouse(config.warehouse))
     for table in config.tables.values():
@@ -59,18 +59,7 @@ def _findings(config: ConnectorConfig) -> Findings:
         except ConnectorError as error:
             yield error
     for stream in config.streams.values():
-        if not any(table.stream == stream.name for table in config.tables.values()):
-            yield f"warning: streams.{stream.name} has no table: its changes go to the changelog only"
-
-
-def _without_effect(config: ConnectorConfig) -> Findings:
-    """Settings that are read, and that this release does nothing with."""
-    later = ("changelog_retention_s",)
-    for stream in config.streams.values():
-        plain = StreamConfig(name=stream.name, topic=stream.topic)
-        for name in later:
-            if getattr(stream, name) != getattr(plain, name):
-                yield f"warning: streams.{stream.name}.{name.removesuffix('_s')} has no effect in this release"
+        yield from _changelog(stream, has_tables=any(table.stream == stream.name for table in config.tables.values()))
 
 
 def _guarded(findings: Findings) -> Findings:
@@ -110,6 +99,20 @@ def _table(warehouse: str, definition: TableDefinition) -> Findings:
     check_compatible(existing, definition)
     check_columns(existing, definition)
     yield f"tables.{definition.name}: as in the warehouse"
+
+
+def _changelog(stream: StreamConfig, *, has_tables: bool) -> Findings:
+    """How long the changelog of a stream is kept (TBL-15)."""
+    if not has_tables:
+        yield f"warning: streams.{stream.name} has no table: its changes go to the changelog only"
+    retention_s = stream.changelog_retention_s
+    if retention_s is None:
+        yield f"streams.{stream.name}: the changelog is kept for ever"
+    elif has_tables:
+        yield f"streams.{stream.name}: the changelog is kept for {duration(retention_s)} at least, until all its tables have applied it"
+    else:
+        problem = f"streams.{stream.name}.changelog_retention has no effect"
+        yield f"warning: {problem}: a stream without tables keeps its changelog for ever"
 
 
 def _registry(config: ConnectorConfig) -> Findings:

@@ -129,13 +129,19 @@ def test_validate_names_every_fault(shell: Shell) -> None:
     assert "2 faults" in shell.err
 
 
-def test_validate_warns_of_settings_without_effect(shell: Shell) -> None:
-    """OPS-1: what is allowed, and does nothing yet."""
-    with shell.config.open("a") as file:
-        file.write('changelog_retention = "3d"\nstall_after = "6m"\n')
+def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
+    """OPR-5, TBL-15: `changelog_retention` lets go what all tables of the stream have applied; without a table it does nothing."""
     assert shell.run("validate") == 0
-    assert "streams.s.changelog_retention has no effect" in shell.err
-    assert "stall_after" not in shell.err
+    assert "streams.s: the changelog is kept for ever" in shell.out
+    with shell.config.open("a") as file:
+        file.write('changelog_retention = "3d"\n')
+    assert shell.run("validate") == 0
+    assert "streams.s.changelog_retention has no effect: a stream without tables" in shell.err
+    with shell.config.open("a") as file:
+        file.write("[tables.one]\nstream = 's'\n")
+    assert shell.run("validate") == 0
+    assert "streams.s: the changelog is kept for 3d at least" in shell.out
+    assert "no effect" not in shell.err
 
 
 def test_an_unreachable_broker_is_a_problem_with_the_world(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
