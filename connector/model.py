@@ -287,7 +287,11 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ChildPartition:
-    """One child: its token, the parents it continues (none for a root's child), and its key range where the source has one."""
+    """One child: its token, the parents it continues (none for a root's child), and its key range where the source has one.
+
+    An empty or absent `start_key` is the beginning of the key space, an empty or absent `end_key` its end, as in Bigtable: `(b"", b"")` is
+    the whole key space. With both absent the source has no key ranges.
+    """
 
     token: str
     parent_partition_tokens: tuple[str, ...] = ()
@@ -313,7 +317,7 @@ class ChildPartitions:
                 _check_text("token", token)
                 if not 1 <= len(token.encode()) <= MAX_STREAM_PARTITION_BYTES:
                     raise InvalidChangeError(Rule.CHILDREN, "children", f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text", token)
-            if child.start_key is not None and child.end_key is not None and child.start_key >= child.end_key:
+            if child.start_key and child.end_key and child.start_key >= child.end_key:
                 raise InvalidChangeError(
                     Rule.CHILDREN, "children", "key ranges that start before they end", (child.start_key, child.end_key)
                 )

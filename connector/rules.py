@@ -75,7 +75,7 @@ def _is_range(entry: Datum) -> bool:
 def _is_child(child: Datum) -> bool:
     if not all(map(_is_stream_partition, (child["token"], *child["parent_partition_tokens"]))):
         return False
-    return child["start_key"] is None or child["end_key"] is None or bool(child["start_key"] < child["end_key"])
+    return not child["start_key"] or not child["end_key"] or bool(child["start_key"] < child["end_key"])
 
 
 _TIMESTAMP_WORDS: Final = f"microseconds from 1 to {MAX_TIMESTAMP}"

@@ -303,7 +303,7 @@ _CONTROL_RULES: Final = [
         (
             f"child_partitions IS NOT NULL AND exists(child_partitions.children, c -> octet_length(c.token) NOT BETWEEN 1 AND "
             f"{MAX_STREAM_PARTITION_BYTES} OR exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND "
-            f"{MAX_STREAM_PARTITION_BYTES}) OR c.start_key >= c.end_key)"
+            f"{MAX_STREAM_PARTITION_BYTES}) OR (octet_length(c.end_key) > 0 AND c.start_key >= c.end_key))"
         ),
     ),
 ]

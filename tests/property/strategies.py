@@ -95,8 +95,8 @@ def data_changes(draw: st.DrawFn) -> DataChange:
 @st.composite
 def _children(draw: st.DrawFn) -> ChildPartition:
     start, end = draw(st.none() | BYTES), draw(st.none() | BYTES)
-    if start is not None and end is not None and start >= end:
-        start, end = (end, start) if end < start else (start, None)
+    if start and end and start >= end:
+        start, end = (end, start) if end < start else (start, b"")
     return ChildPartition(draw(STREAM_PARTITION), tuple(draw(st.lists(STREAM_PARTITION, max_size=3))), start, end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -213,6 +214,11 @@ SEQUENCE_NUMBERS = [
     "/".join(["F" * 16] * 4),
 ]
 
+
+def child_of(start_key: bytes | None, end_key: bytes | None) -> Datum:
+    return {"token": "c2", "parent_partition_tokens": ["p1"], "start_key": start_key, "end_key": end_key}
+
+
 LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
     *((record, ("stream_partition",), TOKENS) for record in (CHANGE, HEARTBEAT, ENDED)),
     *((record, ("kafka_partitions",), [-(2**31), -1, 0, 1, 4, 5, 2**31 - 1]) for record in (CHANGE, HEARTBEAT)),
@@ -247,6 +253,7 @@ LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
     (ENDED, ("child_partitions", "children", 1, "parent_partition_tokens"), [[]]),
     *((ENDED, ("child_partitions", "children", n, "start_key"), [None, b"", b"a", b"b", b"\xff", b"ab"]) for n in range(2)),
     *((ENDED, ("child_partitions", "children", n, "end_key"), [None, b"", b"a", b"\x7f", b"\x80", b"a\x00"]) for n in range(2)),
+    (ENDED, ("child_partitions", "children", 1), [child_of(*keys) for keys in itertools.product([None, b"", b"a", b"b"], repeat=2)]),
 ]
 """For each field with a limit, values on both sides of it."""
 

@@ -170,6 +170,13 @@ def test_keys_are_announced_where_they_are_known() -> None:
     assert [child.end_key for child in again(announcements, NOW + 2 * RETENTION)[0].children] == [b"m", None]
 
 
+def test_open_key_ranges_are_announced_as_they_came() -> None:
+    """ING-5: an empty end is the end of the key space."""
+    announcements = Announcements(RETENTION)
+    sends(announcements, change("p", 50), ChildPartitions("p", 60, 0, (ChildPartition("a", ("p",), b"", b""),)))
+    assert again(announcements)[0].children == (ChildPartition("a", (), b"", b""),)
+
+
 def test_who_is_over_is_forgotten_after_the_retention() -> None:
     """WMK-6: until then somebody may have read the beginning in one Kafka partition, and not the end in another."""
     announcements = Announcements(RETENTION)

@@ -93,6 +93,9 @@ def test_control_records_read_as_their_avro_fields() -> None:
         "record_sequence": 0,
         "children": [{"token": "c", "parent_partition_tokens": ["p"], "start_key": ""}],
     }
+    whole = ChildPartitions("p", T, 0, (ChildPartition("c", (), b"", b""),))
+    assert written(whole)["child_partitions"]["children"] == [{"token": "c", "start_key": "", "end_key": ""}]
+    assert from_json(to_json(whole, None)).record == whole, "ING-5: an empty end is the end of the key space"
 
 
 @pytest.mark.parametrize("value", [b"", b"text", "grüße 😀".encode(), b'{"base64": "AA=="}', b" "])

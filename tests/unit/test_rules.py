@@ -126,6 +126,19 @@ def test_the_other_faults(rule: Rule, record: Any, faults: dict[str, Any]) -> No
     assert verdict(with_faults(record, **faults)) == (Reason.INVALID, rule)
 
 
+@pytest.mark.parametrize("start", [None, b""])
+@pytest.mark.parametrize("end", [None, b""])
+def test_a_key_range_is_open_where_its_key_is_empty_or_absent(start: bytes | None, end: bytes | None) -> None:
+    """ING-5: as in Bigtable; the record has the keys as they were sent."""
+    for child in (
+        ChildPartition("c", ("p",), start, end),
+        ChildPartition("c", ("p",), start, b"m"),
+        ChildPartition("c", ("p",), b"a", end),
+    ):
+        record = ChildPartitions("p", 5, 0, (child,))
+        assert to_record(to_datum(record, 4), 4) == record
+
+
 def test_more_kafka_partitions_than_the_topic_has_are_invalid_where_the_topic_is_known() -> None:
     """REC-14, REC-24."""
     assert verdict(to_datum(CHANGE, 5), 4) == (Reason.INVALID, Rule.KAFKA_PARTITIONS)

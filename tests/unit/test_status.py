@@ -100,6 +100,15 @@ def test_a_hole_in_the_key_space_is_shown() -> None:
     assert any("hole" in hint for hint in status.hints)
 
 
+def test_an_empty_end_key_leaves_no_hole() -> None:
+    """ING-5, WMK-9: it is the end of the key space, as in Bigtable."""
+    for ranges in (((b"", b"g"), (b"g", b"")), ((None, b"g"), (b"g", b""))):
+        heard = Heard(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
+        assert stream_status("s", progress(heard), NOW, stall_after_s=400).uncovered is None
+    whole = Heard(2, {"a": {0: 50, 1: 50}}, announced("a", ranges=((b"", b""),)))
+    assert stream_status("s", progress(whole), NOW, stall_after_s=400).uncovered is None
+
+
 def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     """WMK-6"""
     assert stream_status("s", Progress(), NOW, stall_after_s=1).hints == ["nothing was ingested yet: start `connector run`"]
