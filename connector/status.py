@@ -87,6 +87,8 @@ def open_letters(
 class StreamStatus:
     """How a stream stands after its newest batch.
 
+    ignored_claims      watermark claims that moved nothing: ahead of their arrival (REC-15), or below an earlier claim of the same
+                        stream partition in the same Kafka partition (WMK-2)
     lag                 offsets between that batch and the ends that Kafka told when it was asked last, `asked_at`
     held_by             the live stream partition whose low watermark is the least; None: there is none
     stalled             those whose low watermark has not moved for `stall_after`, the longest first (WMK-12)
@@ -103,6 +105,7 @@ class StreamStatus:
     changes: int
     unknown_tables: int
     late: int
+    ignored_claims: int
     rejected: Mapping[str, int]
     dead_letters: OpenLetters
     lag: int | None
@@ -142,6 +145,10 @@ class StreamStatus:
             if self.is_unasked:
                 remedy = "ingest has not asked Kafka for so long: see that `connector run` is at work"
             found.append(f"{names}: stalled; {remedy}")
+        if self.ignored_claims and (self.low_watermark is None or self.stalled):
+            claims = f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
+            remedy = "have producers send 0 where they know no low watermark, and check their clocks"
+            found.append(f"{claims} moved nothing, being ahead of the clock or below earlier ones: {remedy}")
         if self.dead_letters.under_way:
             found.append("dead letters were replayed that are not ingested yet: see that `connector run` is at work")
         if not self.dead_letters.is_known:
@@ -316,6 +323,7 @@ def stream_status(
         changes=progress.changes,
         unknown_tables=progress.unknown_tables,
         late=progress.late,
+        ignored_claims=progress.ignored_claims,
         rejected=progress.rejected,
         dead_letters=dead_letters,
         lag=None if asked_at is None else progress.moments.behind,

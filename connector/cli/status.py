@@ -161,6 +161,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "undeclared", few(stream.undeclared)
     if stream.late:
         yield "late", f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions of their cuts"
+    if stream.ignored_claims:
+        yield "ignored claims", f"{stream.ignored_claims:,}: ahead of their arrival, or below an earlier one; they moved no low watermark"
     if stream.dead_letters.count or stream.rejected:
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1]))
         since = "" if stream.dead_letters.since is None else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"

@@ -42,7 +42,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "connector.toml").write_text(SETTINGS)
     folder, now = tmp_path / "warehouse", time.time_ns() // 1000
     heard = Heard(1, {HOSTILE: {0: 50}})
-    counts = BatchCounts(changes=5, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2})
+    counts = BatchCounts(changes=5, ignored_claims=2, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2})
     one = Progress().after(1, counts, {0: 7}, Asked(now, {0: 7}), Retention(), frozenset())
     log_progress(folder, "s", one)
     log_progress(folder, "s", one.after(2, replace(counts, rejected={}), {0: 9}, Asked(now, {0: 12}), Retention(), frozenset()))
@@ -65,6 +65,7 @@ def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.C
     assert (stream["ingest_batch"], stream["changes"], stream["lag"]) == (2, 10, 3)
     assert (stream["open_dead_letters"], stream["is_ledger_known"], one["is_complete"]) == (2, False, False), "Kafka does not answer"
     assert stream["undeclared"] == [HOSTILE]
+    assert stream["ignored_claims"] == 4, "ING-4"
     assert (one["pending_batches"], one["is_consistent_cut"], one["max_staleness_s"], one["p95_s"]) == (1, False, 600, 2.0)
     assert (never["apply"], never["pending_batches"], never["age_s"]) == (0, 2, None)
     assert found["errors"] == {}
@@ -87,6 +88,7 @@ def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.Capture
     assert "\u202e" not in said
     assert "held by         p\\x1b[2J\\u202e in Kafka partition 0" in said
     assert "rejected so far: 2 BAD_FRAMING" in said
+    assert "ignored claims  4: ahead of their arrival, or below an earlier one" in said, "ING-4"
     assert "hint            no low watermark" in said
     assert "hint: never: nothing was applied yet" in said
 

@@ -60,6 +60,20 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     ]
 
 
+def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_not_move() -> None:
+    """ING-4: the count is always there, the remedy where the claims may be why nothing is complete."""
+    waiting = progress(Heard(2, {"a": {0: 5, 1: 5}}), at=600 * S, ignored_claims=1_200)
+    hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
+    (hint,) = (hint for hint in hints if "claim" in hint)
+    assert hint.startswith("1,200 watermark claims moved nothing, being ahead of the clock or below earlier ones")
+    assert "have producers send 0 where they know no low watermark" in hint
+    moving = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1)
+    status = stream_status("s", moving, NOW, stall_after_s=9999)
+    assert (status.ignored_claims, status.to_json()["ignored_claims"]) == (1, 1)
+    assert status.hints == []
+    assert any("1 watermark claim moved nothing" in hint for hint in stream_status("s", moving, NOW, stall_after_s=400).hints)
+
+
 def test_a_table_is_not_complete_without_its_open_letters() -> None:
     """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or discarded counts no more."""
     totals = Totals({("T", ""): 3, ("T", "one"): 1, ("other", ""): 9}, open_since=70)
@@ -149,7 +163,8 @@ def test_names_for_programs_are_stable() -> None:
     table = table_status(TABLE, replace(APPLIED, highest_applied=99), stands, NOW, last_job=Job(JobKind.APPLY, "one", 1, 2)).to_json()
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
-        *("asked_at", "changes", "held_by", "hints", "horizon", "ingest_batch", "lag", "late", "low_watermark", "low_watermark_age_s"),
+        *("asked_at", "changes", "held_by", "hints", "horizon", "ignored_claims", "ingest_batch", "lag", "late"),
+        *("low_watermark", "low_watermark_age_s"),
         *("dead_letters_since", "is_ledger_known", "is_unasked", "open_dead_letters", "rejected", "replays_under_way"),
         *("silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
     }
