@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -73,7 +74,8 @@ class StreamConfig:
 
     `partitions` are the root stream partitions that must speak before the low watermark is known (WMK-6); empty: those that
     are announced. `changelog_retention_s` of None keeps the changelog for ever (TBL-15). `halt_on_first` halts the stream at
-    the first rejected record (DLQ-5).
+    the first rejected record (DLQ-5). `bound_buffer_s` is added to the bound that is recommended for a table (JOB-4); None: `buffer_s` is
+    twice the trigger.
     """
 
     name: str
@@ -88,6 +90,12 @@ class StreamConfig:
     halt_on_first: bool = False
     trigger_s: float = 5.0
     max_offsets_per_trigger: int = 1_000_000
+    bound_buffer_s: int | None = None
+
+    @property
+    def buffer_s(self) -> int:
+        """What is added to the bound that is recommended for a table, in whole seconds (JOB-4)."""
+        return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
         halt_on_first=section.flag("halt_on_first", False),
         trigger_s=section.duration_ms("trigger", 5_000) / 1000,
         max_offsets_per_trigger=section.number("max_offsets_per_trigger", 1_000_000, 1, 2**63 - 1),
+        bound_buffer_s=section.duration_s("bound_buffer", None),
     )
     section.finish()
     return stream

@@ -10,7 +10,6 @@ from typing import Final
 
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
 """The applies of so long say how long they take."""
-BUFFER_MINUTES: Final = 7
 
 
 class JobKind(StrEnum):
@@ -78,6 +77,16 @@ def p95_s(durations_us: Iterable[int]) -> float | None:
     return done[math.ceil(0.95 * len(done)) - 1] / 1_000_000 if done else None
 
 
-def recommended_bound_s(p95: float | None, buffer_minutes: int = BUFFER_MINUTES) -> int | None:
-    """The `max_staleness` that applies can keep of which 95 of 100 took at most `p95` seconds (TBL-19); None while nothing is known."""
-    return None if p95 is None else (math.ceil(p95 * 2 / 60) + buffer_minutes) * 60
+def recommended_bound_s(p95: float | None, buffer_s: int) -> int | None:
+    """The `max_staleness` that applies can keep of which 95 of 100 took at most `p95` seconds (TBL-19); None while nothing is known.
+
+    `buffer_s` is added for what passes before an apply begins: ingest has to read what it takes (JOB-4).
+    """
+    return None if p95 is None else math.ceil(p95 * 2 / 60) * 60 + buffer_s
+
+
+def keeps_bound(p95: float | None, bound_s: int) -> bool:
+    """Whether applies of which 95 of 100 took at most `p95` seconds keep a bound: an apply begins at half of it at the latest, and
+    the other half is left for it (JOB-4). True while nothing is known.
+    """
+    return p95 is None or 2 * p95 <= bound_s

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from connector.bookkeeping import Bookkeeping
 from connector.freshness import is_fresh
-from connector.history import Job, p95_s, recommended_bound_s
+from connector.history import Job, keeps_bound, p95_s, recommended_bound_s
 from connector.json_view import view_of_bytes, view_of_time
 from connector.ledger import Totals
 from connector.outside import OutsideLetters
@@ -230,8 +230,9 @@ class TableStatus:
             found.append("nothing was applied yet: start `connector run`")
         elif self.is_older_than_its_bound:
             found.append("older than its max_staleness: reads merge what is not applied, and fail where ingest is behind, too")
-        if self.max_staleness_s and self.max_staleness_s < (self.recommended_max_staleness_s or 0):
-            found.append(f"its applies suggest a max_staleness of {self.recommended_max_staleness_s} s or more")
+        if self.max_staleness_s and not keeps_bound(self.p95_s, self.max_staleness_s):
+            took = f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of its max_staleness"
+            found.append(f"{took}: they can keep one of {self.recommended_max_staleness_s} s")
         if self.last_job is not None and self.last_job.error:
             found.append(f"its last job failed: {self.last_job.error}")
         if self.held_rows:
@@ -348,9 +349,13 @@ def table_status(
     max_staleness_s: int | None = None,
     last_job: Job | None = None,
     durations_us: Sequence[int] = (),
+    bound_buffer_s: int = 0,
     dead_letters: OpenLetters = NONE_OPEN,
 ) -> TableStatus:
-    """How the table stands. `max_staleness_s` is the bound in force, `durations_us` are those of the last week's applies (TBL-19)."""
+    """How the table stands. `max_staleness_s` is the bound in force, `durations_us` are those of the last week's applies (TBL-19).
+
+    `bound_buffer_s` is added to the bound that these can keep (JOB-4).
+    """
     p95 = p95_s(durations_us)
     no_cut = bool(table.apply) and not table.is_consistent_cut
     return TableStatus(
@@ -373,7 +378,7 @@ def table_status(
         dead_letters=dead_letters,
         last_job=last_job,
         p95_s=p95,
-        recommended_max_staleness_s=recommended_bound_s(p95),
+        recommended_max_staleness_s=recommended_bound_s(p95, bound_buffer_s),
     )
 
 

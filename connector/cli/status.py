@@ -122,6 +122,7 @@ class Found:
             max_staleness_s=bound,
             last_job=last_job,
             durations_us=durations,
+            bound_buffer_s=config.streams[definition.stream].buffer_s,
         )
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:

@@ -45,7 +45,7 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
     from connector.lake.history import History
 
     config = settings.load(ctx)
-    settings.table(config, name)
+    definition = settings.table(config, name)
     kept = History(config.warehouse)
     jobs = kept.jobs(name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
     if as_json:
@@ -57,7 +57,7 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
     if p95 is None:
         say(f"{counted(len(jobs), 'job')} of {name}; no apply of the last seven days ended well")
     else:
-        bound = duration(recommended_bound_s(p95) or 0)
+        bound = duration(recommended_bound_s(p95, config.streams[definition.stream].buffer_s) or 0)
         say(f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f} s: a max_staleness of {bound} can be kept")
 
 

@@ -72,8 +72,12 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr()
     jobs = [json.loads(line) for line in said.out.splitlines()]
     assert [(job["kind"], job["duration_s"], job["error"]) for job in jobs] == [("apply", 1.0, "full\x1b[2J"), ("apply", 90.0, None)]
-    assert "at most 90.0 s: a max_staleness of 10m can be kept" in said.err
+    assert "at most 90.0 s: a max_staleness of 3m10s can be kept" in said.err, "JOB-4: twice that, and twice the trigger of 5 s"
     assert cli.invoke(["table", "history", "one", "--limit", "1"]) == 0
     shown = capsys.readouterr().out
     assert "full\\x1b[2J" in shown
     assert "90.0 s" not in shown
+    configuration = Path("connector.toml")
+    configuration.write_text(SETTINGS.replace("[streams.s]", '[streams.s]\nbound_buffer = "7m"'))
+    assert cli.invoke(["table", "history", "one"]) == 0
+    assert "a max_staleness of 10m can be kept" in capsys.readouterr().err

@@ -47,6 +47,7 @@ max_dead_letter_ratio = 0.1
 halt_on_first = true
 trigger = "500ms"
 max_offsets_per_trigger = 7
+bound_buffer = "7m"
 
 [tables.orders]
 stream = "orders"
@@ -108,6 +109,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.topic, stream.partitions, stream.limits) == ("shop.orders", ("p-0", "p-1"), Limits(0, 1000))
     assert (stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == (259_200, 2_592_000, 90)
     assert (stream.unknown_tables, stream.max_dead_letter_ratio, stream.halt_on_first) == (UnknownTables.REJECT, 0.1, True)
+    assert (stream.bound_buffer_s, stream.buffer_s) == (420, 420)
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
     table = made.tables["orders"]
     assert (table.stream, table.source, table.max_staleness_s) == ("orders", "shop.orders", 600)
@@ -122,12 +124,14 @@ def test_every_setting_arrives_where_it_belongs() -> None:
 
 
 def test_defaults_are_those_of_the_documents() -> None:
-    """MRG-10, WMK-12, REC-14, REC-15, DLQ-5, TBL-7, TBL-15."""
+    """MRG-10, WMK-12, REC-14, REC-15, DLQ-5, JOB-4, TBL-7, TBL-15."""
     made = config(SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n")
     stream, table = made.streams["s"], made.tables["t"]
     assert (stream.topic, stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == ("s", 172_800, None, 300)
     assert (stream.limits, stream.unknown_tables, stream.max_dead_letter_ratio) == (Limits(300, 10_000_000), UnknownTables.KEEP, 0.5)
     assert (table.source, table.keep_unmapped, table.deletion_vectors, table.max_staleness_s) == ("t", True, True, None)
+    assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
+    assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
     assert table.key == Key((KeyPart("row_key", ColumnType.BYTES),))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from connector.history import CutRecord, Job, JobKind, p95_s, recommended_bound_s
+from connector.history import CutRecord, Job, JobKind, keeps_bound, p95_s, recommended_bound_s
 from connector.lake.history import History
 
 S = 1_000_000
@@ -18,13 +18,20 @@ def apply_of(seconds: float, *, ended_at: int = 8 * DAY, error: str = "") -> Job
 
 
 def test_the_bound_is_recommended_from_the_applies_of_a_week() -> None:
-    """TBL-19: twice the p95, in whole minutes, and the buffer."""
+    """TBL-19, JOB-4: twice the p95, in whole minutes, and the buffer."""
     p95 = p95_s([second * S for second in range(1, 101)])
     assert p95 == 95
-    assert recommended_bound_s(p95) == (4 + 7) * 60
-    assert recommended_bound_s(p95, buffer_minutes=0) == 4 * 60
-    assert recommended_bound_s(p95_s([])) is None
-    assert recommended_bound_s(p95_s([S // 10])) == (1 + 7) * 60
+    assert recommended_bound_s(p95, 420) == (4 + 7) * 60
+    assert recommended_bound_s(p95, 0) == 4 * 60
+    assert recommended_bound_s(p95_s([]), 10) is None
+    assert recommended_bound_s(p95_s([S // 10]), 10) == 70
+
+
+def test_applies_keep_a_bound_whose_half_they_fit_in() -> None:
+    """JOB-4: they begin at half of it at the latest."""
+    assert keeps_bound(30.0, 60)
+    assert not keeps_bound(30.1, 60)
+    assert keeps_bound(None, 1)
 
 
 def test_applies_that_went_well_tell_how_long_they_take(tmp_path: Path) -> None:

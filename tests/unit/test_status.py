@@ -136,14 +136,24 @@ def test_a_table_says_what_it_is_worth() -> None:
     """TBL-11, TBL-19, TBL-20"""
     stands = replace(progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4)
     merge = Job(JobKind.RUNTIME_MERGE, "one", NOW - 9 * S, NOW, error="full")
-    status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=500, last_job=merge, durations_us=[90 * S])
+    status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=179, last_job=merge, durations_us=[90 * S], bound_buffer_s=7)
     assert (status.upsert_stream_apply_watermark, status.is_consistent_cut, status.held_by) == (50, True, None)
     assert (status.age_s, status.is_older_than_its_bound, status.pending_batches) == (600.0, True, 3)
-    assert (status.declared_max_staleness_s, status.max_staleness_s) == (600, 500)
-    assert (status.p95_s, status.recommended_max_staleness_s, status.last_job) == (90.0, 600, merge)
+    assert (status.declared_max_staleness_s, status.max_staleness_s) == (600, 179)
+    assert (status.p95_s, status.recommended_max_staleness_s, status.last_job) == (90.0, 187, merge)
     assert len(status.hints) == 3
+    assert "take up to 90.0 s, more than half of its max_staleness: they can keep one of 187 s" in status.hints[1]
     at_its_bound = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600)
     assert not at_its_bound.hints, "exactly at the bound is fresh enough"
+
+
+def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
+    """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the applies do not fit."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    for bound_s, applies_s, hints in ((60, 2, 0), (60, 30, 0), (60, 31, 1), (7 * 60, 2, 0), (None, 99, 0)):
+        fresh = replace(APPLIED, as_of=NOW)
+        status = table_status(TABLE, fresh, stands, NOW, max_staleness_s=bound_s, durations_us=[applies_s * S], bound_buffer_s=420)
+        assert len(status.hints) == hints, (bound_s, applies_s)
 
 
 def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
