@@ -183,6 +183,7 @@ class TableStatus:
     letters                         how many changes of it ever became table letters (TBL-9)
     held_rows, held_since           rows that wait for a dead change of theirs, and since when the oldest does (DLQ-3)
     dead_letters                    open ones that are, or may be, of this table: without them it is not complete (DLQ-7)
+    last_job                        the last apply or rebuild: a read that merged says nothing of the table
     p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
     """
 

@@ -20,13 +20,14 @@ from connector.cli.open_letters import open_letters_of
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
 from connector.errors import TableError
-from connector.history import Job, JobKind
+from connector.history import Job
 from connector.json_view import to_line, view_of_bytes, view_of_time
 from connector.values import TIMESTAMP_MAX, TIMESTAMP_MIN
 from connector.wishes import bound_in_force
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig
+    from connector.lake.history import History
 
 ROWS_FOR_PEOPLE: Final = 40
 _MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001, of UTC; the zone is written by hand
@@ -130,14 +131,23 @@ def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitSt
 
     say(f"{name} has changes that are not applied yet: Spark merges them")
     spark = local_spark.start(stack, cores="*", memory=memory)
-    started_at = time.time_ns() // 1000
-    reading = read_table(spark, config.warehouse, name, max_staleness_s=bound or 0, allow_older=allow_older)
+    jobs: list[Job] = []
+    # The job ends when the rows are printed.
+    stack.callback(lambda: _keep(History(config.warehouse), jobs))
+    reading = read_table(*(spark, config.warehouse, name), max_staleness_s=bound or 0, allow_older=allow_older, add_job=jobs.append)
     types, rows = plain_rows(reading.rows)
-    job = Job(JobKind.RUNTIME_MERGE, name, started_at, started_at, to_batch=reading.to_batch, changes=reading.changes or 0)
-    stack.callback(lambda: History(config.warehouse).add_job(replace(job, ended_at=time.time_ns() // 1000)))
     worth = _worth(reading.as_of, reading.low_watermark, is_consistent_cut=reading.is_consistent_cut)
     merged = f"{counted(reading.changes, 'change')} merged" if reading.changes is not None else "as it stands"
     return Found(types, rows, f"{name} as of ingest batch {reading.to_batch}, {merged}{worth}")
+
+
+def _keep(history: History, jobs: Iterable[Job]) -> None:
+    """Rows that could be read are worth more than their line in the history (JOB-1)."""
+    try:
+        for job in jobs:
+            history.add_job(replace(job, ended_at=time.time_ns() // 1000))
+    except TableError as error:
+        say(f"warning: {error}")
 
 
 def _say_what_is_missing(config: ConnectorConfig, name: str) -> None:

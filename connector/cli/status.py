@@ -18,7 +18,7 @@ from connector.cli import settings
 from connector.cli.open_letters import open_letters_of
 from connector.cli.terminal import console, counted, escaped, out, say, table
 from connector.errors import TableError
-from connector.history import RECOMMENDED_OVER_S, Job
+from connector.history import RECOMMENDED_OVER_S, Job, JobKind
 from connector.json_view import to_line, view_of_time
 from connector.progress import Progress
 from connector.status import FEW, OpenLetters, StreamStatus, TableStatus, few, stream_status, table_status
@@ -113,7 +113,7 @@ class Found:
         from connector.lake.history import History
 
         history, definition = History(config.warehouse), config.tables[name]
-        jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1)) or []
+        jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD))) or []
         durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
         bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
         return table_status(

@@ -8,7 +8,7 @@ Whoever asks in SQL finds plain Delta tables; times and watermarks are microseco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
@@ -43,9 +43,10 @@ class History:
         common = {name: value for name, value in asdict(cut).items() if name != "versions"}
         append(self._cuts, [{**common, "table": table, "version": version} for table, version in cut.versions.items()], _CUTS)
 
-    def jobs(self, table: str, *, since: int = 0, limit: int | None = None) -> list[Job]:
-        """The jobs of a table that ended at or after `since` (microseconds), the newest first."""
-        condition = f'"table" = {quoted(table)} AND ended_at >= {since} ORDER BY ended_at DESC'
+    def jobs(self, table: str, *, since: int = 0, limit: int | None = None, kinds: Collection[JobKind] = tuple(JobKind)) -> list[Job]:
+        """The jobs of a table, of some kinds, that ended at or after `since` (microseconds), the newest first."""
+        wanted = ", ".join(quoted(kind.value) for kind in kinds)
+        condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY ended_at DESC'
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
         return [Job(**{**row, "kind": JobKind(row["kind"])}) for row in rows]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,12 +13,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
 from connector.bookkeeping import Bookkeeping
-from connector.errors import TableError, WriterConflictError
-from connector.history import CutRecord
+from connector.errors import ConnectorError, TableError, WriterConflictError
+from connector.history import CutRecord, Job, JobKind
+from connector.lake.history import History
 from connector.model import MAX_LONG
 from connector.progress import Progress
 from connector.spark.changelog import Changelog
 from connector.spark.delta_log import DeltaLog
+from connector.spark.failures import first_line
 from connector.spark.holding import holding_of, not_merged, surveyed
 from connector.spark.merging import check_changelog, glance, merged_view
 from connector.spark.standing import wished_bounds
@@ -56,12 +59,18 @@ def read_table(
     max_staleness_s: float | None = None,
     allow_older: bool = False,
     now: int | None = None,
+    add_job: Callable[[Job], None] | None = None,
 ) -> Reading:
     """The table as it stands if it is at most `max_staleness_s` old; else merged with everything that was ingested.
 
     Left out, the bound is the one that an operator has set, else the one that the table declares (TBL-20); where that is none, or 0,
-    the read always merges, whatever the age. A merge writes nothing: the table stays where it is. `now` is the time in microseconds,
+    the read always merges, whatever the age. A merge moves nothing: the table stays where it is. `now` is the time in microseconds,
     the clock's unless given.
+
+    A merge, whether it ends well or not, is a job of the history (TBL-19, JOB-1). The job is what this call did: the look at the changes
+    and the plan. It ends when the call returns, since the rows are worked out later, as often as they are asked for, and in part perhaps.
+    Where the history cannot be written, as by a reader without the right, the job is not kept, and the read goes on. `add_job` hears of
+    the job instead of the history; what it raises is raised.
 
     Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_older` asks for
     what there is; `TableError` if there is no such table, or if it is damaged; `WriterConflictError` if a rebuild replaces it at this
@@ -79,20 +88,47 @@ def read_table(
         as_of = progress.as_of(before)
         reading = Reading(_shown(table, version), as_of, before.to_batch, before.complete_below, before.is_consistent_cut)
     else:
+        job = Job(
+            *(JobKind.RUNTIME_MERGE, name, at, at, before.complete_to_batch, progress.ingest_batch),
+            watermark_before=before.complete_below,
+            watermark_after=before.complete_below,
+        )
+        keep, begun = add_job or _keeping(warehouse), time.monotonic_ns()
         try:
-            reading = _merged(table, version, before, changelog, progress)
-        except TableError as error:
-            if table.newest()[0] == version:
-                raise
-            # What applies removed meanwhile looks as if it had never been there.
-            raise WriterConflictError(f"Table {name} was applied to while it was read", error.problem, "Read again") from error
+            reading = _merged_of_one_version(table, version, before, changelog, progress)
+        except Exception as error:
+            problem = error.problem if isinstance(error, ConnectorError) else first_line(error, type(error).__name__)
+            keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, error=problem))
+            raise
+        keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, changes=reading.changes or 0))
     if not allow_older:
         progress.check_age(name, reading.as_of, bound, at, before.held)
     return reading
 
 
+def _keeping(warehouse: str) -> Callable[[Job], None]:
+    """Adds a job to the history of the warehouse, where that can be written; a process may lack the right, or `deltalake`."""
+
+    def keep(job: Job) -> None:
+        with suppress(TableError, ImportError):
+            History(warehouse).add_job(job)
+
+    return keep
+
+
 def _shown(table: Table, version: int) -> DataFrame:
     return table.rows(version).drop(*BOOKKEEPING)
+
+
+def _merged_of_one_version(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
+    try:
+        return _merged(table, version, before, changelog, progress)
+    except TableError as error:
+        if table.newest()[0] == version:
+            raise
+        # What applies removed meanwhile looks as if it had never been there.
+        problem = f"Table {table.layout.definition.name} was applied to while it was read"
+        raise WriterConflictError(problem, error.problem, "Read again") from error
 
 
 def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.errors import StaleTableError, TableError, WriterConflictError
-from connector.history import CutRecord
+from connector.history import CutRecord, Job, JobKind
 from connector.lake.history import History
 from connector.lake.wishes import Wishes
 from connector.model import DataChange, DeleteFamily, Heartbeat
@@ -89,6 +90,34 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     stream.process().renew()
     with pytest.raises(StaleTableError):
         read(30)
+
+
+def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: Path) -> None:
+    """JOB-1, TBL-19: what `read_table` did until it returned; a read as the table stands is none."""
+    stream, history = Clock(spark, tmp_path), History(str(tmp_path))
+    stream.topic.send(account("a", 1, amount="1"))
+    stream.ingest()
+    stream.apply(stream.table())
+
+    def read(**others: object) -> Reading:
+        return read_table(spark, str(tmp_path), "accounts", now=stream.clock, **others)  # type: ignore[arg-type]
+
+    assert read().changes is None
+    assert history.jobs("accounts") == []
+    stream.topic.send(account("a", 2, amount="2"), account("b", 2, amount="2"))
+    stream.ingest()
+    assert read().changes == 2
+    (job,) = history.jobs("accounts")
+    assert (job.kind, job.from_batch, job.to_batch, job.changes, job.error) == (JobKind.RUNTIME_MERGE, 1, 2, 2, "")
+    assert (job.started_at, job.ended_at > job.started_at) == (stream.clock, True)
+
+    heard: list[Job] = []
+    read(add_job=heard.append)
+    assert [replace(one, ended_at=job.ended_at) for one in heard] == [job], "in place of the history"
+
+    shutil.rmtree(tmp_path / "_connector/jobs")
+    (tmp_path / "_connector/jobs").write_text("no folder")
+    assert read().changes == 2, "a warehouse that cannot be written can be read"
 
 
 ANYTHING = definition(
@@ -213,7 +242,10 @@ def test_a_row_of_many_cells_is_looked_at_once(spark: SparkSession, tmp_path: Pa
 def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
-    """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too late has to be made again."""
+    """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too late has to be made again.
+
+    JOB-1: the history has both.
+    """
     monkeypatch.setattr(merging, "MANY_CHANGES", many)
     stream = Stream(spark, tmp_path)
     stream.topic.send(account("a", 10, amount="1"), account("b", 10, amount="1"))
@@ -242,6 +274,7 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
         with pytest.raises(WriterConflictError, match="was applied to while it was read"):
             read_table(spark, str(tmp_path), "accounts")
     assert rows_by_key(before) == expected
+    assert [job.error for job in History(str(tmp_path)).jobs("accounts")] == ["Table accounts was applied to while it was read", ""]
 
 
 def test_a_read_remembers_deletes_until_its_rows_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:

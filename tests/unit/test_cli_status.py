@@ -72,6 +72,18 @@ def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.C
     assert found["errors"] == {}
 
 
+def test_reads_that_merge_do_not_hide_an_apply_that_failed(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-5, JOB-1: they are in the history, and say nothing of the table."""
+    now = time.time_ns() // 1000
+    for kind, error in ((JobKind.APPLY, "disk full"), (JobKind.RUNTIME_MERGE, "")):
+        now += 1
+        History(str(warehouse)).add_job(Job(kind, "one", now - 1, now, error=error))
+    one = status(capsys)["tables"]["one"]
+    assert isinstance(one["last_job"], dict)
+    assert (one["last_job"]["kind"], one["last_job"]["error"]) == ("apply", "disk full")
+    assert "its last job failed: disk full" in str(one["hints"])
+
+
 def test_a_changelog_that_was_taken_away_is_an_error(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """OPS-5: a table that knows better does not stand as if nothing had ever been ingested."""
     shutil.rmtree(warehouse / "streams")

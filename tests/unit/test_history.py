@@ -68,6 +68,10 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
         history.add_job(job)
     assert history.jobs("o'ne") == [jobs[1], jobs[0]]
     assert history.jobs("o'ne", limit=1) == history.jobs("o'ne", since=2) == [jobs[1]]
+    merge = replace(jobs[1], kind=JobKind.RUNTIME_MERGE, ended_at=9)
+    history.add_job(merge)
+    assert history.jobs("o'ne", limit=1) == [merge]
+    assert history.jobs("o'ne", limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD)) == [jobs[1]]
 
     cuts = [CUT, replace(CUT, to_batch=4, merged=11, revision=1, recorded_at=2), replace(CUT, stream="other", recorded_at=3)]
     for cut in cuts:
