@@ -241,6 +241,15 @@ def replay_claim(headers: Headers) -> tuple[str, int] | None:
     return None
 
 
+def is_utf_8(text: str) -> bool:
+    """Whether a text has a form in UTF-8. One with lone surrogates has none: Python makes them of what is no text on a command line."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def cut(detail: str) -> str:
     """`detail` in at most `MAX_DETAIL_BYTES` of UTF-8, whole characters, with an ellipsis where something is missing (DLQ-6)."""
     encoded = detail.encode("utf-8", "backslashreplace")

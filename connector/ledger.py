@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from sys import intern
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-from connector.deadletter import DeadLetter, cut, replay_claim
+from connector.deadletter import MAX_ATTEMPT, DeadLetter, cut, is_utf_8, replay_claim
 from connector.deadletter import letter_id as id_of
+from connector.model import MAX_INT, MAX_LONG
 
 MAX_ENTRIES: Final = 100
 """Of a story; the oldest go first. So it fits into a record, however often a letter was parked and restored."""
@@ -105,11 +106,13 @@ class Entry:
 
     @classmethod
     def from_json(cls, view: Mapping[str, Any]) -> Entry:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything that it did not write."""
-        mended = view.get("mended")
-        texts = {name: intern(cut(str(view[name]))) for name in ("by", "why", "selection")}  # many letters share them
-        note = None if mended is None else MendNote(tuple(map(str, mended["steps"])), str(mended["before"]), str(mended["after"]))
-        return cls(Action(view["action"]), int(view["at"]), **texts, attempt=int(view["attempt"]), tries=int(view["tries"]), mended=note)
+        """The inverse of `to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+        texts = {name: intern(cut(_text(view.get(name), name))) for name in ("by", "why", "selection")}  # many letters share them
+        attempt, tries = (_number(view.get(name), name, MAX_ATTEMPT) for name in ("attempt", "tries"))
+        mended = _mend_note(_object(view["mended"], "mended")) if "mended" in view else None
+        return cls(
+            Action(_text(view.get("action"), "action")), _time(view.get("at"), "at"), **texts, attempt=attempt, tries=tries, mended=mended
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +241,17 @@ def totals_to_json(totals: Totals) -> bytes:
 
 
 def totals_from_json(value: bytes) -> Totals:
-    """The inverse of `totals_to_json`. Raises ValueError for anything that it did not write."""
+    """The inverse of `totals_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
     try:
-        view = json.loads(value)
-        closed = {(str(topic_id), str(table)): int(count) for topic_id, table, count in view["closed"]}
-        sent = view.get("sent", {"topic_id": "", "ends": {}})
-        ends = {int(number): int(end) for number, end in sent["ends"].items()}
-        return Totals(closed, None if view["open_since"] is None else int(view["open_since"]), Sent(str(sent["topic_id"]), ends))
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no totals of a ledger: {error!r}") from error
+        view = _document(value)
+        closed = dict(parts := list(map(_closed, _list(view.get("closed"), "closed"))))
+        if len(closed) < len(parts):
+            _refuse("closed", "a list that names each table once")
+        open_since = view.get("open_since", "")
+        sent = _sent(_object(view["sent"], "sent")) if "sent" in view else NONE_SENT
+        return Totals(closed, None if open_since is None else _time(open_since, "open_since"), sent)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(cut(f"no totals of a ledger: {error}")) from error
 
 
 def story_to_json(story: tuple[Entry, ...]) -> bytes:
@@ -255,11 +260,68 @@ def story_to_json(story: tuple[Entry, ...]) -> bytes:
 
 
 def story_from_json(value: bytes) -> tuple[Entry, ...]:
-    """The inverse of `story_to_json`. Raises ValueError for anything that it did not write."""
+    """The inverse of `story_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
     try:
-        story = tuple(Entry.from_json(entry) for entry in json.loads(value)["entries"])
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no story of a letter: {error!r}") from error
+        story = tuple(Entry.from_json(_object(entry, "an entry")) for entry in _list(_document(value).get("entries"), "entries"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(cut(f"no story of a letter: {error}")) from error
     if not story:
         raise ValueError("a story without entries")
     return story
+
+
+# Reading: each raises ValueError for a value that is not of the type, or not in the range, that is written.
+
+
+def _document(value: bytes) -> Mapping[str, Any]:
+    return _object(json.loads(value.decode()), "the whole")  # `loads` itself would take UTF-16, and surrogates
+
+
+def _object(value: object, name: str) -> dict[str, Any]:
+    return value if isinstance(value, dict) else _refuse(name, "an object")
+
+
+def _list(value: object, name: str) -> list[Any]:
+    return value if isinstance(value, list) else _refuse(name, "a list")
+
+
+def _text(value: object, name: str) -> str:
+    return value if isinstance(value, str) and is_utf_8(value) else _refuse(name, "text")
+
+
+def _number(value: object, name: str, most: int, least: int = 0) -> int:
+    # The exact type: to isinstance a bool is an int.
+    return value if type(value) is int and least <= value <= most else _refuse(name, f"an integer from {least} to {most}")
+
+
+def _time(value: object, name: str) -> int:
+    """Microseconds. A letter of others failed when its record says: that is any number of milliseconds in 64 bits."""
+    return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
+
+
+def _mend_note(view: Mapping[str, Any]) -> MendNote:
+    steps = tuple(_text(step, "a step") for step in _list(view.get("steps"), "steps"))
+    return MendNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
+
+
+def _closed(value: object) -> tuple[tuple[str, str], int]:
+    family = _list(value, "a part of closed")
+    if len(family) != 3:
+        _refuse("a part of closed", "a topic id, a table and a number")
+    return (_text(family[0], "a topic id"), _text(family[1], "a table")), _number(family[2], "a number of letters", MAX_LONG)
+
+
+def _sent(view: Mapping[str, Any]) -> Sent:
+    ends = {}
+    for name, end in _object(view.get("ends"), "ends").items():
+        if not _is_decimal(name):
+            _refuse("a Kafka partition", "a number")
+        ends[_number(int(name), "a Kafka partition", MAX_INT)] = _number(end, "an offset", MAX_LONG)
+    return Sent(_text(view.get("topic_id"), "topic_id"), ends)
+
+
+_is_decimal = re.compile(r"0|[1-9][0-9]{0,9}").fullmatch
+
+
+def _refuse(name: str, wanted: str) -> NoReturn:
+    raise ValueError(f"{name} is not {wanted}")

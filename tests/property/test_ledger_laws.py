@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections import Counter
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.codec import ChangeRecord, Schemas, encode, frame
 from connector.deadletter import DeadLetter, Position, Reason
-from connector.ledger import Action, Entry, Ledger, State, story_from_json, story_to_json
+from connector.ledger import (
+    Action,
+    Entry,
+    Ledger,
+    MendNote,
+    Sent,
+    State,
+    Totals,
+    story_from_json,
+    story_to_json,
+    totals_from_json,
+    totals_to_json,
+)
 from connector.model import DataChange, DeleteFamily
 from connector.replay import FrontDoor, Verdict, decide
 
@@ -64,3 +80,66 @@ def test_no_letter_is_sent_twice_and_nothing_circles(tries: list[tuple[str, int]
     assert len({letter_id for letter_id, _ in sent}) == len(sent)
     assert all(number <= max_attempts for number in in_row.values())
     assert [attempt for letter_id, attempt in sent if letter_id == FIRST.id] in ([], [1])
+
+
+STORIES = st.lists(st.sampled_from(Action), min_size=1, max_size=3).map(lambda all_: tuple(Entry(one, 1, "", "", "") for one in all_))
+FAMILIES = {"T-0-1": ("T", ""), "T-0-2": ("T", ""), "T-0-1-eu": ("T", "eu"), "U-0-1-eu": ("U", "eu"), "totals": ("", "")}
+KEPT = st.lists(st.tuples(st.sampled_from(list(FAMILIES)), STORIES), max_size=12)
+
+
+@given(KEPT, st.dictionaries(st.sampled_from(list(FAMILIES)), STORIES))
+def test_the_totals_are_the_count_of_what_is_kept(kept: list[tuple[str, tuple[Entry, ...]]], more: dict[str, tuple[Entry, ...]]) -> None:
+    """DLQ-7: in whatever order stories come, and whichever they take the place of."""
+    ledger = Ledger()
+    for letter_id, story in kept:
+        ledger.keep(letter_id, story)
+    stories = dict(kept)
+    before, after = (
+        Counter(FAMILIES[letter_id] for letter_id, story in of.items() if story[-1].action in (Action.REPLAYED, Action.DISCARDED))
+        for of in (stories, stories | more)
+    )
+    assert (ledger.totals().closed, ledger.totals(more).closed, ledger.totals().closed) == (before, after, before)
+    assert sum(ledger.states().values()) == len(ledger) == len(stories)
+    assert {state: len(ledger.ids(state)) for state in State} == {state: ledger.states()[state] for state in State}
+
+
+NOTE = MendNote(("reframe=3",), "aa", "bb")
+STORY = json.loads(story_to_json((Entry(Action.PARKED, 5, "ada", "why", "all", 1), Entry(Action.REPLAYED, 6, "", "", "", 2, 1, NOTE))))
+TOTALS = json.loads(totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5, 3: 9}))))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3) | st.sampled_from(Action)
+STRANGE = st.recursive(SCALARS | st.sampled_from([2**63, 10**4000]), lambda inner: st.lists(inner, max_size=2) | st.just({}), max_leaves=4)
+
+
+def places(document: Any) -> list[tuple[Any, Any]]:
+    """Every place in a document, as (container, name or index)."""
+    here = list(document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ())
+    return [(document, name) for name, _ in here] + [place for _, value in here for place in places(value)]
+
+
+@given(
+    st.sampled_from([(STORY, story_from_json, story_to_json), (TOTALS, totals_from_json, totals_to_json)]),
+    STRANGE,
+    st.booleans(),
+    st.data(),
+)
+def test_a_record_of_the_ledger_is_one_that_we_write_or_a_value_error(of: Any, strange: Any, is_gone: bool, data: st.DataObject) -> None:
+    """DLQ-11: what others write there is never another exception, and never read as what it is not."""
+    known, from_json, to_json = of
+    document = json.loads(json.dumps(known))
+    within, name = data.draw(st.sampled_from(places(document)))
+    if is_gone:
+        del within[name]
+    else:
+        within[name] = strange
+    with contextlib.suppress(ValueError):
+        read = from_json(json.dumps(document).encode())
+        # As texts: to Python 1 is 1.0, and is True.
+        written = json.loads(to_json(read))
+        assert json.dumps(written, sort_keys=True) == json.dumps({name: written[name] for name in written} | document, sort_keys=True)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_from_anywhere_are_no_other_exception(value: bytes) -> None:
+    for from_json in (story_from_json, totals_from_json):
+        with contextlib.suppress(ValueError):
+            from_json(value)
