@@ -52,7 +52,10 @@ class InvalidChangeError(ConnectorError, ValueError):
     """
 
     def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except (ValueError, RecursionError):  # Python writes no integer of thousands of digits, and nothing that is nested so deep
+            shown = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__} of great depth"
         self.rule = rule
         self.field = field
         self.limit = limit

@@ -57,6 +57,7 @@ Json = dict[str, Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_pieces: Final = json.JSONEncoder().iterencode
 _ENTRY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "SET_CELL": ("kind", "family", "qualifier", "cell_timestamp", "value"),
     "DELETE_CELLS": ("kind", "family", "qualifier", "range_start", "range_end"),
@@ -274,7 +275,11 @@ class _Fields:
 
 
 def _refuse(path: str, value: object, wanted: str) -> NoReturn:
-    shown = json.dumps(value)
+    shown = ""
+    for piece in _pieces(value):  # of a value that is nested as deep as can be read, all at once would be too deep
+        shown += piece
+        if len(shown) > 80:
+            break
     raise JsonViewError(f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be {wanted}", field=path)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from connector import codec
 from connector.codec import Schemas
-from connector.deadletter import DeadLetter, Headers, Rejection
+from connector.deadletter import DeadLetter, Headers, Rejection, is_utf_8
 from connector.errors import JsonViewError
 from connector.json_view import entry_fields, from_json, to_line, view_of_datum
 from connector.ledger import MendNote
@@ -78,6 +78,8 @@ class Step:
     @classmethod
     def parse(cls, text: str) -> Step:
         """Raises ValueError, which says what is wrong with the text."""
+        if not is_utf_8(text):
+            raise ValueError(f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is given as base64:")
         verb, equals, argument = text.partition("=")
         if verb not in STEPS:
             raise ValueError(f"{verb!r} is no step; there are {', '.join(STEPS)}")
@@ -96,7 +98,7 @@ def content_of(letter: DeadLetter) -> Content:
 def mend(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unmendable:
     """The content after all steps, or why one of them cannot be taken; never raises. `schemas` as for decoding."""
     for step in steps:
-        mended = _take(content, step, schemas)
+        mended = _taken(content, step, schemas)
         if isinstance(mended, Unmendable):
             return Unmendable(f"{step.text}: {mended.why}")
         content = mended
@@ -149,9 +151,20 @@ def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]
         return Unmendable(f"what came back is not JSON: {error}")
     if given is None or said == shown:
         return None
-    step = Step("record=" + to_line(said), "record", to_line(said))
-    mended = _take(content, step, schemas)
+    try:
+        line = to_line(said)
+    except (ValueError, RecursionError) as error:  # NaN is not JSON, though it is read
+        return Unmendable(f"what came back is not JSON: {error}")
+    step = Step(f"record={line}", "record", line)
+    mended = _taken(content, step, schemas)
     return mended if isinstance(mended, Unmendable) else step
+
+
+def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:
+    try:
+        return _take(content, step, schemas)
+    except RecursionError:  # how deep JSON may be nested depends on how deep the call is: deeper here than where the step was checked
+        return Unmendable("its JSON is nested too deep")
 
 
 def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:

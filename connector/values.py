@@ -288,11 +288,12 @@ def _write_float64(number: float) -> str:
 
 
 def _write_numeric(number: Decimal) -> str:
-    if not number.is_finite() or (number and number.adjusted() > 28):
+    if number.is_finite() and not number:
+        return "0"
+    if not (number.is_finite() and -9 <= number.adjusted() <= 28):  # of others, such as 1E-999999999, the digits might fill the memory
         raise ValueError("not a decimal(38, 9)")
     text = f"{number:f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return text if number else "0"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _write_timestamp(moment: int) -> str:

@@ -106,6 +106,8 @@ class KeyBytes(click.ParamType[bytes]):
             return value
         try:
             return bytes_of_text(str(value))
+        except UnicodeEncodeError:
+            self.fail(f"{value!r} is not UTF-8; write bytes that are no text behind {BASE64}", param, ctx)
         except ValueError as error:
             self.fail(f"{value!r} has no base 64 behind {BASE64} ({error})", param, ctx)
 

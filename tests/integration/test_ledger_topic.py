@@ -15,9 +15,9 @@ from connector.config import KafkaConfig
 from connector.deadletter import ledger_topic
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
-from connector.kafka.ledger_topic import Deed, LedgerWriter, Outgoing, read_ledger, read_totals
+from connector.kafka.ledger_topic import TOTALS_KEY, Deed, LedgerWriter, Outgoing, read_ledger, read_totals
 from connector.kafka.reading import messages_between
-from connector.ledger import NONE_SENT, Action, Entry, State
+from connector.ledger import NONE_SENT, Action, Entry, State, story_to_json
 from tests.broker import NewTopic
 
 IDS = ("a-0-1", "a-0-2")
@@ -151,10 +151,23 @@ def test_a_ledger_that_would_forget_is_refused(admin: AdminClient, kafka: KafkaC
         read_ledger(kafka, facts.topic)
 
 
-def test_a_ledger_that_others_wrote_to_is_not_believed(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"a-0-1", b"{}"),
+        (b"a-0-1", None),
+        (b"\xff", story_to_json((deed("a-0-1").entry,))),
+        (b"a-0-1", story_to_json((deed("a-0-1").entry,)).replace(b'"at": 1', b'"at": 1e999')),
+        (TOTALS_KEY, b'{"closed": [["T", "", 1e999]], "open_since": null}'),
+    ],
+)
+def test_a_ledger_that_others_wrote_to_is_not_believed(kafka: KafkaConfig, new_topic: NewTopic, key: bytes, value: bytes | None) -> None:
+    """DLQ-11: the record is named, by whatever reads it."""
     facts = new_topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(ledger_topic(facts.topic), b"{}", b"a-0-1")
+    for _ in range(2):  # as many as the least transaction of ours has, with its marker
+        producer.produce(ledger_topic(facts.topic), value, key)
     producer.flush(30)
-    with pytest.raises(TopicError, match="no story"):
-        read_ledger(kafka, facts.topic)
+    for read in (read_ledger, read_totals):
+        with pytest.raises(TopicError, match=r"Record 0 of .* is no story"):
+            read(kafka, facts.topic)

@@ -59,6 +59,8 @@ def test_bytes_are_text_or_base_64() -> None:
     assert (BYTES.convert("u#1", None, None), BYTES.convert("base64:/w==", None, None)) == (b"u#1", b"\xff")
     with pytest.raises(click.UsageError, match="base 64"):
         BYTES.convert("base64:?", None, None)
+    with pytest.raises(click.UsageError, match="not UTF-8"):
+        BYTES.convert("\udcff", None, None)
 
 
 def test_a_step_that_is_none_is_a_wrong_call() -> None:
@@ -66,3 +68,6 @@ def test_a_step_that_is_none_is_a_wrong_call() -> None:
     assert STEP.convert("reframe=3", None, None).verb == "reframe"
     with pytest.raises(click.UsageError, match="is no step"):
         STEP.convert("guess", None, None)
+    with pytest.raises(click.UsageError, match="is not UTF-8") as caught:
+        STEP.convert("set-header=\udcff=x", None, None)
+    assert str(caught.value).isprintable()

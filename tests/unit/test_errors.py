@@ -6,6 +6,7 @@ import pytest
 
 from connector import errors
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError, StreamHaltedError
+from connector.model import Heartbeat
 
 CHILDREN = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, ConnectorError)]
 
@@ -37,6 +38,17 @@ def test_an_illegal_change_is_a_value_error_that_names_field_limit_and_value() -
 def test_a_huge_value_is_shortened_for_display() -> None:
     """REC-14, DLQ-6."""
     assert len(InvalidChangeError("ROW_KEY", "row_key", "short", b"k" * 10_000).value) == 80
+
+
+def test_a_value_that_python_does_not_write_is_described() -> None:
+    """REC-14: an integer of more than 4,300 digits, and what is nested as deep as Python goes."""
+    nested: list[object] = []
+    for _ in range(5000):
+        nested = [nested]
+    assert InvalidChangeError("COMMIT_TIMESTAMP", "commit_timestamp", "less", -(10**5000)).value == "an integer of 16610 bits"
+    assert InvalidChangeError("TABLE", "table", "text", nested).value == "a list of great depth"
+    with pytest.raises(InvalidChangeError, match=r"^timestamp is an integer of 16610 bits, but must be "):
+        Heartbeat("p", 10**5000)
 
 
 def test_errors_carry_the_numbers_that_programs_want() -> None:

@@ -244,6 +244,35 @@ def test_every_fault_names_its_field(document: Any, field: str, text: str) -> No
     assert str(error).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("[]", ""),
+        ('{"x": []}', "x"),
+        ('{"stream_partition": [], "heartbeat": {"timestamp": 5}}', "stream_partition"),
+        ('{"stream_partition": "p", "data_change": []}', "data_change"),
+        ('{"stream_partition": "p", "data_change": {"table": "t", "row_key": []}}', "data_change.row_key"),
+        ('{"stream_partition": "p", "data_change": {"table": []}}', "data_change.table"),
+        ('{"stream_partition": "p", "heartbeat": {"timestamp": []}}', "heartbeat.timestamp"),
+    ],
+)
+def test_a_line_of_any_depth_is_refused_as_other_lines_are(line: str, field: str) -> None:
+    """REC-22: by its field, as far as Python reads it."""
+    errors = [problem(line.replace("[]", "[" * depth + "]" * depth)) for depth in range(800, 1000, 2)]
+    assert {error.field for error in errors} == {field, ""}
+    assert max(len(str(error)) for error in errors) < 300
+    assert all(problem(line.replace("[]", '{"x":' * depth + "1" + "}" * depth)) for depth in range(800, 1000, 2))
+
+
+def test_what_is_wrong_is_shown_as_far_as_it_fits() -> None:
+    """REC-22."""
+    shown = [str(problem(json.dumps([1] * length))) for length in (26, 27)]
+    assert shown == [
+        f"The line is {json.dumps([1] * 26)}, but must be an object",
+        f"The line is {json.dumps([1] * 27)[:77]}..., but must be an object",
+    ]
+
+
 def test_garbage_collection_is_written_without_a_cluster_that_matters() -> None:
     """REC-9."""
     change = DataChange(

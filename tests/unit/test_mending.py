@@ -102,6 +102,56 @@ def test_a_step_that_is_none_is_refused_before_any_letter_is_looked_at(text: str
         Step.parse(text)
 
 
+NOT_UTF_8 = ["\udcff", "set-key=\udcff", "set-key=base64:\udcff", "set-header=\udcff=x", "set-header=x=\udcff", "drop-header=\udcff"]
+NOT_UTF_8 += [
+    "replace=\udcff=1",
+    'replace=data_change.table="\udcff"',
+    'record={"\udcff": 1}',
+    "commit-timestamp=2025-01-01\udcff09:00:00Z",
+]
+
+
+@pytest.mark.parametrize("text", NOT_UTF_8)
+def test_a_step_that_is_not_utf_8_is_refused_before_any_letter_is_looked_at(text: str) -> None:
+    """DLQ-11, DLQ-12: on a command line that is not UTF-8; neither a record nor the ledger could hold it."""
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        Step.parse(text)
+
+
+@pytest.mark.parametrize(
+    "place", ["table", "source_cluster_id", "change_sequence_number", "entries[0].family", "row_key", "x", "transaction", "change_type"]
+)
+def test_escapes_in_json_that_stand_for_no_text_are_no_record(place: str) -> None:
+    """DLQ-12, REC-14: a step may say in ASCII what is no text."""
+    for text in (r'"\udcff"', r'{"\udcff": 1}', r'{"server_transaction_id": "\udcff"}'):
+        assert "Unmendable" in repr(mend(of(frame(BODY, None)), [Step.parse(f"replace=data_change.{place}={text}")], SCHEMAS))
+
+
+NEAR_THE_LIMIT = range(800, 1000, 2)
+"""Levels of JSON, of which Python reads as many as the depth of the call leaves of a thousand."""
+
+
+@pytest.mark.parametrize(
+    "step", ["record={}", 'record={{"x": {}}}', "replace=data_change.table={}", "replace=data_change.entries[0].value={}"]
+)
+def test_json_of_any_depth_is_refused_as_a_step_or_for_the_letter(step: str) -> None:
+    """DLQ-12: of many letters, one that a step is not fit for concerns that one."""
+    found = []
+    for depth in NEAR_THE_LIMIT:
+        try:
+            parsed = Step.parse(step.format("[" * depth + "]" * depth))
+        except ValueError:
+            continue
+        found.append(mend(of(frame(BODY, None)), [parsed], SCHEMAS))
+    assert found
+    assert all(isinstance(one, Unmendable) for one in found)
+
+
+@pytest.mark.parametrize("given", ["NaN", "[1e999]", '{"heartbeat": -Infinity}', "9" * 5000, r'"\udcff"', "[" * 100_000])
+def test_json_that_cannot_be_written_again_is_no_record_of_an_editor(given: str) -> None:
+    assert isinstance(edited(of(frame(BODY, None)), SCHEMAS, lambda text: given), Unmendable)
+
+
 @given(RECORDS, st.integers(1, 9))
 def test_the_view_in_an_editor_unchanged_gives_the_same_record(known: Record, kafka_partitions: int) -> None:
     """DLQ-12, REC-22."""

@@ -120,6 +120,10 @@ def brief(value: object) -> str:
     return repr(value)[:40]
 
 
+def brief_of_number(value: object) -> str:
+    return f"{value.bit_length()} bits" if isinstance(value, int) else f"{value:.3}"
+
+
 @pytest.mark.parametrize(("type_", "text", "value"), READABLE_TEXT, ids=brief)
 def test_readable_text(type_: ColumnType, text: str, value: object) -> None:
     """TBL-7: the text forms."""
@@ -223,6 +227,41 @@ def test_a_value_that_the_type_does_not_have_is_not_written(type_: ColumnType, e
     """TBL-7: an exception at the desk of whoever writes."""
     with pytest.raises(InvalidChangeError):
         write_value(type_, encoding, value)
+
+
+@pytest.mark.parametrize("encoding", Encoding)
+@pytest.mark.parametrize("type_", ColumnType)
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, -(10**5000), Decimal(10) ** 5000, Decimal("1E-999999999"), Decimal("-1E+999999999"), Decimal("sNaN")],
+    ids=brief_of_number,
+)
+def test_a_number_of_any_size_is_refused_as_others_are(type_: ColumnType, encoding: Encoding, value: object) -> None:
+    """TBL-7: Python writes no integer of more than 4,300 digits; a few characters may stand for a billion of them."""
+    if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
+        encoding = Encoding.TEXT
+    with pytest.raises(InvalidChangeError, match="but must be") as caught:
+        write_value(type_, encoding, value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_zero_of_any_exponent_is_written_as_zero() -> None:
+    """TBL-7."""
+    assert (
+        write_value(NUMERIC, Encoding.TEXT, Decimal("0E-999999999"))
+        == write_value(NUMERIC, Encoding.TEXT, Decimal("-0E+999999999"))
+        == b"0"
+    )
+
+
+@pytest.mark.parametrize("type_", [INT64, FLOAT64, NUMERIC, DATE, TIMESTAMP, JSON])
+@pytest.mark.parametrize("text", ["{}", "-{}", "{}.5", "0.{}", "1e{}", "1e-{}", "1970-01-01T00:00:00.{}Z", "{}-01-01"])
+def test_digits_beyond_any_number_are_read_or_unreadable(type_: ColumnType, text: str) -> None:
+    """TBL-9: reading never raises."""
+    for digits in ("9" * 5000, "0" * 5000, "1" * 100_000):
+        read = read_value(type_, Encoding.TEXT, text.format(digits).encode())
+        if not isinstance(read, Unreadable):
+            assert not isinstance(read_value(type_, Encoding.TEXT, write_value(type_, Encoding.TEXT, read)), Unreadable)
 
 
 def test_patterns_are_ascii_and_have_no_anchors() -> None:
