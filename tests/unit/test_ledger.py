@@ -93,6 +93,7 @@ def test_a_claim_is_a_letter_and_an_attempt(value: bytes | None) -> None:
     assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", b"a-0-1-t/12"), ("x", b""))) == ("a-0-1-t", 12)
     assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", value))) is None
     assert replay_claim(()) is None
+    assert replay_claim((replay_header("a-0-1", MAX_ATTEMPT),)) == ("a-0-1", MAX_ATTEMPT)
 
 
 def test_a_story_comes_back_as_it_was_written() -> None:
@@ -222,7 +223,7 @@ def test_letters_are_counted_by_how_they_stand() -> None:
         ("MkU3OEVBNTcwNTJENDM2Qg-3-17", ("MkU3OEVBNTcwNTJENDM2Qg", "")),
         ("MkU3OEVBNTcwNTJENDM2Qg-3-17-eu", ("MkU3OEVBNTcwNTJENDM2Qg", "eu")),
         ("MkU3OEVBNTcwNTJENDM2Qg-3-17-a-1-2", ("MkU3OEVBNTcwNTJENDM2Qg", "a-1-2")),
-        ("-1-2-VBNTcwNTJENDM2QgX-3-17", ("-1-2-VBNTcwNTJENDM2QgX", "")),
+        ("a-1-2-BNTcwNTJENDM2QgX-3-17", ("a-1-2-BNTcwNTJENDM2QgX", "")),
         ("T-3-17-eu", ("T", "eu")),
         *((other, ("", "")) for other in ("", "totals", "T", "T-3", "T-x-17", "T-3-x", "T-3-17-", "T-3-17--a", "T-3-17-ü", "-3-17")),
     ],

@@ -56,6 +56,22 @@ def test_a_filter_that_leaves_nothing_out_says_so() -> None:
     assert str(said) == "reason=INVALID table=t key-prefix=base64:Gw== since=1970-01-01T00:00:00.000000Z offsets=1..2"
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ids": frozenset({"b", "a"}), "states": frozenset()}, "id=a id=b"),
+        ({"states": frozenset({State.PARKED, State.OPEN})}, "state=open state=parked"),
+        ({"reasons": frozenset({Reason.INVALID}), "rule": "FAMILY"}, "reason=INVALID rule=FAMILY"),
+        ({"until": 0, "kafka_partition": 0, "ingest_batch": 1}, "until=1970-01-01T00:00:00.000000Z kafka-partition=0 ingest-batch=1"),
+        ({"table": "", "attempts": (1, 9)}, "table= attempts=1..9"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_the_ledger_says_which_letters_were_meant(given: dict[str, object], said: str) -> None:
+    """DLQ-11: which filter."""
+    assert str(LetterFilter(**given)) == said  # type: ignore[arg-type]
+
+
 def test_the_table_is_that_of_a_table_letter_or_what_the_bytes_say() -> None:
     heartbeat = frame(encode(Heartbeat("p", 1, b""), 4), None)
     found = [
@@ -81,12 +97,21 @@ def test_everything_that_letters_can_be_counted_by_has_a_text(by: str, text: str
     assert GROUPINGS[by](SUBJECT, OPEN, Schemas()) == text
 
 
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_what_a_letter_does_not_have_is_counted_as_text_too(by: str) -> None:
+    """DLQ-8: groups lie in order, also of letters without a key, and of those that nothing can be read of."""
+    groups = dict(grouped([(letter(key=None, value=None), OPEN), (SUBJECT, OPEN)], (by,), Schemas()))
+    assert all(isinstance(text, str) for (text,) in groups)
+    assert sum(group.letters for group in groups.values()) == 2
+
+
 def test_too_many_groups_are_counted_together() -> None:
     """Memory is bounded, whatever the keys are."""
 
-    groups = dict(grouped(((letter(key=b"%d" % number), OPEN) for number in range(20)), ("key",), Schemas(), at_most=5))
+    groups = dict(grouped(((letter(key=b"%d" % (number % 20)), OPEN) for number in range(40)), ("key",), Schemas(), at_most=5))
     assert len(groups) == 6
-    assert groups["…",].letters == 15
+    assert groups["…",].letters == 30
+    assert groups["0",].letters == 2, "a group that is known goes on being counted"
 
 
 @pytest.mark.parametrize(("data", "text"), [(b"u#1", "u#1"), (b"\xff", "base64:/w=="), ("é".encode(), "é")])

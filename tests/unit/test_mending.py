@@ -47,12 +47,15 @@ def record(content: Content) -> Record:
 def test_reframing_names_another_schema_for_the_same_body(value: bytes) -> None:
     """DLQ-12: for UNKNOWN_FRAMING and UNKNOWN_SCHEMA."""
     assert mended(of(value), "reframe=12").value == frame(BODY, 12)
+    assert mended(of(value), "reframe=2147483647").value == frame(BODY, 2**31 - 1)
     assert mended(of(value), "reframe=single-object").value == frame(BODY, None)
 
 
 def test_another_systems_framing_is_cut_and_ours_put_in_its_place() -> None:
     assert mended(of(b"\x03\x00" + b"u" * 16 + BODY), "cut-prefix=18", "reframe=12").value == frame(BODY, 12)
     assert "has 2 bytes" in why_not(of(b"ab"), "cut-prefix=3")
+    assert mended(of(b"ab"), "cut-prefix=2").value == b""
+    assert "has 0 bytes" in why_not(of(None), "cut-prefix=1")
 
 
 def test_the_key_is_set_or_taken_from_the_record() -> None:
@@ -93,6 +96,7 @@ def test_a_field_that_the_record_does_not_have_is_said(place: str) -> None:
 
 
 NO_STEPS = ["", "x", "reframe", "reframe=", "reframe=-1", "cut-prefix=0", "cut-prefix=x", "cut-prefix=١", "set-header=x", "set-header==x"]
+NO_STEPS += ["reframe=2147483648", "cut-prefix=2147483648", "commit-timestamp=12345678901234567890", "replace=a=[", "set-header=a=base64:!"]
 NO_STEPS += ["set-key=base64:!", "key-from-record=k", "replace=table", "replace=table=users", "replace==1", "commit-timestamp=soon"]
 
 
@@ -216,3 +220,15 @@ def test_what_was_mended_is_noted_with_digests() -> None:
     before, after = of(b"a"), of(b"b")
     assert note([], before, before) is None
     assert note([Step.parse("reframe=1")], before, after) == MendNote(("reframe=1",), before.digest(), after.digest())
+    assert note([], before, after, is_forced=True) == MendNote(("--force",), before.digest(), after.digest())
+    long = f"set-key={'k' * 1000}"
+    assert note([Step.parse(long)], before, after) == MendNote((long[:500],), before.digest(), after.digest())
+
+
+def test_a_whole_record_says_over_how_many_kafka_partitions_its_keys_are_spread() -> None:
+    """DLQ-12, REC-24."""
+    assert "kafka_partitions is missing" in why_not(of(BODY), 'record={"stream_partition": "p", "heartbeat": {"timestamp": 5}}')
+    found = mended(
+        of(BODY, headers=(("a", b"1"),)), 'record={"stream_partition": "p", "kafka_partitions": 3, "heartbeat": {"timestamp": 5}}'
+    )
+    assert found == of(frame(encode(Heartbeat("p", 5), 3), None), headers=(("a", b"1"),))

@@ -14,7 +14,7 @@ from connector.deadletter import MAX_ATTEMPT, DeadLetter, Headers, Position, Rea
 from connector.ledger import MendNote, Standing, State
 from connector.mending import FORCE, Step, content_of
 from connector.model import CONTROL_KEY, DataChange, Heartbeat, SetCell
-from connector.replay import ALREADY_REPLAYED, Decision, Force, FrontDoor, Tally, Verdict, decide
+from connector.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
 from connector.tables import ColumnType, Key, KeyForm, KeyPart, TableDefinition
 from connector.validation import KafkaRecord, Limits, judge
 from tests.property.strategies import dead_letters
@@ -46,7 +46,7 @@ def decided(
     door: FrontDoor = DOOR,
     force: Force | None = None,
     now: int = NOW,
-    max_attempts: int = 3,
+    max_attempts: int = MAX_ATTEMPTS,
 ) -> Decision:
     how, parsed = standing or Standing(State.OPEN, 0, 0), [Step.parse(step) for step in steps]
     return decide(subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts, force=force)
