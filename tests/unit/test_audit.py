@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -119,3 +120,64 @@ def test_a_digest_tells_records_apart_that_differ_in_a_byte_or_in_where_it_stand
         (b"-", b"1:", ()),
     ]
     assert len({digest(*record) for record in records}) == len(records)
+
+
+def test_a_report_is_stable() -> None:
+    """TBL-6: who reads `audit --json` relies on every name; ranges are their bounds, the second one not included."""
+    broken = READ.logged([Run(10, 11, 1), Run(12, 13, 2), Run(14, 18, 1), Run(21, 22, 1)])
+    broken = broken.looked(broken.gaps(to_the_end=True), Seen(visible=(Range(11, 12),), gone=(Range(18, 19),)))
+    letters = LettersAudit(4, missing=("a",), altered=("b",), unproved=("c", "d"))
+    report = StreamAudit("s", 3, {1: PartitionAudit(0, 2).logged([Run(0, 2, 1)]), 0: broken}, letters).to_json()
+    assert json.loads(json.dumps(report)) == {
+        "stream": "s",
+        "verdict": "broken",
+        "to_batch": 3,
+        "kafka_partitions": [
+            {
+                "kafka_partition": 0,
+                "begin": 10,
+                "end": 20,
+                "rows": 8,
+                "empty": 2,
+                "lost": [[11, 12]],
+                "unproved": [[18, 19]],
+                "doubled": [[12, 13]],
+                "outside": [[21, 22]],
+            },
+            {
+                "kafka_partition": 1,
+                "begin": 0,
+                "end": 2,
+                "rows": 2,
+                "empty": 0,
+                "lost": [],
+                "unproved": [],
+                "doubled": [],
+                "outside": [],
+            },
+        ],
+        "letters": {"compared": 4, "missing": ["a"], "altered": ["b"], "unproved": ["c", "d"]},
+    }
+
+
+def test_unproved_offsets_and_letters_add_up() -> None:
+    """TBL-6: over all Kafka partitions; each alone is enough."""
+    taken = READ.logged([Run(13, 20, 1)]).looked((Range(10, 13),), Seen(gone=(Range(10, 12),)))
+    other = PartitionAudit(0, 5).looked((Range(0, 5),), Seen(gone=(Range(0, 1), Range(2, 5))))
+    audit = StreamAudit("s", 3, {0: taken, 1: other}, LettersAudit(9, unproved=("a", "b", "c")))
+    assert (audit.counted("unproved"), audit.unproved, audit.counted("rows"), audit.counted("empty")) == (6, 9, 7, 2)
+    assert (audit.fault(), audit.is_proved, audit.to_json()["verdict"]) == (None, False, "unproved")
+    assert stream(taken).unproved == 2
+    assert stream(WHOLE, letters=LettersAudit(9, unproved=("a", "b", "c"))).unproved == 3
+
+
+def test_a_fault_names_three_examples_of_each_kind() -> None:
+    """nothing_lost: the places are found in the topic, the letters by id."""
+    lost = READ.looked((Range(10, 20),), Seen(visible=(Range(10, 11), Range(12, 15), Range(16, 17), Range(18, 19))))
+    fault = StreamAudit("s", 3, {2: lost, 0: lost}, LettersAudit(9, missing=("a", "b", "c", "d"), altered=("e",))).fault()
+    assert fault is not None
+    assert fault.problem == (
+        "Stream s breaks nothing_lost: 12 offsets are read, but not in the changelog, though a reader of the topic can see them "
+        "(Kafka partition/offset 0/10, 0/12 to 14, 0/16, …); 4 letters are not in the dead-letter topic (a, b, c, …); "
+        "1 letter is there with other bytes than their records (e)"
+    )

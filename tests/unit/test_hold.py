@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from connector.hold import Dead, held
+from connector.hold import HOLDING_REASONS, Dead, held
 
 TOPIC, TABLE = "T", "one"
 FIRST = Dead(b"k", 3, (0, 7), 3, (0, 7), table_letter=False, since=100)
@@ -69,6 +69,14 @@ def test_what_came_later_waits_unless_it_was_committed_before(
 ) -> None:
     """When a rejected record was committed nobody knows; what a replay replays has its place, and does not wait for itself."""
     assert (FIRST.is_before(*place, committed), replace(FIRST, committed=10).is_before(*place, committed)) == waits
+
+
+def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can_help() -> None:
+    """DLQ-3: not where the key itself is wrong, the table unknown, the change too late, or the record no change at all."""
+    assert set(HOLDING_REASONS) == {
+        *("UNKNOWN_FRAMING", "UNKNOWN_SCHEMA", "UNDECODABLE", "INVALID", "UNKNOWN_ENTRY", "TOO_LARGE"),
+        *("COMMIT_TIMESTAMP_IN_FUTURE", "INVALID_SEQUENCE_NUMBER"),
+    }
 
 
 def test_what_a_commit_keeps_is_read_back() -> None:

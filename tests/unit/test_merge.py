@@ -158,6 +158,28 @@ def test_a_tombstone_inside_a_newer_wider_one_is_dropped() -> None:
     assert len(normal(state(*falling)).tombstones) == 4
 
 
+@pytest.mark.parametrize(
+    ("inner", "outer", "is_inside"),
+    [
+        ((2, 5), (0, 5), True),
+        ((2, 5), (2, 6), True),
+        ((2, 0), (0, 0), True),
+        ((2, 5), (0, 0), True),
+        ((2, 5), (0, 4), False),
+        ((2, 5), (3, 9), False),
+        ((2, 0), (0, 9), False),
+        ((0, 0), (0, 9), False),
+    ],
+)
+def test_a_range_lies_inside_another_also_where_they_begin_or_end_together(
+    inner: tuple[int, int], outer: tuple[int, int], *, is_inside: bool
+) -> None:
+    """MRG-9: what is dropped is compared by state, since nothing of it is visible either way."""
+    both = state(change(delete_cells(*inner), at=1), change(delete_cells(*outer), at=2))
+    left = {name: order for name, order in both.tombstones.items() if not is_inside or order.rank[0] == 2}
+    assert normal(both) == RowState({}, left)
+
+
 def test_tombstones_of_one_name_are_one() -> None:
     """MRG-7: the newest counts."""
     row = state(change(delete_family(), at=2), change(delete_family(), at=1))

@@ -106,7 +106,9 @@ def test_records_of_a_batch_are_all_that_were_read() -> None:
 def test_what_batches_come_to_adds_up() -> None:
     """OPS-5: every count, and rejected records by reason."""
     first = BatchCounts(changes=1, control=2, unknown_tables=3, late=4, ignored_claims=5, rejected={"UNDECODABLE": 6, "TOO_LATE": 7})
-    second = BatchCounts(changes=10, control=20, unknown_tables=30, late=40, ignored_claims=50, rejected={"TOO_LATE": 70, "INVALID/TABLE": 80})
+    second = BatchCounts(
+        changes=10, control=20, unknown_tables=30, late=40, ignored_claims=50, rejected={"TOO_LATE": 70, "INVALID/TABLE": 80}
+    )
     both = ingested(ingested(Progress(), first), second)
     assert (both.changes, both.control, both.unknown_tables, both.late, both.ignored_claims) == (11, 22, 33, 44, 55)
     assert both.rejected == {"INVALID/TABLE": 80, "TOO_LATE": 77, "UNDECODABLE": 6}

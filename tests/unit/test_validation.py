@@ -70,6 +70,29 @@ def test_another_key_is_a_mismatch(record: Record, key: bytes | None) -> None:
     assert reason(record, key=key) is Reason.KEY_MISMATCH
 
 
+@pytest.mark.parametrize(
+    ("record", "key", "detail"),
+    [
+        (change(), None, "the Kafka key is null, the row key has 1 bytes beginning with 6b"),
+        (change(), b"", "the Kafka key is 0 bytes beginning with nothing, the row key has 1 bytes beginning with 6b"),
+        (
+            change(row_key=b"r" * 40),
+            b"k" * 33,
+            f"the Kafka key is 33 bytes beginning with {'6b' * 32}, the row key has 40 bytes beginning with {'72' * 32}",
+        ),
+        (
+            Heartbeat("p", NOW),
+            b"k",
+            f"the Kafka key is 1 bytes beginning with 6b, the key of control records has 18 bytes beginning with {CONTROL_KEY.hex()}",
+        ),
+    ],
+    ids=["no key", "empty key", "long keys", "heartbeat"],
+)
+def test_a_mismatch_shows_both_keys(record: Record, key: bytes | None, detail: str) -> None:
+    """REC-1, REC-3, DLQ-2: whose row it was meant for can be seen, however long the keys are."""
+    assert verdict(record, key=key) == Rejection(Reason.KEY_MISMATCH, detail)
+
+
 def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mismatches() -> None:
     """REC-3."""
     assert reason(change(), key=CONTROL_KEY) is Reason.KEY_MISMATCH
