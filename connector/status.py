@@ -96,6 +96,7 @@ class StreamStatus:
     undeclared          those that speak and that nobody announced (WMK-8)
     silent              those that the configuration names and that have not spoken (WMK-6)
     uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
+    without_key_range   where it has a hole: the live descendants of that root that were announced without a key range, which may fill it
     dead_letters        rejected records and table letters that were neither replayed nor discarded (DLQ-7)
     """
 
@@ -118,6 +119,7 @@ class StreamStatus:
     undeclared: tuple[str, ...]
     silent: tuple[str, ...]
     uncovered: tuple[str, KeyRange] | None
+    without_key_range: tuple[str, ...]
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -136,7 +138,11 @@ class StreamStatus:
             found.append(f"named in the configuration and not heard of: {few(self.silent)}")
         if self.uncovered is not None:
             root, keys = self.uncovered
-            found.append(f"the low watermark stands: below {root} the live stream partitions leave a hole in {keys}, or overlap there")
+            wrong = f"below {root} the live stream partitions leave a hole in {keys}, or overlap there"
+            if self.without_key_range:
+                names = few(self.without_key_range)
+                wrong = f"below {root} no key range covers {keys}, and {names} have none: announce them with key ranges, as the others are"
+            found.append(f"the low watermark stands: {wrong}")
         if self.undeclared:
             found.append(f"{few(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions end` it")
         if self.stalled:
@@ -167,6 +173,7 @@ class StreamStatus:
             "undeclared": list(self.undeclared),
             "silent": list(self.silent),
             "uncovered": uncovered,
+            "without_key_range": list(self.without_key_range),
             "hints": self.hints,
         }
 
@@ -318,6 +325,7 @@ def stream_status(
 ) -> StreamStatus:
     """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
     frontier, asked_at, stall_after = progress.frontier, progress.moments.newest, stall_after_s * 1_000_000
+    uncovered = frontier.uncovered()
     return StreamStatus(
         name=name,
         now=now,
@@ -337,7 +345,8 @@ def stream_status(
         is_unasked=asked_at is None or now - asked_at > stall_after or not any(frontier.stalls(asked_at, stall_after)),
         undeclared=tuple(frontier.undeclared),
         silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
-        uncovered=frontier.uncovered(),
+        uncovered=uncovered,
+        without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
     )
 
 
@@ -407,6 +416,26 @@ def view_of_job(job: Job) -> dict[str, Any]:
 def view_of_range(keys: KeyRange) -> dict[str, Any]:
     """A range of row keys as JSON can hold it: bytes as in the JSON view (REC-22); an end of null is behind the last key."""
     return {"start_key": view_of_bytes(keys.start), "end_key": None if keys.end is None else view_of_bytes(keys.end)}
+
+
+def _may_fill(frontier: Frontier, root: str, keys: KeyRange) -> tuple[str, ...]:
+    """The live stream partitions without a key range that a hole at `keys` may belong to; none where key ranges overlap there.
+
+    Roots that announced the same stream partition share their key space (WMK-9).
+    """
+    live = frontier.live
+    ranged = [(one.roots, one.key_range) for one in live.values() if one.key_range is not None]
+    family, grown = frozenset[str](), frozenset({root})
+    while family != grown:
+        family = grown
+        grown = family.union(*(roots for roots, _ in ranged if roots & family))
+    if any(roots & family and _holds(key_range, keys.start) for roots, key_range in ranged):
+        return ()
+    return tuple(sorted(name for name, one in live.items() if one.key_range is None and one.roots & family))
+
+
+def _holds(keys: KeyRange, key: bytes) -> bool:
+    return keys.start <= key and (keys.end is None or key < keys.end)
 
 
 def _has_spoken(frontier: Frontier, root: str) -> bool:

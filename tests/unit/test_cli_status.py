@@ -17,8 +17,9 @@ from connector.freshness import Asked
 from connector.history import Job, JobKind
 from connector.lake.history import History
 from connector.merge import Retention
+from connector.model import ChildPartition, ChildPartitions
 from connector.progress import BatchCounts, Progress
-from connector.watermark import Heard
+from connector.watermark import Heard, Lineage
 from tests.unit.warehouses import log_progress, log_table
 
 SETTINGS = """
@@ -104,6 +105,19 @@ def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.Capture
     assert "ignored claims  4: ahead of their arrival, or below an earlier one" in said, "ING-4"
     assert "hint            no low watermark" in said
     assert "hint: never: nothing was applied yet" in said
+
+
+def test_who_may_fill_a_hole_in_the_key_space_is_said(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """WMK-9: to people and to programs."""
+    children = (ChildPartition("left", (), None, b"m"), ChildPartition(HOSTILE))
+    heard = Heard(1, {}, (Lineage(0, 1, ChildPartitions("root", 1, 0, children)),))
+    stands = Progress().after(1, BatchCounts(heard=heard), {0: 7}, Asked(1, {0: 7}), Retention(), frozenset())
+    log_progress(warehouse, "s", replace(stands, ingest_batch=3))
+    found = status(capsys)["streams"]["s"]
+    assert found["uncovered"] == {"root": "root", "start_key": "m", "end_key": None}
+    assert found["without_key_range"] == [HOSTILE]
+    assert cli.invoke(["status"]) == 0
+    assert "below root no key range covers [b'm', end), and p\\x1b[2J\\u202e have none" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_hides_nothing_else(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from connector.bookkeeping import Bookkeeping
 from connector.freshness import Asked
 from connector.history import Job, JobKind
@@ -123,6 +125,49 @@ def test_an_empty_end_key_leaves_no_hole() -> None:
     assert stream_status("s", progress(whole), NOW, stall_after_s=400).uncovered is None
 
 
+FIRST, SECOND, LAST = (None, b"g"), (b"e", b"m"), (b"m", None)
+NO_RANGE = (None, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "hole", "may_fill"),
+    [
+        ({"root": {"a": FIRST, "b": LAST, "c": NO_RANGE}}, KeyRange(b"g", b"m"), ("c",)),
+        ({"root": {"a": FIRST, "b": NO_RANGE, "c": NO_RANGE}}, KeyRange(b"g", None), ("b", "c")),
+        ({"root": {"b": LAST, "a": NO_RANGE}}, KeyRange(b"", b"m"), ("a",)),
+        ({"root": {"a": FIRST, "b": LAST}}, KeyRange(b"g", b"m"), ()),
+        ({"root": {"a": FIRST, "b": SECOND, "c": NO_RANGE}}, KeyRange(b"e", b"g"), ()),
+        ({"root": {"a": FIRST, "b": LAST}, "other": {"c": NO_RANGE}}, KeyRange(b"g", b"m"), ()),
+        ({"root": {"a": FIRST}, "second": {"a": FIRST, "b": LAST, "c": NO_RANGE}}, KeyRange(b"g", b"m"), ("c",)),
+        ({"root": {"a": FIRST}, "other": {"b": (None, b"m"), "d": LAST}}, KeyRange(b"g", None), ()),
+        ({"root": {"a": NO_RANGE, "b": NO_RANGE}}, None, ()),
+    ],
+    ids=["between", "behind", "before", "no other", "overlap", "of another root", "of a root that shares", "elsewhere", "no ranges at all"],
+)
+def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
+    said: dict[str, dict[str, tuple[bytes | None, bytes | None]]], hole: KeyRange | None, may_fill: tuple[str, ...]
+) -> None:
+    """WMK-9: those of the same key space are named, and what to do; an overlap is not theirs."""
+    lineage = tuple(
+        Lineage(0, 1, ChildPartitions(root, 1, 0, tuple(ChildPartition(name, (), *keys) for name, keys in live.items())))
+        for root, live in said.items()
+    )
+    heard = Heard(1, {"undeclared": {0: 5}}, lineage)
+    status = stream_status("s", progress(heard), NOW, stall_after_s=9999)
+    assert status.uncovered == (None if hole is None else ("root", hole))
+    assert status.without_key_range == may_fill
+    assert status.to_json()["without_key_range"] == list(may_fill)
+    hints = [hint for hint in status.hints if "the low watermark stands" in hint]
+    if hole is None:
+        assert not hints
+    elif may_fill:
+        wanted = f"below root no key range covers {hole}, and {', '.join(may_fill)} have none: announce them with key ranges"
+        assert wanted in hints[0]
+    else:
+        assert f"leave a hole in {hole}, or overlap there" in hints[0]
+        assert "have none" not in hints[0]
+
+
 def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     """WMK-6"""
     assert stream_status("s", Progress(), NOW, stall_after_s=1).hints == ["nothing was ingested yet: start `connector run`"]
@@ -176,7 +221,7 @@ def test_names_for_programs_are_stable() -> None:
         *("asked_at", "changes", "held_by", "hints", "horizon", "ignored_claims", "ingest_batch", "lag", "late"),
         *("low_watermark", "low_watermark_age_s"),
         *("dead_letters_since", "is_ledger_known", "is_unasked", "open_dead_letters", "rejected", "replays_under_way"),
-        *("silent", "stalled", "uncovered", "undeclared", "unknown_tables"),
+        *("silent", "stalled", "uncovered", "undeclared", "unknown_tables", "without_key_range"),
     }
     assert table.keys() == {
         *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters", "replays_under_way"),
