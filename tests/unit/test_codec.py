@@ -19,7 +19,7 @@ from connector.codec import (
     schema_id,
 )
 from connector.deadletter import Reason, Rejection
-from connector.model import DataChange, DeleteFamily, Heartbeat, ModType, OldCell, RowImage, SetCell
+from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, ModType, OldCell, RowImage, SetCell
 
 HEARTBEAT = Heartbeat("p", 7)
 CHANGE = DataChange(
@@ -187,3 +187,23 @@ def test_what_was_there_before_travels_apart_from_the_entries() -> None:
     assert isinstance(decoded, ChangeRecord)
     assert isinstance(decoded.record, DataChange)
     assert (decoded.record.row_image, decoded.record.entries) == (image, (SetCell("f", b"q", b"new", 7),))
+
+
+def test_a_list_that_goes_on_with_an_impossible_block_is_undecodable() -> None:
+    """REC-13, DLQ-9: a second block of -2^63 items."""
+    value = frame(encode(ChildPartitions("p", 7, 0, (ChildPartition("c"),)), 4), None)
+    assert value.endswith(b"\x00")
+    rejection = rejected(value[:-1] + b"\xff" * 9 + b"\x01\x00\x00")
+    assert rejection.reason is Reason.UNDECODABLE
+    assert f"at byte {len(value) - 1} of {len(value) + 11}" in rejection.detail
+    assert f"{2**63 + 1} items, above the limit" in rejection.detail
+
+
+def test_a_negative_length_in_a_field_that_this_release_lacks_is_passed_over() -> None:
+    """REC-12, REC-13: as Avro for Java has it; the fields around it are read."""
+    schema = json.loads(READER_SCHEMA)
+    schema["fields"].insert(0, {"name": "newer", "type": "bytes"})
+    newer = Schemas({7: json.dumps(schema)})
+    assert decode(frame(b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)
+    assert decode(frame(b"\xff" * 9 + b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)
+    assert rejected(frame(b"\x01" + BODY[:-1], 7), newer).reason is Reason.UNDECODABLE

@@ -209,3 +209,79 @@ def test_a_symbol_without_a_default_is_damage_only_where_it_is_used() -> None:
     assert read(b"\x00", 0) == ({"x": "A"}, 1)
     with pytest.raises(DamagedError, match="does not know"):
         read(b"\x02", 0)
+
+
+LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+"""-2^63, of which Java has no negative."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"), [({"type": "array", "items": "int"}, b"\x02\x06"), ({"type": "map", "values": "int"}, b"\x02\x02a\x06")], ids=str
+)
+def test_a_later_block_of_as_many_items_as_no_number_can_say_is_damage(kind: Any, first: bytes) -> None:
+    """REC-13: at the byte of the block; as the first block it is an empty list, as in Avro for Java."""
+    assert damage(kind, first + LEAST + b"\x00\x00") == (len(first), f"{2**63 + 1} items, above the limit of {MAX_ITEMS}")
+    assert damage(kind, b"\x01\x02" + first[1:] + LEAST + b"\x00\x00")[0] == len(first) + 1
+    read, end = reader(kind)(LEAST + b"\x00\x00", 0)
+    assert (len(read), end) == (0, len(LEAST) + 1)
+
+
+DROPPED: list[tuple[Any, bytes]] = [
+    ("bytes", b"\x01"),
+    ("string", LEAST),
+    ("string", b"\x04\xff\xff"),
+    ({"type": "array", "items": "bytes"}, b"\x04\x01\x01\x00"),
+    ({"type": "array", "items": "int"}, b"\x02\x06" + LEAST + b"\x00\x00"),
+    ({"type": "array", "items": "int"}, b"\x03\x04\xff\xff\x00"),
+    ({"type": "array", "items": "int"}, b"\x01\x01\x00"),
+    ({"type": "map", "values": "int"}, b"\x02\x01\x06" + LEAST + b"\x01\x00"),
+    ({"type": "map", "values": "int"}, b"\x02\x02a\x06\x00"),
+    ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x7f"),
+    ({"type": "fixed", "name": "F", "size": 2}, b"ab"),
+    ("float", b"1234"),
+    ("double", b"12345678"),
+    ("boolean", b"\x07"),
+    (["null", "bytes"], b"\x02\x01"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), DROPPED, ids=str)
+def test_a_field_that_is_dropped_is_skipped_and_never_gone_back_in(kind: Any, data: bytes) -> None:
+    """REC-12, REC-13: a length or a size of a block below 0 counts as 0, so that what follows is read from where it lies."""
+    writer = record("R", {"name": "before", "type": "int"}, {"name": "dropped", "type": kind}, {"name": "x", "type": "int"})
+    wanted = record("R", {"name": "x", "type": "int"}, {"name": "before", "type": "int"})
+    written = b"\x08" + data + b"\x06"
+    assert reader(writer, wanted)(written, 0) == ({"before": 4, "x": 3}, len(written))
+    for length in range(len(written)):
+        with pytest.raises(DamagedError):
+            reader(writer, wanted)(written[:length], 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "offset", "what"),
+    [
+        ("bytes", b"\x06ab", 0, "3 bytes announced, 2 left"),
+        ({"type": "array", "items": "int"}, b"\x01\x06ab", 1, "3 bytes announced, 2 left"),
+        ({"type": "array", "items": "int"}, b"\x02\x06" + LEAST + b"\x06ab", 12, "3 bytes announced, 2 left"),
+        ({"type": "map", "values": "int"}, b"\x02\x06ab", 1, "3 bytes announced, 2 left"),
+        ({"type": "array", "items": "int"}, b"\x02" + b"\x80" * 6, 1, "a number of more than 5 bytes"),
+        ({"type": "fixed", "name": "F", "size": 3}, b"ab", 0, "3 bytes needed, 2 left"),
+        (["null", "int"], b"\x04", 0, "branch 2 of a union with 2"),
+    ],
+    ids=str,
+)
+def test_damage_in_a_field_that_is_dropped_is_named_with_its_byte(kind: Any, data: bytes, offset: int, what: str) -> None:
+    """REC-13, DLQ-9."""
+    read = reader(record("R", {"name": "dropped", "type": kind}), record("R"))
+    with pytest.raises(DamagedError) as caught:
+        read(data, 0)
+    assert (caught.value.offset, caught.value.what, caught.value.path) == (offset, what, ["dropped"])
+
+
+def test_the_lengths_and_items_that_are_allowed_reach_the_limit() -> None:
+    """REC-13: 16 MiB and a million items, and not one more."""
+    assert (MAX_LENGTH_BYTES, MAX_ITEMS) == (16_777_216, 1_000_000)
+    assert len(reader("bytes")(b"\x80\x80\x80\x10" + bytes(MAX_LENGTH_BYTES), 0)[0]) == MAX_LENGTH_BYTES
+    booleans = {"type": "array", "items": "boolean"}
+    assert len(reader(booleans)(b"\x80\x89\x7a" + bytes(MAX_ITEMS) + b"\x00", 0)[0]) == MAX_ITEMS
+    assert damage(booleans, b"\x82\x89\x7a") == (0, f"{MAX_ITEMS + 1} items, above the limit of {MAX_ITEMS}")
