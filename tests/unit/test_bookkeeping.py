@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from connector.bookkeeping import Bookkeeping
+from connector.errors import TableError
+from connector.hold import Dead
 
 AT = Bookkeeping(apply=3, to_batch=5, highest_applied=40, complete_below=50, complete_to_batch=4, attempts={2: "x"}, horizon=-1, as_of=7)
 
@@ -27,3 +29,42 @@ def test_cut_is_consistent_while_nothing_above_it_was_merged(highest: int, below
     assert table.is_at(below, 5) is is_cut
     assert not table.is_at(below, 6)
     assert not table.is_at(7, 5)
+
+
+WAITS = Dead(b"k", 2, (0, 7), 3, (0, 9), table_letter=False, since=100)
+
+
+def test_a_table_with_held_rows_is_no_cut_and_needs_the_batches_of_their_letters() -> None:
+    """DLQ-3, TBL-11: from the batch of the newest letter on."""
+    held = replace(AT, held=(replace(WAITS, newest_batch=6), WAITS))
+    assert AT.is_consistent_cut
+    assert not held.is_consistent_cut
+    assert not held.is_at(50, 5)
+    assert (AT.needed_to_batch, held.needed_to_batch) == (4, 2)
+    assert replace(AT, held=(replace(WAITS, newest_batch=6),)).needed_to_batch == 4
+    assert Bookkeeping.from_json(json.loads(json.dumps(held.to_json("accounts")))) == held
+
+
+MADE = replace(AT, changelog_id="ours")
+
+
+@pytest.mark.parametrize(
+    ("table", "batch", "changelog_id", "how"),
+    [
+        (MADE, 5, "ours", None),
+        (MADE, 6, None, None),
+        (AT, 5, "another", None),
+        (Bookkeeping(), 0, "ours", None),
+        (MADE, 9, "another", "begun anew"),
+        (MADE, 4, "ours", "set back to batch 4"),
+        (MADE, 4, None, "set back to batch 4"),
+        (MADE, 0, None, "taken away"),
+    ],
+)
+def test_a_table_refuses_another_changelog_than_its_own(table: Bookkeeping, batch: int, changelog_id: str | None, how: str | None) -> None:
+    """nothing_lost: one that ends earlier, or was begun anew; one without an id yet takes any."""
+    if how is None:
+        table.check_changelog("accounts", batch, changelog_id)
+    else:
+        with pytest.raises(TableError, match=f"Table accounts covers the changelog to batch 5, but the changelog was {how}"):
+            table.check_changelog("accounts", batch, changelog_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from connector.history import CutRecord, Job, JobKind, keeps_bound, p95_s, recommended_bound_s
+from connector.history import RECOMMENDED_OVER_S, CutRecord, Job, JobKind, keeps_bound, p95_s, recommended_bound_s
 from connector.lake.history import History
 
 S = 1_000_000
@@ -34,6 +34,12 @@ def test_applies_keep_a_bound_whose_half_they_fit_in() -> None:
     assert keeps_bound(None, 1)
 
 
+def test_a_job_lasts_from_its_start_to_its_end() -> None:
+    """TBL-19: in seconds; a week of them says how long they take."""
+    assert apply_of(2.5).duration_s == 2.5
+    assert RECOMMENDED_OVER_S * S == 7 * DAY
+
+
 def test_applies_that_went_well_tell_how_long_they_take(tmp_path: Path) -> None:
     """TBL-19: failed applies, runtime merges, old ones and those of other tables do not count."""
     others = [apply_of(9999, error="full"), apply_of(9999, ended_at=DAY - 1), replace(apply_of(9999), kind=JobKind.RUNTIME_MERGE)]
@@ -53,6 +59,14 @@ def test_a_late_change_revises_a_cut() -> None:
     assert replace(later, merged=11).follows(replace(CUT, revision=5)) == replace(later, merged=11, revision=6)
     assert replace(later, low_watermark=60).follows(replace(CUT, revision=5)) == replace(later, low_watermark=60)
     assert replace(later, versions={"one": 4, "new": 1}).follows(CUT) is not None
+
+
+def test_a_record_of_no_later_batch_revises_nothing() -> None:
+    """TBL-17: two processes that record one cut, in either order."""
+    assert replace(CUT, merged=11).follows(CUT) is None
+    assert replace(CUT, merged=11, to_batch=2).follows(CUT) is None
+    new_table = replace(CUT, to_batch=4, versions={"one": 4, "other": 7, "new": 1})
+    assert new_table.follows(replace(CUT, revision=5)) == replace(new_table, revision=5), "another table is no revision"
 
 
 def test_what_is_kept_is_read_back(tmp_path: Path) -> None:

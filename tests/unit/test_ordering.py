@@ -102,6 +102,21 @@ def test_what_is_no_sequence_number(text: str) -> None:
     assert caught.value.rule == "INVALID_SEQUENCE_NUMBER"
 
 
+def test_what_is_no_sequence_number_is_shown_with_what_it_must_be() -> None:
+    """REC-10, REC-14: field, limit and value."""
+    limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
+    for made, shown, wanted in (
+        (lambda: SequenceNumber.parse("0x1"), "'0x1'", limit),
+        (sequence_number, "()", "made of 1 to 4 parts"),
+        (lambda: sequence_number(-1), "-1", "made of integers from 0 to 2^64 - 1 and times with a zone, from 1970 on"),
+    ):
+        with pytest.raises(InvalidChangeError) as caught:
+            made()
+        error = caught.value
+        assert (error.rule, error.field) == ("INVALID_SEQUENCE_NUMBER", "change_sequence_number")
+        assert error.problem == f"change_sequence_number is {shown}, but must be {wanted}"
+
+
 def test_sequence_number_of_a_time_is_its_milliseconds() -> None:
     """REC-10: BigQuery's example; whatever the zone, cut down."""
     moment = datetime(2024, 4, 30, 11, 19, 44, tzinfo=UTC)

@@ -139,6 +139,93 @@ def test_a_key_range_is_open_where_its_key_is_empty_or_absent(start: bytes | Non
         assert to_record(to_datum(record, 4), 4) == record
 
 
+@pytest.mark.parametrize(
+    ("record", "filled"),
+    [
+        (CHANGE, {"stream_partition": "ä" * 512}),
+        (CHANGE, {"kafka_partitions": 1}),
+        (CHANGE, {"data_change__table": "t" * 128}),
+        (CHANGE, {"data_change__row_key": b"k" * 4096}),
+        (CHANGE, {"data_change__commit_timestamp": 1}),
+        (CHANGE, {"data_change__commit_timestamp": MAX_TIMESTAMP}),
+        (CHANGE, {"data_change__change_type": "GARBAGE_COLLECTION", "data_change__source_cluster_id": ""}),
+        (CHANGE, {"data_change__resume_token": b"r" * 65536}),
+        (CHANGE, {"data_change__estimated_low_watermark": 0}),
+        (CHANGE, {"data_change__transaction__record_sequence": 0}),
+        (CHANGE, {"data_change__entries__1__family": "f" * 64}),
+        (CHANGE, {"data_change__entries__1__qualifier": b"q" * 16384}),
+        (CHANGE, {"data_change__entries__1__cell_timestamp": 0}),
+        (CHANGE, {"data_change__entries__2__range_start": 8, "data_change__entries__2__range_end": 9}),
+        (CHANGE, {"data_change__entries__2__range_start": 0, "data_change__entries__2__range_end": 0}),
+        (CHANGE, {"data_change__entries__2__range_start": 9, "data_change__entries__2__range_end": 0}),
+        (Heartbeat("p", 5), {"heartbeat__timestamp": 1, "heartbeat__resume_token": b"r" * 65536}),
+        (Heartbeat("p", 5), {"heartbeat__timestamp": MAX_TIMESTAMP}),
+        (CHILDREN, {"child_partitions__start_timestamp": 1}),
+        (CHILDREN, {"child_partitions__children": []}),
+        (CHILDREN, {"child_partitions__children__0__start_key": None}),
+        (CHILDREN, {"child_partitions__children__0__end_key": None}),
+        (CHILDREN, {"child_partitions__children__0__start_key": b"", "child_partitions__children__0__end_key": b"\x00"}),
+    ],
+    ids=str,
+)
+def test_what_reaches_a_limit_is_allowed(record: Any, filled: dict[str, Any]) -> None:
+    """REC-14, REC-16: exactly at the limit, and everything that is said is in the record."""
+    datum = with_faults(record, **filled)
+    found = to_record(datum, 4)
+    assert not isinstance(found, Rejection)
+    assert to_datum(found, datum["kafka_partitions"]) == datum
+
+
+NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason", "detail"),
+    [
+        (
+            {"heartbeat": {"timestamp": 1}},
+            Reason.INVALID,
+            "it must be that exactly one of data_change, heartbeat and child_partitions is filled",
+        ),
+        ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),
+        ({"kafka_partitions": 5}, Reason.INVALID, "kafka_partitions is 5, but the topic has 4"),
+        ({"data_change__entries": []}, Reason.INVALID, "entries is a list of 0, but must be 1 to 100000 entries"),
+        (
+            {"data_change__transaction__record_sequence": -1},
+            Reason.INVALID,
+            "transaction is given, but must be without a record_sequence below 0",
+        ),
+        (
+            {"data_change__table": "t" * 129},
+            Reason.INVALID,
+            f"table is '{'t' * 80}' (cut, 129 long), but must be 1 to 128 of the characters - _ . a-z A-Z 0-9",
+        ),
+        (
+            {"data_change__table": "!" * 80},
+            Reason.INVALID,
+            f"table is '{'!' * 80}', but must be 1 to 128 of the characters - _ . a-z A-Z 0-9",
+        ),
+        ({"data_change__entries__1__kind": "UNKNOWN"}, Reason.UNKNOWN_ENTRY, "entry 1 of 3 is of a kind that is not known here"),
+        (
+            {"data_change__entries__2__range_start": 9},
+            Reason.INVALID,
+            "entries[2]: it must be that range_start is at least 0, and below range_end unless that is 0",
+        ),
+        (
+            {"data_change__change_sequence_number": "0" * 81},
+            Reason.INVALID_SEQUENCE_NUMBER,
+            f"change_sequence_number is '{'0' * 80}' (cut, 81 long), but must be {NUMBER}",
+        ),
+    ],
+    ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",
+)
+def test_each_kind_of_fault_says_what_it_found(faults: dict[str, Any], reason: Reason, detail: str) -> None:
+    """DLQ-2"""
+    rejection = to_record(with_faults(CHANGE, **faults), 4)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.reason, rejection.detail) == (reason, detail)
+
+
 def test_more_kafka_partitions_than_the_topic_has_are_invalid_where_the_topic_is_known() -> None:
     """REC-14, REC-24."""
     assert verdict(to_datum(CHANGE, 5), 4) == (Reason.INVALID, Rule.KAFKA_PARTITIONS)

@@ -10,12 +10,13 @@ import pytest
 from connector.bookkeeping import Bookkeeping
 from connector.freshness import Asked
 from connector.history import Job, JobKind
+from connector.hold import Dead
 from connector.ledger import Totals
 from connector.merge import Retention
 from connector.model import ChildPartition, ChildPartitions
 from connector.outside import NONE_OUTSIDE, OutsideLetters
 from connector.progress import BatchCounts, Progress
-from connector.status import OpenLetters, few, holder, open_letters, stream_status, table_status
+from connector.status import OpenLetters, few, holder, open_letters, partition_statuses, stream_status, table_status
 from connector.tables import Key, KeyPart, TableDefinition
 from connector.values import ColumnType
 from connector.watermark import UNKNOWN, Heard, KeyRange, Lineage, Stall, advance
@@ -209,6 +210,99 @@ def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
     empty = table_status(TABLE, Bookkeeping(), stands, NOW)
     assert (empty.no_cut_since, empty.held_by, empty.age_s) == (None, None, None)
     assert empty.hints == ["nothing was applied yet: start `connector run`"]
+
+
+def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
+    """OPS-5, TBL-19: a bound that is what its applies can keep, a job that went well."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
+    status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S])
+    assert (status.recommended_max_staleness_s, status.hints) == (600, [])
+    below = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, max_staleness_s=599, last_job=fine, durations_us=[90 * S])
+    assert below.hints == ["its applies suggest a max_staleness of 600 s or more"]
+    unbounded = table_status(TABLE, replace(APPLIED, as_of=1), stands, NOW, last_job=fine, durations_us=[90 * S])
+    assert (unbounded.is_older_than_its_bound, unbounded.hints) == (False, [])
+
+
+def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
+    """DLQ-3, DLQ-7: rows, not dead changes; a replay on its way makes it no less incomplete."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    first = Dead(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
+    waits = (first, replace(first, first=(0, 2), since=200), replace(first, row_key=b"l", since=400))
+    status = table_status(TABLE, replace(APPLIED, held=waits, past_since=8), stands, NOW, dead_letters=OpenLetters(1, 200))
+    assert (status.held_rows, status.held_since, status.letters) == (2, 200, 2)
+    assert (status.is_consistent_cut, status.is_complete, status.no_cut_since) == (False, False, 8)
+    assert status.hints == [
+        "2 rows wait for a dead letter: mend and replay it, or discard it",
+        "not complete without 1 dead letter: see `connector dead-letters list`",
+    ]
+    view = status.to_json()
+    assert (view["held_since"], view["held_by"]["stream_partition"]) == ("1970-01-01T00:00:00.000200Z", "a")
+    none = table_status(TABLE, APPLIED, stands, NOW).to_json()
+    assert (none["held_rows"], none["held_since"], none["held_by"], none["last_job"]) == (0, None, None, None)
+
+
+def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_batches() -> None:
+    """OPS-5: its bookkeeping is read after the stream's progress, and may be newer."""
+    assert table_status(TABLE, replace(APPLIED, complete_to_batch=9), Progress(), NOW).pending_batches == 0
+
+
+def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
+    """WMK-3, WMK-7, WMK-12: the least first, of equal ones by name; then those that wait for their parents."""
+    merged = ChildPartitions("d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None),))
+    lineage = (*announced("d", "c", "b"), Lineage(0, 2, merged), Lineage(1, 2, merged))
+    heard = Heard(2, {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}}, lineage)
+    frontier = advance(UNKNOWN, heard, now=7 * S)
+    listed = partition_statuses(frontier, 67 * S, stall_after_s=60)
+    shown = [(one.name, one.low_watermark, one.held_by, one.waits_for, one.is_over) for one in listed]
+    assert shown == [
+        ("mute", None, 0, (), False),
+        ("stray", 5, 0, (), False),
+        ("b", 20, 1, (), False),
+        ("c", 20, 0, (), False),
+        ("d", 40, 0, (), True),
+        ("both", 40, 0, ("c", "d"), False),
+    ]
+    assert {one.moved_at for one in listed} == {7 * S}
+    assert [one.is_stalled for one in listed] == [True] * 5 + [False], "who waits is not stalled"
+    assert not any(one.is_stalled for one in partition_statuses(frontier, 67 * S - 1, stall_after_s=60))
+    assert [one.roots for one in listed] == [(), (), *[("root",)] * 4]
+    assert listed[0].to_json() == {
+        "stream_partition": "mute",
+        "low_watermark": None,
+        "kafka_partition": 0,
+        "since": "1970-01-01T00:00:07.000000Z",
+        "is_stalled": True,
+        "is_declared": False,
+        "roots": [],
+        "key_range": None,
+        "waits_for": [],
+        "is_over": False,
+    }
+    both = listed[-1].to_json()
+    assert (both["is_declared"], both["key_range"]) == (True, {"start_key": "m", "end_key": None})
+    assert (both["low_watermark"], both["waits_for"]) == ("1970-01-01T00:00:00.000040Z", ["c", "d"])
+
+
+def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
+    """OPS-5: so that the status does not change to and fro."""
+    assert holder(advance(UNKNOWN, Heard(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)) == Stall("a", 0, 5, 7)
+
+
+def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
+    """WMK-12: 0 is no time."""
+    view = stream_status("s", progress(Heard(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400).to_json()
+    assert view["held_by"] == {"stream_partition": "a", "kafka_partition": 0, "watermark": None, "since": "1970-01-01T00:10:00.000000Z"}
+    assert view["stalled"] == [view["held_by"]]
+    assert (view["low_watermark"], view["low_watermark_age_s"], view["horizon"]) == (None, None, None)
+
+
+def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> None:
+    """DLQ-7: letters of another table, or of a topic that was replaced, close none of this one's."""
+    totals = Totals({("T", "two"): 5, ("other", "one"): 1}, open_since=None)
+    stream, tables = open_letters(0, {"one": 2, "two": 7}, NONE_OUTSIDE, "T", totals, 40, is_known=False, under_way=True)
+    assert stream == OpenLetters(4, 40, is_known=False, under_way=True)
+    assert tables == {"one": OpenLetters(2, 40, False, True), "two": OpenLetters(2, 40, False, True)}
 
 
 def test_names_for_programs_are_stable() -> None:

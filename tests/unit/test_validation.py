@@ -183,3 +183,52 @@ def test_a_change_below_the_horizon_is_too_late() -> None:
     assert rejection == Rejection(Reason.TOO_LATE, f"commit_timestamp is {NOW}, the horizon was {NOW + 1}")
     assert isinstance(verdict(Heartbeat("p", NOW), horizon=NOW + 1), ChangeRecord)
     assert reason(tables=frozenset({"other"}), horizon=NOW + 1) is Reason.UNKNOWN_TABLE
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "expected"),
+    [
+        (
+            change(),
+            {"limits": Limits(max_record_bytes=3), "value": b"abc"},
+            (Reason.TOO_LARGE, "key and value have 4 bytes, the limit is 3"),
+        ),
+        (
+            change(commit_timestamp=NOW + SKEW + 7),
+            {},
+            (
+                Reason.COMMIT_TIMESTAMP_IN_FUTURE,
+                f"commit_timestamp is {NOW + SKEW + 7}, {SKEW + 7} µs after the record's arrival at {NOW}; 300 s are allowed",
+            ),
+        ),
+        (
+            Heartbeat("p", NOW + 1),
+            {"limits": Limits(max_clock_skew_s=0)},
+            (Reason.WATERMARK_IN_FUTURE, f"timestamp is {NOW + 1}, 1 µs after the record's arrival at {NOW}; 0 s are allowed"),
+        ),
+        (
+            ChildPartitions("p", NOW + 1, 0, ()),
+            {"limits": Limits(max_clock_skew_s=0)},
+            (Reason.WATERMARK_IN_FUTURE, f"start_timestamp is {NOW + 1}, 1 µs after the record's arrival at {NOW}; 0 s are allowed"),
+        ),
+        (change(), {"tables": frozenset()}, (Reason.UNKNOWN_TABLE, "no table of the stream has the source table t")),
+    ],
+    ids=["too large", "change", "heartbeat", "child partitions", "unknown table"],
+)
+def test_a_rejection_says_what_was_found_and_what_is_allowed(record: Record, fields: dict[str, Any], expected: tuple[Reason, str]) -> None:
+    """DLQ-2, DLQ-9: in figures, so that nobody has to decode the record to see it."""
+    assert verdict(record, **fields) == Rejection(*expected)
+
+
+def test_a_record_without_a_key_or_a_value_has_a_size() -> None:
+    """REC-14"""
+    assert reason(key=None, value=b"abc", limits=Limits(max_record_bytes=2)) is Reason.TOO_LARGE
+    assert reason(key=b"abc", value=None, limits=Limits(max_record_bytes=2)) is Reason.TOO_LARGE
+    assert reason(key=b"abc", value=None, limits=Limits(max_record_bytes=3)) is Reason.UNKNOWN_FRAMING
+
+
+def test_more_kafka_partitions_than_the_topic_has_are_judged_by_what_it_has_now() -> None:
+    """REC-14: the change names four."""
+    assert isinstance(verdict(kafka_partitions=4), ChangeRecord)
+    rejection = verdict(kafka_partitions=3)
+    assert rejection == Rejection(Reason.INVALID, "kafka_partitions is 4, but the topic has 3", "KAFKA_PARTITIONS")
