@@ -159,6 +159,34 @@ def test_a_tombstone_inside_a_newer_wider_one_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tombstone", "covers", "contains"),
+    [
+        (Tombstone("f", None, 0, 0), True, True),
+        (Tombstone("g", None, 0, 0), False, False),
+        (Tombstone("f", b"q", 0, 0), True, True),
+        (Tombstone("f", b"r", 0, 0), False, False),
+        (Tombstone("g", b"q", 0, 0), False, False),
+        (Tombstone("f", b"q", 3, 5), True, True),
+        (Tombstone("f", b"q", 3, 4), True, False),
+        (Tombstone("f", b"q", 4, 5), False, False),
+        (Tombstone("f", b"q", 0, 3), False, False),
+    ],
+)
+def test_a_delete_reaches_its_own_family_column_and_range_only(tombstone: Tombstone, *, covers: bool, contains: bool) -> None:
+    """MRG-6: against the cell f:q at 3, and against the delete of f:q in [3, 5)."""
+    assert tombstone.covers(CellName("f", b"q", None), 3) is covers
+    assert tombstone.covers(CellName("f", b"q", 3), 3) is covers
+    assert tombstone.contains(Tombstone("f", b"q", 3, 5)) is contains
+
+
+def test_a_delete_of_a_column_contains_none_of_its_family() -> None:
+    """MRG-6, MRG-9"""
+    both = state(change(delete_family(), at=1), change(delete_cells(qualifier=b""), at=2))
+    assert normal(both) == both
+    assert not Tombstone("f", b"", 0, 0).contains(Tombstone("f", None, 0, 0))
+
+
+@pytest.mark.parametrize(
     ("inner", "outer", "is_inside"),
     [
         ((2, 5), (0, 5), True),

@@ -22,6 +22,8 @@ def test_only_what_comes_from_outside_counts() -> None:
     more = known.after([letter(2, 60, is_ours=False), letter(3, 40, is_ours=True)], {0: 4, 1: 0}, "T")
     assert more == OutsideLetters("D", 2, 60, {0: 4, 1: 0})
     assert more.after([], {0: 4, 1: 0}, "T") == more
+    later = more.after([letter(4, 99, is_ours=False)], {0: 5, 1: 0}, "T")
+    assert (later.count, later.since) == (3, 60), "the first that failed"
     copied = more.after([letter(4, 30, is_ours=True)], {0: 5, 1: 0}, "the topic that was made in its place")
     assert (copied.count, copied.since) == (3, 30)
 
