@@ -88,6 +88,9 @@ def test_a_row_in_a_later_batch_fills_the_gap_that_it_left() -> None:
     found = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked((Range(12, 13),), Seen(visible=(Range(12, 13),)))
     assert found.lost
     assert stream(found.logged([Run(12, 13, 1)])).is_proved
+    taken = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked((Range(12, 13),), Seen(gone=(Range(12, 13),)))
+    assert taken.unproved
+    assert stream(taken.logged([Run(12, 13, 1)])).is_proved
 
 
 def test_letters_are_compared_byte_for_byte() -> None:

@@ -36,6 +36,7 @@ def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
         ({}, (FIRST,)),
         ({"replayed": {(0, 7): 4}}, ()),
         ({"replayed": {(0, 8): 4}}, (FIRST,)),
+        ({"replayed": {(0, 7): 3}}, (FIRST,)),
         ({"discarded": frozenset({"T-0-7"})}, ()),
         ({"discarded": frozenset({"T-0-7-one"})}, (FIRST,)),
         ({"horizon": 100}, (FIRST,)),
@@ -51,6 +52,11 @@ def test_a_replay_that_was_rejected_again_releases_nothing() -> None:
     assert waiting(FIRST, found=(AGAIN,), replayed={(0, 7): 4}) == (replace(AGAIN, since=100),)
     assert waiting(AGAIN, replayed={(0, 7): 6}) == ()
     assert waiting(AGAIN, discarded=frozenset({"T-1-2-one"})) == ()
+
+
+def test_a_row_stays_held_under_the_key_that_it_had() -> None:
+    """Whatever key a replay of its letter bore, which was rejected again."""
+    assert waiting(FIRST, found=(replace(AGAIN, row_key=b"other"),)) == (replace(AGAIN, since=100),)
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,9 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
 
 def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     """WMK-6"""
-    assert stream_status("s", Progress(), NOW, stall_after_s=1).hints == ["nothing was ingested yet: start `connector run`"]
+    never = stream_status("s", Progress(), NOW, stall_after_s=1)
+    assert never.hints == ["nothing was ingested yet: start `connector run`"]
+    assert (never.lag, never.asked_at, never.is_unasked) == (None, None, True)
     waiting = stream_status("s", progress(Heard(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")), NOW, stall_after_s=9999, roots=("a", "b"))
     assert waiting.silent == ("b",)
     assert waiting.low_watermark is None
@@ -249,7 +251,7 @@ def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_bat
 
 def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
     """WMK-3, WMK-7, WMK-12: the least first, of equal ones by name; then those that wait for their parents."""
-    merged = ChildPartitions("d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None),))
+    merged = ChildPartitions("d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None), ChildPartition("e", ("d",))))
     lineage = (*announced("d", "c", "b"), Lineage(0, 2, merged), Lineage(1, 2, merged))
     heard = Heard(2, {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}}, lineage)
     frontier = advance(UNKNOWN, heard, now=7 * S)
@@ -261,12 +263,13 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
         ("b", 20, 1, (), False),
         ("c", 20, 0, (), False),
         ("d", 40, 0, (), True),
+        ("e", 40, 0, (), False),
         ("both", 40, 0, ("c", "d"), False),
     ]
     assert {one.moved_at for one in listed} == {7 * S}
-    assert [one.is_stalled for one in listed] == [True] * 5 + [False], "who waits is not stalled"
+    assert [one.is_stalled for one in listed] == [True] * 6 + [False], "who waits is not stalled"
     assert not any(one.is_stalled for one in partition_statuses(frontier, 67 * S - 1, stall_after_s=60))
-    assert [one.roots for one in listed] == [(), (), *[("root",)] * 4]
+    assert [one.roots for one in listed] == [(), (), *[("root",)] * 5]
     assert listed[0].to_json() == {
         "stream_partition": "mute",
         "low_watermark": None,

@@ -174,6 +174,7 @@ def test_limits_that_make_no_sense_are_refused(fields: dict[str, int]) -> None:
 def test_the_limits_are_five_minutes_and_ten_megabytes() -> None:
     """REC-14, REC-15."""
     assert Limits() == Limits(max_clock_skew_s=300, max_record_bytes=10_000_000)
+    assert Limits(max_clock_skew_s=0, max_record_bytes=1), "the least that makes sense"
 
 
 def test_a_change_below_the_horizon_is_too_late() -> None:
