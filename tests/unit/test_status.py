@@ -138,12 +138,24 @@ NO_RANGE = (None, None)
         ({"root": {"b": LAST, "a": NO_RANGE}}, KeyRange(b"", b"m"), ("a",)),
         ({"root": {"a": FIRST, "b": LAST}}, KeyRange(b"g", b"m"), ()),
         ({"root": {"a": FIRST, "b": SECOND, "c": NO_RANGE}}, KeyRange(b"e", b"g"), ()),
+        ({"root": {"a": FIRST, "b": (None, b"m"), "c": NO_RANGE}}, KeyRange(b"", b"g"), ()),
         ({"root": {"a": FIRST, "b": LAST}, "other": {"c": NO_RANGE}}, KeyRange(b"g", b"m"), ()),
         ({"root": {"a": FIRST}, "second": {"a": FIRST, "b": LAST, "c": NO_RANGE}}, KeyRange(b"g", b"m"), ("c",)),
         ({"root": {"a": FIRST}, "other": {"b": (None, b"m"), "d": LAST}}, KeyRange(b"g", None), ()),
         ({"root": {"a": NO_RANGE, "b": NO_RANGE}}, None, ()),
     ],
-    ids=["between", "behind", "before", "no other", "overlap", "of another root", "of a root that shares", "elsewhere", "no ranges at all"],
+    ids=[
+        "between",
+        "behind",
+        "before",
+        "no other",
+        "overlap",
+        "from one key",
+        "of another root",
+        "of a root that shares",
+        "elsewhere",
+        "no ranges at all",
+    ],
 )
 def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
     said: dict[str, dict[str, tuple[bytes | None, bytes | None]]], hole: KeyRange | None, may_fill: tuple[str, ...]
