@@ -231,9 +231,9 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
     fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S])
-    assert (status.recommended_max_staleness_s, status.hints) == (600, [])
-    below = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, max_staleness_s=599, last_job=fine, durations_us=[90 * S])
-    assert below.hints == ["its applies suggest a max_staleness of 600 s or more"]
+    assert (status.recommended_max_staleness_s, status.hints) == (180, [])
+    below = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, max_staleness_s=179, last_job=fine, durations_us=[90 * S])
+    assert below.hints == ["95 of 100 applies take up to 90.0 s, more than half of its max_staleness: they can keep one of 180 s"]
     unbounded = table_status(TABLE, replace(APPLIED, as_of=1), stands, NOW, last_job=fine, durations_us=[90 * S])
     assert (unbounded.is_older_than_its_bound, unbounded.hints) == (False, [])
 
