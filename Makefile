@@ -10,7 +10,7 @@ SOURCES := connector tests $(wildcard benchmarks)
 DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check test-unit test-faults lint types contracts format bench lock clean
+.PHONY: help setup demo test test-long check test-unit test-faults mutants lint types contracts format bench lock clean
 
 help: ## Show this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less 
 
 test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) at named points, from SEED (a new one)
 	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
+
+mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES, from SEED (a new one)
+	$(BIN)/python -m tests.mutants --sample $(or $(SAMPLE),300) $(if $(SEED),--seed $(SEED)) $(MODULES)
 
 lint: $(STAMP) ## Style, and what a linter can find
 	$(BIN)/ruff check $(SOURCES)
