@@ -72,6 +72,13 @@ def started(toy: Path, temporary: Path, *arguments: str) -> subprocess.Popen[str
     return subprocess.Popen(command, cwd=toy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def output_of(run: subprocess.Popen[str]) -> str:
+    try:
+        return run.communicate(timeout=120)[0]
+    finally:
+        run.terminate()
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -188,7 +195,7 @@ def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer()
 def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed(toy: Path, tmp_path: Path) -> None:
     before = content(toy)
     run = started(toy, tmp_path, "--sample", "100")
-    output, _ = run.communicate(timeout=120)
+    output = output_of(run)
     assert run.returncode == 0, output
     lines = output.splitlines()
     assert "holed: 2 of 5 noticed" in lines
@@ -220,7 +227,7 @@ def test_tests_that_fail_on_the_code_as_it_is_are_an_error(toy: Path, tmp_path: 
     try:
         test.write_text(HOLED_TEST.replace("5", "50"))
         run = started(toy, tmp_path, "holed")
-        output, _ = run.communicate(timeout=120)
+        output = output_of(run)
     finally:
         test.write_text(HOLED_TEST)
     assert run.returncode == 1
