@@ -11,7 +11,7 @@ function                its opposite called: min and max, any and all, startswit
 element                 one element of a tuple, list, set or dict left out; one argument that is given by name
 
 Nothing is changed in what only people or tools read: strings and f-strings, what is raised, assertions, annotations, aliases of types,
-decorators, `__slots__`, and what stands under TYPE_CHECKING.
+decorators, overloads, `__slots__`, and what stands under TYPE_CHECKING.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class _Reader:
     def walk(self, node: ast.AST, parent: ast.AST, empty: str) -> Iterator[Edit]:
         """The edits of a node and of all below it; `empty` is what its function returns when it has nothing to say."""
         if isinstance(node, ast.FunctionDef):
+            if any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list):
+                return
             empty = _empty(node.returns)
         yield from self.of(node, parent, empty)
         if isinstance(node, (ast.Assert, ast.JoinedStr, ast.Raise)) or _is_for_tools(node):

@@ -169,6 +169,9 @@ def test_nothing_is_changed_that_only_people_or_tools_read() -> None:
         class Row:
             """Text."""
             __slots__ = ("a", "b")
+
+            @overload
+            def f(self, a: int = 0) -> int: ...
         '''
     assert changed(dedent(text)) == []
 
