@@ -216,7 +216,8 @@ def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed
 
 def test_who_is_ended_half_way_leaves_nothing(toy: Path, tmp_path: Path) -> None:
     before = content(toy)
-    with started(toy, tmp_path, "--sample", "100") as run:
+    # One of these changes makes the tests compute until somebody ends them.
+    with started(toy, tmp_path, "--sample", "100", "--grace", "600", "emptied") as run:
         assert run.stdout is not None
         next(line for line in run.stdout if line.startswith("all tests pass"))
         run.send_signal(signal.SIGTERM)
