@@ -11,6 +11,7 @@ from connector.codec import (
     SHIPPED,
     ChangeRecord,
     Schemas,
+    body_of,
     confluent_id,
     decode,
     encode,
@@ -78,11 +79,12 @@ def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
         (frame(BODY, 12), "the schema 12 is no Avro schema"),
         (frame(BODY, 13), "the schema 13 has string where"),
         (frame(BODY, 14), "the schema 14 is no Avro schema"),
+        (frame(BODY, 15), "the schema 15 is no Avro schema"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_unknown(value: bytes, detail: str) -> None:
     """REC-11, REC-12."""
-    texts = {8: None, 9: "no json", 12: '{"type": "record"}', 13: '"string"', 14: "[" * 100_000}
+    texts = {8: None, 9: "no json", 12: '{"type": "record"}', 13: '"string"', 14: "[" * 100_000, 15: '{"type": "record", "name": ["."]}'}
     texts |= {10: '{"type": "record", "name": "Other", "fields": []}', 11: '{"type": "record", "name": "ChangeRecord", "fields": []}'}
     verdict = rejected(value, Schemas(texts))
     assert verdict.reason is Reason.UNKNOWN_SCHEMA
@@ -142,13 +144,22 @@ def test_the_id_is_there_for_whoever_asks_the_registry() -> None:
 
 def test_the_schema_id_is_text_for_a_letter() -> None:
     """DLQ-1."""
-    assert [schema_id(value) for value in (None, b"\xc3\x01", BODY, SINGLE, frame(BODY, 12))] == [
-        None,
-        None,
-        None,
-        next(iter(SHIPPED)).hex(),
-        "12",
-    ]
+    ours = next(iter(SHIPPED)).hex()
+    for value, named in (
+        *((None, None), (b"", None), (BODY, None)),
+        *((SINGLE, ours), (frame(b"", None), ours), (frame(b"", None)[:-1], None)),
+        *((frame(BODY, 12), "12"), (frame(b"", 12), "12"), (frame(b"", 12)[:-1], None)),
+    ):
+        assert schema_id(value) == named
+
+
+def test_a_body_is_what_stands_behind_a_whole_framing() -> None:
+    """DLQ-12: mending keeps every byte of what only begins like one."""
+    for schema in (None, 12):
+        assert body_of(frame(BODY, schema)) == BODY
+        assert body_of(frame(b"", schema)) == b""
+        begun = frame(b"", schema)[:-1]
+        assert body_of(begun) == begun
 
 
 def test_schemas_are_found_beside_the_package_or_inside_it() -> None:

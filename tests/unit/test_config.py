@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.config import ConnectorConfig, KafkaConfig, RegistryConfig, UnknownTables, parse
+from connector.config import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig, UnknownTables, parse
 from connector.errors import ConfigError
-from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, Versions
+from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -133,6 +133,7 @@ def test_defaults_are_those_of_the_documents() -> None:
     assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
     assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
     assert table.key == Key((KeyPart("row_key", ColumnType.BYTES),))
+    assert (stream, table) == (StreamConfig(name="s", topic="s"), TableDefinition(name="t", stream="s", source="t", key=table.key))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> 
     ("text", "words"),
     [
         ("", ["warehouse is not set", "[kafka] is missing"]),
-        ("warehouse = 'wh'\n[kafka]\n", ["kafka.bootstrap_servers is not set"]),
+        ("warehouse = 'wh'\n[kafka]\n", ["kafka.bootstrap_servers is not set", "write bootstrap_servers ="]),
         ("warehouse = 'wh'\nkafka = 1\n", ["kafka is 1", "a section"]),
         ("warehouse = 1\n[kafka]\nbootstrap_servers = 'h:1'\n", ["warehouse is 1", "a path or a URI"]),
         ("warehouse = 'wh'\n[kafka]\nbootstrap_servers = 'localhost'\n", ["kafka.bootstrap_servers", "host:port"]),
@@ -171,6 +172,7 @@ def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> 
         (SMALLEST + "[streams.a]\ntopic = 't'\n[streams.b]\ntopic = 't'\n", ["streams.b.topic", "streams.a"]),
         (SMALLEST + "[tables.t]\n", ["tables.t.stream is not set"]),
         (SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'order'\n", ["tables.t.stream", "did you mean orders?"]),
+        (SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'x'\n", ["tables.t.stream", "allowed: orders", "add a section [streams.x]"]),
         (SMALLEST + "[registry]\n", ["registry.url is not set"]),
         (SMALLEST + "[registry]\nurl = 'ftp://x'\n", ["registry.url"]),
         (SMALLEST + "[registry]\nurl = 'http://x'\nuser = 'u'\nbearer_token = 'T0K'\n", ["registry.bearer_token", "***"]),
@@ -191,14 +193,17 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
     [
         ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
         ("versions = 'both'\n", ["tables.t.versions", "all, latest"]),
+        ("max_stalenes = '1m'\n", ["tables.t.max_stalenes is not a known setting", "did you mean max_staleness?"]),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),
         ("[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n", ["tables.t.key", "delimiter", "Leave it out"]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n", ["tables.t.key.columns[0].kind"]),
+        ("[[tables.t.columns]]\nname = 'a'\ntype = 'INT64'\n", ["tables.t.columns[0].family is not set", "write family = "]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', type = 'FLOAT64' }]\n", ["tables.t.key", "FLOAT64"]),
         ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\n", ["tables.t.columns[0].type is not set", "INT64"]),
         ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT'\n", ["tables.t.columns[0].type", "did you mean INT64?"]),
+        ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nkind = 'x'\n", ["tables.t.columns[0].kind"]),
         ("[[tables.t.columns]]\nname = '_a'\nfamily = 'f'\ntype = 'INT64'\n", ["tables.t.columns[0]", "_a"]),
         ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nqualifier = 1\n", ["tables.t.columns[0].qualifier"]),
         (

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from connector.deadletter import (
+    MAX_ATTEMPT,
     MAX_DETAIL_BYTES,
     DeadLetter,
     Position,
@@ -15,6 +16,9 @@ from connector.deadletter import (
     from_record,
     ledger_topic,
     letter_id,
+    replay_claim,
+    replay_header,
+    size_of,
     source_letter,
     to_headers,
 )
@@ -174,3 +178,18 @@ def test_what_a_producer_could_not_deliver_is_a_letter_of_its_own_coordinates(wh
     assert (found.id, found.reason, found.detail, found.headers, found.first_failed_at) == ("D-1-2", reason, why, own, 9)
     with pytest.raises(ValueError, match="was not written"):
         from_record(b"k", b"v", to_headers(sent))
+
+
+@pytest.mark.parametrize("value", [None, b"", b"/1", b"id/", b"id/0", b"id/-1", b"id/x", b"id/\xff", "id/١".encode(), b"id/" + b"9" * 5000])
+def test_a_claim_is_a_letter_and_an_attempt(value: bytes | None) -> None:
+    """DLQ-10."""
+    assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", b"a-0-1-t/12"), ("x", b""))) == ("a-0-1-t", 12)
+    assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", value))) is None
+    assert replay_claim(()) is None
+    assert replay_claim((replay_header("a-0-1", MAX_ATTEMPT),)) == ("a-0-1", MAX_ATTEMPT)
+
+
+def test_the_size_of_a_record_is_that_of_its_key_value_and_headers() -> None:
+    """DLQ-10: what the change topic takes is compared with it."""
+    assert size_of(b"key", b"value!", (("é", b"1234"), ("none", None))) == 3 + 6 + 2 + 4 + 4
+    assert size_of(None, None, ()) == 0

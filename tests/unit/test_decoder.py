@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import fastavro
@@ -57,6 +58,7 @@ def test_legal_avro_is_read_also_where_it_is_written_in_an_unusual_way(kind: Any
         ("long", b"\x80", 1, "the end of the bytes"),
         ("long", b"\x80" * 10 + b"\x00", 0, "a number of more than 10 bytes"),
         ("int", b"\x80" * 5 + b"\x00", 0, "a number of more than 5 bytes"),
+        ("bytes", b"\x80" * 10 + b"\x00", 0, "a number of more than 10 bytes"),
         ("boolean", b"", 0, "the end of the bytes"),
         ("bytes", b"\x01", 0, "a negative length, -1"),
         ("bytes", b"\x06ab", 0, "3 bytes announced, 2 left"),
@@ -122,8 +124,9 @@ for level in range(12):
         ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, "items that take no bytes"),
         ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, "within itself"),
         (DEEP, "more than 1000 types"),
+        (reduce(lambda inner, _: {"type": "array", "items": inner}, range(64), "int"), "more than 64 of them within each other"),
     ],
-    ids=["nulls", "records of nulls", "empty fixed", "recursive", "exponential"],
+    ids=["nulls", "records of nulls", "empty fixed", "recursive", "exponential", "deep"],
 )
 def test_schemas_that_ask_for_unbounded_work_are_refused(writer: Any, why: str) -> None:
     """REC-12: a count of 2^62 items that take no bytes would keep a reader busy for ever."""
@@ -148,6 +151,8 @@ E_A_DEFAULT = E_A | {"default": "A"}
         ("long", ["null", "long"], b"\x02", 1),
         (["null", "long"], "long", b"\x02\x02", 1),
         (["string", "null"], ["null", "string"], b"\x00\x02a", "a"),
+        ("int", ["null", "long"], b"\x02", 1),
+        ("string", ["bytes", "string"], b"\x02a", "a"),
         ({"type": "long", "logicalType": "timestamp-micros"}, "long", b"\x02", 1),
     ],
     ids=str,
@@ -159,6 +164,37 @@ def test_what_avro_lets_differ_is_resolved(writer: Any, wanted: Any, data: bytes
 
 def record(name: str, *fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def test_a_type_is_known_by_its_name_wherever_it_was_declared() -> None:
+    """REC-12: in a union, a list or a field."""
+    for declared, data, value in (
+        (["null", record("S", {"name": "y", "type": "int"})], b"\x02\x02", {"y": 1}),
+        ({"type": "array", "items": record("S", {"name": "y", "type": "int"})}, b"\x02\x02\x00", [{"y": 1}]),
+        (record("S", {"name": "y", "type": "int"}), b"\x02", {"y": 1}),
+    ):
+        read = reader(record("R", {"name": "a", "type": declared}, {"name": "b", "type": "S"}))
+        assert read(data + b"\x04", 0) == ({"a": value, "b": {"y": 2}}, len(data) + 1)
+
+
+@pytest.mark.parametrize(
+    ("writer", "why"),
+    [
+        (["null", ["int"]], "a union within a union"),
+        (["int", "int"], "two types that cannot be told apart"),
+        ([{"type": "map", "values": "int"}, {"type": "map", "values": "long"}], "two types that cannot be told apart"),
+        (record("R", {"name": "a", "type": "int"}, {"name": "a", "type": "int"}), "two fields of one name in R"),
+        (record("R", {"name": "a-b", "type": "int"}), "the name 'a-b', which is not legal"),
+        (record("int"), "the name 'int', which is not legal"),
+    ],
+    ids=str,
+)
+def test_a_schema_that_other_readers_refuse_is_refused(writer: Any, why: str) -> None:
+    """REC-12: what Avro forbids, also in a field that is dropped and in a branch that is not used."""
+    for place in (writer, {"type": "array", "items": writer}):
+        for wanted in (None, record("Top")):
+            with pytest.raises(UnreadableSchemaError, match=why):
+                reader(record("Top", {"name": "x", "type": place}), wanted)
 
 
 def test_fields_are_matched_by_name_or_alias_and_defaults_fill_what_is_missing() -> None:

@@ -54,4 +54,5 @@ def test_a_value_that_python_does_not_write_is_described() -> None:
 def test_errors_carry_the_numbers_that_programs_want() -> None:
     assert DeliveryError("3 were not delivered", undelivered=3).undelivered == 3
     assert StreamHaltedError("halted", reason="UNDECODABLE").reason == "UNDECODABLE"
-    assert JsonViewError("x is not a field", field="x").field == "x"
+    error = JsonViewError("x is not a field", "it was removed", "leave it out", field="x")
+    assert (error.field, str(error)) == ("x", "x is not a field. it was removed. leave it out")

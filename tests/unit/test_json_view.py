@@ -98,6 +98,11 @@ def test_control_records_read_as_their_avro_fields() -> None:
     assert from_json(to_json(whole, None)).record == whole, "ING-5: an empty end is the end of the key space"
 
 
+def test_text_stands_as_it_is() -> None:
+    """REC-22: people read it."""
+    assert '"stream_partition": "Åsa/😀"' in to_json(Heartbeat("Åsa/😀", T), None)
+
+
 @pytest.mark.parametrize("value", [b"", b"text", "grüße 😀".encode(), b'{"base64": "AA=="}', b" "])
 def test_printable_text_is_written_as_text(value: bytes) -> None:
     """REC-22: text that looks like our object stays text."""
@@ -177,6 +182,8 @@ def test_the_number_of_kafka_partitions_may_be_missing() -> None:
 UNKNOWN = [
     ({"stream_partition": "p", "hartbeat": {}}, "hartbeat", "heartbeat"),
     ({"stream_partition": "p", "heartbeat": {"timestmp": 5}}, "heartbeat.timestmp", "timestamp"),
+    ({"stream_partition": "p", "heartbeat": {"time stamp": 5}}, 'heartbeat."time stamp"', "timestamp"),
+    ({"stream_partition": "p", "heartbeat": {"timéstamp": 5}}, r'heartbeat."tim\u00e9stamp"', "timestamp"),
     ({"stream_partition": "p", "data_change": SMALL | {"rowkey": "k"}}, "data_change.rowkey", "row_key"),
     (
         {"stream_partition": "p", "data_change": SMALL | {"entries": [{"kind": "SET_CELL", "famly": "f"}]}},

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from connector.deadletter import MAX_ATTEMPT, Position, replay_claim, replay_header
+from connector.deadletter import MAX_ATTEMPT, Position, replay_header
 from connector.ledger import (
     MAX_ENTRIES,
     Action,
@@ -85,15 +85,6 @@ def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str,
     kept = ledger(entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(claim,))
     assert kept.standing(again) == Standing(State.OPEN, 0, 0)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"/1", b"id/", b"id/0", b"id/-1", b"id/x", b"id/\xff", "id/١".encode(), b"id/" + b"9" * 5000])
-def test_a_claim_is_a_letter_and_an_attempt(value: bytes | None) -> None:
-    """DLQ-10."""
-    assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", b"a-0-1-t/12"), ("x", b""))) == ("a-0-1-t", 12)
-    assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", value))) is None
-    assert replay_claim(()) is None
-    assert replay_claim((replay_header("a-0-1", MAX_ATTEMPT),)) == ("a-0-1", MAX_ATTEMPT)
 
 
 def test_a_story_comes_back_as_it_was_written() -> None:

@@ -182,6 +182,14 @@ def test_an_editor_makes_a_step_of_what_was_changed() -> None:
     assert (found.table, found.entries[0]) == ("people", SetCell("f", b"q", b"\xe2\x80\xae\x1b", 9))
 
 
+def test_an_editor_gets_json_also_where_characters_are_escaped() -> None:
+    """DLQ-12: what cannot be printed is shown as JSON writes it in ASCII."""
+    content = of(frame(encode(Heartbeat("a\u202eb", 9), 4), None))
+    step = edited(content, SCHEMAS, lambda text: text.replace(r'"a\u202eb"', r'"a\u202ec"'))
+    assert isinstance(step, Step)
+    assert record(mended(content, step.text)) == Heartbeat("a\u202ec", 9)
+
+
 @pytest.mark.parametrize(("given", "why"), [("{", "not JSON"), ("{}", "exactly one of"), ('{"heartbeat": 3}', "stream_partition")])
 def test_what_comes_out_of_an_editor_must_be_a_record(given: str, why: str) -> None:
     found = edited(of(frame(BODY, None)), SCHEMAS, lambda text: given)
@@ -212,6 +220,7 @@ def test_mending_never_raises_and_leaves_the_original(letter: DeadLetter, steps:
 def test_contents_that_differ_have_other_digests(key: bytes | None, value: bytes | None, headers: Headers) -> None:
     one = Content(key, value, headers)
     others = [Content(value, key, headers), Content(key, value, (*headers, ("a", None))), Content(key, (value or b"") + b"x", headers)]
+    others += [Content((key or b"") + b"x", value, headers), Content(key, value, (("a", b"x"), *headers))]
     assert all((other == one) == (other.digest() == one.digest()) for other in others)
 
 

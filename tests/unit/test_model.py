@@ -153,6 +153,11 @@ def test_a_list_of_entries_is_taken_as_it_is_now() -> None:
     assert built.entries == (DeleteFamily("f"),)
 
 
+def test_a_column_is_no_part_of_the_primary_key_unless_that_is_said() -> None:
+    """REC-8."""
+    assert ColumnType("name", "STRING") == ColumnType("name", "STRING", is_primary_key=False, ordinal_position=0)
+
+
 def test_garbage_collection_has_no_cluster() -> None:
     """REC-9."""
     assert change(change_type=ChangeType.GARBAGE_COLLECTION, source_cluster_id="").source_cluster_id == ""

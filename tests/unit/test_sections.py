@@ -31,6 +31,7 @@ def section(**content: object) -> Section:
         ("500ms", 500),
         ("1.5s", 1_500),
         ("1w", 604_800_000),
+        ("36500d", 3_153_600_000_000),
         ("0", 0),
         ("0s", 0),
         (" 7s ", 7_000),
@@ -44,7 +45,8 @@ def test_durations_and_intervals_are_understood(text: str, expected_ms: int) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10", "-1s", "10 minutes", "1 h", "1e3s", "m", "1m1", "٣s", "1-0 0 0:0:0", "0-1 0 0:0:0", "0.0001s", "9" * 400 + "w"]
+    "text",
+    ["", "10", "-1s", "10 minutes", "1 h", "1e3s", "m", "1m1", "٣s", "1-0 0 0:0:0", "0-1 0 0:0:0", "0.0001s", "36500d1ms", "9" * 400 + "w"],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
@@ -98,9 +100,53 @@ def test_a_value_of_the_wrong_kind_is_one_fault_and_reading_goes_on(read, value)
     assert "here.k" in here.faults[0].problem
 
 
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (lambda s: s.text("k", "default"), ""),
+        (lambda s: s.number("k", 5, 2, 9), 2),
+        (lambda s: s.number("k", 5, 2, 9), 9),
+        (lambda s: s.ratio("k", 0.5), 0),
+        (lambda s: s.ratio("k", 0.5), 1),
+        (lambda s: s.duration_s("k", 5), 0),
+        (lambda s: s.duration_ms("k", 5), 0),
+    ],
+)
+def test_what_is_allowed_reaches_its_bounds(read, value) -> None:
+    """OPS-1: an empty text where there is a default; 0 is a duration without a unit."""
+    here = section(k=value)
+    assert (read(here), here.faults) == (value, [])
+
+
 def test_choices_are_read_in_any_case_and_with_hyphens() -> None:
     assert section(k="Light-Red").choice("k", Colour, Colour.BLUE) is Colour.LIGHT_RED
     assert section(k="blue").choice("k", Colour, Colour.LIGHT_RED) is Colour.BLUE
+
+
+def test_a_duration_may_be_as_short_as_is_allowed() -> None:
+    """OPS-1."""
+    assert section(k="7s").duration_s("k", 9, least_s=7) == 7
+    assert section(k="7ms").duration_ms("k", 9, least_ms=7) == 7
+    here = section(k="6999ms")
+    assert (here.duration_s("k", 9, least_s=7), len(here.faults)) == (9, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "read", "remedy"),
+    [
+        ({"k": "blu"}, lambda s: s.choice("k", Colour, Colour.LIGHT_RED), "did you mean BLUE?"),
+        ({"k": "zzz"}, lambda s: s.choice("k", Colour, Colour.BLUE), 'write k = "BLUE"'),
+        ({"k": "RED(2)"}, lambda s: s.choice("k", Colour, Colour.BLUE, {"RED": Colour.LIGHT_RED}), "did you mean light_red?"),
+        ({"k": 1}, lambda s: s.section("k"), "write [here.k] and its settings below"),
+        ({"k": 1}, lambda s: s.section("k", remedy="write it"), "write it"),
+        ({}, lambda s: s.section("k", remedy="write it"), "write it"),
+    ],
+)
+def test_every_fault_says_what_to_write(content, read, remedy) -> None:
+    """OPS-1."""
+    here = section(**content)
+    read(here)
+    assert [fault.remedy for fault in here.faults] == [remedy]
 
 
 def test_an_unknown_key_is_a_fault_with_the_nearest_known_one() -> None:

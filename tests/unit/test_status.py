@@ -140,6 +140,7 @@ NO_RANGE = (None, None)
         ({"root": {"a": FIRST, "b": SECOND, "c": NO_RANGE}}, KeyRange(b"e", b"g"), ()),
         ({"root": {"a": FIRST, "b": (None, b"m"), "c": NO_RANGE}}, KeyRange(b"", b"g"), ()),
         ({"root": {"a": FIRST, "b": LAST}, "other": {"c": NO_RANGE}}, KeyRange(b"g", b"m"), ()),
+        ({"root": {"a": FIRST, "b": LAST}, "second": {"c": NO_RANGE, "d": (b"n", None)}}, KeyRange(b"g", b"m"), ()),
         ({"root": {"a": FIRST}, "second": {"a": FIRST, "b": LAST, "c": NO_RANGE}}, KeyRange(b"g", b"m"), ("c",)),
         ({"root": {"a": FIRST}, "other": {"b": (None, b"m"), "d": LAST}}, KeyRange(b"g", None), ()),
         ({"root": {"a": NO_RANGE, "b": NO_RANGE}}, None, ()),
@@ -152,6 +153,7 @@ NO_RANGE = (None, None)
         "overlap",
         "from one key",
         "of another root",
+        "of another root with a hole",
         "of a root that shares",
         "elsewhere",
         "no ranges at all",
@@ -190,6 +192,10 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     assert waiting.silent == ("b",)
     assert waiting.low_watermark is None
     assert [hint.split()[0] for hint in waiting.hints] == ["no", "named"]
+    others = progress(Heard(2, {"a": {0: 5, 1: 5}}, announced("a")))
+    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).silent == ("b",), (
+        "another's announcement is not its own"
+    )
 
 
 def test_a_table_says_what_it_is_worth() -> None:
@@ -338,7 +344,7 @@ def test_names_for_programs_are_stable() -> None:
         *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
         "upsert_stream_apply_watermark",
     }
-    assert stream["asked_at"] == "1970-01-01T00:15:00.000000Z"
+    assert (stream["asked_at"], stream["low_watermark_age_s"]) == ("1970-01-01T00:15:00.000000Z", 999.99995)
     assert stream["held_by"] == {
         "stream_partition": "a",
         "kafka_partition": 0,

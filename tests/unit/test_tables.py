@@ -222,6 +222,7 @@ def test_columns_lie_in_their_order() -> None:
         ("ä€".encode(), "f:ä€"),
         (b"%41", "f:%2541"),
         (b"\xff%", "f:%FF%25"),
+        (b"\x7f\x80", "f:\x7f%80"),
         (b"\xe2\x82A", "f:%E2%82A"),
     ],
 )

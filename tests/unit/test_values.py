@@ -8,7 +8,17 @@ from decimal import Decimal
 import pytest
 
 from connector.errors import InvalidChangeError
-from connector.values import MAX_JSON_DEPTH, TEXT_ONLY, TEXT_PATTERN, ColumnType, Encoding, Unreadable, read_value, write_value
+from connector.values import (
+    MAX_JSON_DEPTH,
+    MAX_JSON_NAME_LENGTH,
+    TEXT_ONLY,
+    TEXT_PATTERN,
+    ColumnType,
+    Encoding,
+    Unreadable,
+    read_value,
+    write_value,
+)
 
 BOOL, INT64, FLOAT64, NUMERIC = ColumnType.BOOL, ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC
 DATE, TIMESTAMP, JSON, STRING, BYTES = ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.JSON, ColumnType.STRING, ColumnType.BYTES
@@ -52,8 +62,9 @@ READABLE_TEXT = [
     (JSON, ' {"a": [1, 2.5e999, null], "a": 2} ', ' {"a": [1, 2.5e999, null], "a": 2} '),
     (JSON, "3", "3"),
     (JSON, '"[[[["', '"[[[["'),
-    (JSON, "1" * 1_000, "1" * 1_000),
+    (JSON, "-" + "1" * 1_000, "-" + "1" * 1_000),
     (JSON, "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH, "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH),
+    *((JSON, text, text) for text in (f'{{"{letter * (MAX_JSON_NAME_LENGTH // units)}": 1}}' for letter, units in (("n", 1), ("😀", 2)))),
     (JSON, '["' + "[" * 2000 + '\\""]', '["' + "[" * 2000 + '\\""]'),
 ]
 UNREADABLE_TEXT = [
@@ -98,6 +109,8 @@ UNREADABLE_TEXT = [
         for value in (b"", b"{", b"NaN", b"[Infinity]", b"{'a': 1}", b"01", b"[1,]", b'"\x01"', b"\xef\xbb\xbf1", b"1 2", b'"\xff"')
     ),
     (JSON, b"[" * (MAX_JSON_DEPTH + 1) + b"]" * (MAX_JSON_DEPTH + 1)),
+    *((JSON, b"[" + number + b"]") for number in (b"1" * 1_001, b"-0." + b"1" * 1_000)),
+    *((JSON, b'[{"%s": 1}]' % (letter.encode() * (MAX_JSON_NAME_LENGTH // units + 1))) for letter, units in (("n", 1), ("😀", 2))),
     (JSON, b"[" * 1_000_000),
     (JSON, b'{"a":' * 100_000),
     (JSON, b"[" * 600 + b'"' + rb"\"" * 500_000),

@@ -212,6 +212,7 @@ def test_below_the_horizon_those_who_are_known_still_speak() -> None:
     frontier = after(said(announcement("a", "slow")), beats("a", 900, 900))
     late = together(beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild")))
     assert sorted(advance(frontier, late, now=0, horizon=500).live) == ["a", "grandchild"]
+    assert advance(frontier, beats("slow", 40, 40), now=0, horizon=500).low_watermark == 40
     named = advance(after(beats("b", 900, 900)), beats("named", 40, 40), now=0, horizon=500, roots=frozenset({"named"}))
     assert sorted(named.live) == ["b", "named"]
     unknown = advance(frontier, beats("unknown", 499, 500), now=0, horizon=500)
@@ -305,6 +306,8 @@ RANGES = {
     "hole at the end": ([(None, b"m")], KeyRange(b"m", None)),
     "hole at the beginning": ([(b"a", None)], KeyRange(b"", b"a")),
     "overlap": ([(None, b"m"), (b"g", None)], KeyRange(b"g", b"m")),
+    "overlap that ends first": ([(None, b"m"), (b"g", b"t"), (b"t", None)], KeyRange(b"g", b"m")),
+    "within another": ([(None, b"t"), (b"g", b"m"), (b"t", None)], KeyRange(b"g", b"m")),
     "twice": ([(b"", None), (b"g", b"m")], KeyRange(b"g", b"m")),
     "after the end": ([(b"", None), (b"g", None)], KeyRange(b"g", None)),
 }
@@ -326,6 +329,14 @@ def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
     assert frontier.stalls(now=399, stall_after=300) == []
     assert frontier.stalls(now=400, stall_after=300) == [Stall("b", 1, 0, 100)]
     assert frontier.stalls(now=500, stall_after=300) == [Stall("b", 1, 0, 100), Stall("a", 0, 60, 200)]
+
+
+def test_the_low_watermark_is_stalled_from_when_it_last_moved() -> None:
+    """TBL-11, WMK-12: whatever is read meanwhile that does not move it."""
+    frontier = after(said(announcement("a")), beats("a", 50, 50), now=100)
+    frontier = after(beats("a", 60), frontier=frontier, now=200)
+    assert frontier.low_watermark == 50
+    assert [frontier.is_stalled(now, stall_after=300) for now in (399, 400)] == [False, True]
 
 
 def test_stalls_of_one_moment_are_in_the_order_of_their_names() -> None:
