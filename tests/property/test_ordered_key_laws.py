@@ -20,7 +20,10 @@ SPECIAL = st.lists(st.sampled_from((0, 1, 0x40, 0x7F, 0x80, 0xC0, 0xFE, 0xFF)), 
 
 def _numbers(type_: ColumnType) -> st.SearchStrategy[Any]:
     least, greatest = NUMBER_RANGE[type_]
-    return NUMBER.filter(lambda number: least <= number <= greatest).map(lambda number: read_part(type_, write_number(number)))
+    numbers = st.integers(0, max(-least, greatest).bit_length()).flatmap(
+        lambda bits: st.integers(max(least, -(2**bits)), min(greatest, 2**bits))
+    )
+    return numbers.map(lambda number: read_part(type_, write_number(number)))
 
 
 NEAR: dict[ColumnType, st.SearchStrategy[Any]] = {
