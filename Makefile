@@ -42,7 +42,7 @@ test-long: $(STAMP) ## The same, with the tests that take long
 check: test ## The same, under the name that some expect
 
 test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less than a minute
-	$(BIN)/python -m pytest tests/unit tests/property tests/golden tests/architecture
+	$(BIN)/python -m pytest $(DIVIDED) tests/unit tests/property tests/golden tests/architecture
 
 test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) at named points, from SEED (a new one)
 	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))

@@ -258,14 +258,8 @@ def _row_key(name: str, column_type: ColumnType) -> Key:
 def _key(section: Section) -> Key | None:
     """`form`, `delimiter` and `columns`. Without a form, one column of text or bytes is the row key itself, any others are joined."""
     faults_before = len(section.faults)
-    parts = []
-    for below in section.sections("columns", f"write [[{section.path}.columns]] with name and type"):
-        part = KeyPart(
-            below.text("name", allowed="the name of a key column", remedy='write name = "id"'),
-            below.choice("type", ColumnType, ColumnType.STRING),
-        )
-        below.finish()
-        parts.append(part)
+    found = [_part(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name and type")]
+    parts = [part for part in found if part is not None]
     if not section.has("columns"):
         section.faults.append(
             ConfigError(f"{section.path}.columns is not set", "a key has 1 to 16 columns", f"write [[{section.path}.columns]]")
@@ -275,6 +269,14 @@ def _key(section: Section) -> Key | None:
     delimiter = section.text("delimiter", DEFAULT_DELIMITER)
     section.finish()
     return _built(lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before)
+
+
+def _part(section: Section) -> KeyPart | None:
+    faults_before = len(section.faults)
+    name = section.text("name", allowed="the name of a key column", remedy='write name = "id"')
+    type_ = section.choice("type", ColumnType, ColumnType.STRING)
+    section.finish()
+    return _built(lambda: KeyPart(name, type_), section, faults_before)
 
 
 _TYPES_ELSEWHERE: Final = {

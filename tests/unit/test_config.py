@@ -199,6 +199,8 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),
         ("[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n", ["tables.t.key", "delimiter", "Leave it out"]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n", ["tables.t.key.columns[0].kind"]),
+        ("[tables.t.key]\ncolumns = [{ type = 'STRING' }]\n", ["tables.t.key.columns[0].name is not set", 'write name = "id"']),
+        ("[tables.t.key]\ncolumns = [{ name = '_a' }, { name = '_b' }]\n", ["tables.t.key.columns[0]", "_a", "columns[1]", "_b"]),
         ("[[tables.t.columns]]\nname = 'a'\ntype = 'INT64'\n", ["tables.t.columns[0].family is not set", "write family = "]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', type = 'FLOAT64' }]\n", ["tables.t.key", "FLOAT64"]),
         ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\n", ["tables.t.columns[0].type is not set", "INT64"]),
