@@ -238,11 +238,11 @@ class Frontier:
         return Frontier(
             kafka_partitions=stored["kafka_partitions"],
             partitions={name: _partition_from_json(partition) for name, partition in stored["partitions"].items()},
-            ended={name: Ended(at, frozenset(of), frozenset(parents)) for name, (at, of, parents) in stored["ended"].items()},
+            ended={name: _ended_from_json(one) for name, one in stored["ended"].items()},
             announcements={
                 (root, k): Announcement(start, n, spans, tuple(live)) for root, k, start, n, spans, live in stored["announcements"]
             },
-            past_roots={root: (start, sequence) for root, (start, sequence) in stored["past_roots"].items()},
+            past_roots={root: (start, sequence) for root, (start, sequence) in stored.get("past_roots", {}).items()},
             moved={name: Moved(*moved) for name, moved in stored["moved"].items()},
             low_watermark=stored["low_watermark"],
             low_moved_at=stored["low_moved_at"],
@@ -264,16 +264,16 @@ def advance(
 ) -> Frontier:
     """The frontier after a batch. `horizon` is the one committed before: what ended earlier is forgotten.
 
-    So what is said of times below the horizon counts for those who are known, and begins nobody: it may be over and forgotten.
+    So an end below the horizon counts for parents that are known, and begins no others. Who announces itself or speaks from below the
+    horizon is waited for: it may be new, and lag.
     `roots` are the stream partitions that the configuration names (WMK-6); `ends` those that the operator ends (WMK-8).
     """
-    announcements = [lineage for lineage in heard.lineage if not _parents_in(lineage.record)]
     said = Frontier(kafka_partitions=heard.kafka_partitions)
-    for announcement in _of_known_roots(announcements, frontier, horizon, roots):
-        said = join(said, _said_by_announcement(announcement, frontier))
-    facts = join(frontier, said)
-    claims = _of_known_partitions(heard.claims, facts, horizon, roots)
-    facts = join(facts, Frontier(partitions={name: StreamPartition(of_one, roots=roots & {name}) for name, of_one in claims.items()}))
+    for lineage in heard.lineage:
+        if not _parents_in(lineage.record):
+            said = join(said, _said_by_announcement(lineage, frontier))
+    spoke = {name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()}
+    facts = join(frontier, join(said, Frontier(partitions=spoke)))
     facts = _with_ends(facts, [lineage for lineage in heard.lineage if _parents_in(lineage.record)], horizon)
     for name in ends:
         facts = _ended(facts, name)
@@ -313,32 +313,12 @@ def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
 
 _NOTHING: Final = StreamPartition()
 _NEVER: Final = (-1, -1)
+_NO_ANNOUNCEMENT: Final = Announcement(*_NEVER, 0, ())
 
 
 def _parents_in(record: ChildPartitions) -> set[str]:
     """The parents that child partitions name; none in an announcement."""
     return {parent for child in record.children for parent in child.parent_partition_tokens}
-
-
-def _of_known_roots(announcements: Iterable[Lineage], before: Frontier, horizon: int | None, roots: frozenset[str]) -> list[Lineage]:
-    """Without the announcements from below the horizon whose root is not known."""
-    recent = {said.record.stream_partition for said in announcements if horizon is None or said.record.start_timestamp >= horizon}
-    announced = {root for root, _ in before.announcements}
-    known = recent.union(roots, announced, before.past_roots, *(one.roots for one in before.partitions.values()))
-    return [said for said in announcements if said.record.stream_partition in known]
-
-
-def _of_known_partitions(
-    claims: Mapping[str, Mapping[int, int]], facts: Frontier, horizon: int | None, roots: frozenset[str]
-) -> dict[str, Mapping[int, int]]:
-    """Without the claims below the horizon of those who are not known. Who spoke without one brought a change, which is not below it."""
-    known = facts.partitions.keys() | roots
-    heard: dict[str, Mapping[int, int]] = {}
-    for name, of_one in claims.items():
-        counts = {k: claim for k, claim in of_one.items() if horizon is None or name in known or not 0 < claim < horizon}
-        if counts:
-            heard[name] = counts
-    return heard
 
 
 def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
@@ -445,7 +425,7 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         if name not in live and name not in waiting
     }
     partitions = {name: one for name, one in facts.partitions.items() if name not in over}
-    past = _past_roots(facts, partitions, roots) if low is not None else {}
+    past = _past_roots(facts, partitions, roots, is_known=low is not None)
     return replace(
         facts,
         partitions=partitions,
@@ -458,14 +438,25 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
     )
 
 
-def _past_roots(facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str]) -> dict[str, tuple[int, int]]:
-    """The newest announcement of each root that the configuration does not name and from which none of `partitions` descends."""
+def _past_roots(
+    facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str], *, is_known: bool
+) -> dict[str, tuple[int, int]]:
+    """The newest announcement of each root from which none of `partitions` descends and that the configuration does not name.
+
+    It must have been read in every Kafka partition that it went to; in all that there are, until the low watermark `is_known` (WMK-6).
+    In another one an older announcement may still be read, which names others.
+    """
     current = roots.union(*(one.roots for one in partitions.values()))
-    past: dict[str, tuple[int, int]] = {}
+    newest: dict[str, Announcement] = {}
     for (root, _), announcement in facts.announcements.items():
-        if root not in current:
-            past[root] = max(past.get(root, _NEVER), announcement[:2])
-    return past
+        if root not in current and announcement[:2] > newest.get(root, _NO_ANNOUNCEMENT)[:2]:
+            newest[root] = announcement
+
+    def is_read(root: str, last: Announcement) -> bool:
+        places = range(last.kafka_partitions if is_known else max(last.kafka_partitions, facts.kafka_partitions))
+        return all(facts.announcements.get((root, k), _NO_ANNOUNCEMENT)[:2] == last[:2] for k in places)
+
+    return {root: last[:2] for root, last in newest.items() if is_read(root, last)}
 
 
 def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> int | None:
@@ -487,6 +478,7 @@ def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: fr
     spoke = {(name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims}
     read_in = {*facts.announcements, *spoke}
     declared = {root for root, _ in read_in if read_in.issuperset((root, k) for k in range(facts.kafka_partitions))}
+    declared |= facts.past_roots.keys()
     named = roots - facts.ended.keys()
     return bool(declared) and named <= declared and all(one.roots & declared for one in live.values() if one.roots)
 
@@ -524,6 +516,14 @@ def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[
     """The greater of what two maps say, by name."""
     both = {name: max(one[name], other[name]) for name in one.keys() & other.keys()}
     return {**one, **other, **both}
+
+
+def _ended_from_json(stored: int | tuple[int, list[str], list[str]]) -> Ended:
+    """A frontier of an older version has the time only."""
+    if isinstance(stored, int):
+        return Ended(stored)
+    at, roots, parents = stored
+    return Ended(at, frozenset(roots), frozenset(parents))
 
 
 def _partition_to_json(partition: StreamPartition) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from connector.kafka.announcements import Announcements
 from connector.model import ChildPartitions, Record
 from connector.watermark import UNKNOWN, Frontier, Heard, Lineage, advance, join
-from tests.property import deliveries, processes
+from tests.property import processes
 from tests.property.deliveries import World, batches
 from tests.property.processes import ProcessWorld
 
@@ -139,25 +139,6 @@ def test_neither_batches_nor_repetition_matter(rng: Random) -> None:
         heard_so_far.append(heard)
     at_once = at_leisure(UNKNOWN, together(heard_so_far))
     assert undated(at_once) == undated(piecemeal)
-
-
-def test_what_is_said_again_changes_nothing_though_it_was_forgotten(seed: int) -> None:
-    """WMK-6, WMK-9: a source that goes back to before the horizon begins nobody again, in one batch or in many."""
-    for number in range(50):
-        rng = Random(f"{seed}/{number}")
-        world, frontier, horizon = World(rng), UNKNOWN, None
-        for _, heard in batches(rng, world, steps=100):
-            frontier = advance(frontier, heard, now=0, horizon=horizon)
-            horizon = None if frontier.low_watermark is None else frontier.low_watermark - rng.randint(1, RETENTION)
-        assert horizon is not None
-        frontier = advance(frontier, Heard(len(world.logs)), now=0, horizon=horizon)
-        # A change from below the horizon is rejected, and claims nothing.
-        tails = [(k, sent) for k, log in enumerate(world.logs) for sent in log[rng.randint(0, len(log)) :]]
-        again = [(k, sent) for k, sent in tails if not 0 < sent.commit_timestamp < horizon]
-        for size in (len(again) or 1, 1):
-            for start in range(0, len(again), size):
-                heard = deliveries.heard(again[start : start + size], len(world.logs))
-                assert advance(frontier, heard, now=0, horizon=horizon) == frontier
 
 
 def undated(frontier: Frontier) -> Frontier:

@@ -193,31 +193,50 @@ def together(*heard: Heard) -> Heard:
     return Heard(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))
 
 
-def test_a_forgotten_stream_partition_that_speaks_and_ends_again_stays_over_whatever_the_batches() -> None:
-    """WMK-9, watermark_is_honest: what is said of times below the horizon begins nobody."""
+def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whatever_the_batches() -> None:
+    """WMK-7, WMK-9: whether it speaks and ends in one batch or in two does not matter."""
     split, forgotten = said(ends("p", 110, "c"), ends("c", 120, "d")), 500
     frontier = after(said(announcement("p")), beats("p", 100, 100), split, beats("d", 900, 900))
     frontier = advance(frontier, Heard(2), now=0, horizon=forgotten)
     assert (list(frontier.live), frontier.ended) == (["d"], {})
     beat = beats("p", 106, 106)
-    for batches in ([beat, split], [together(beat, split)], [split, beat]):
+    for batches in ([beat, split], [together(beat, split)]):
         again = frontier
         for batch in batches:
             again = advance(again, batch, now=0, horizon=forgotten)
         assert again == frontier
 
 
-def test_below_the_horizon_those_who_are_known_still_speak() -> None:
-    """WMK-8, WMK-9: only who is not known may be over and forgotten."""
+def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
+    """WMK-7, WMK-9: of a merge that is said again, the parent that was forgotten is not waited for."""
     frontier = after(said(announcement("a", "slow")), beats("a", 900, 900))
-    late = together(beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild")))
-    assert sorted(advance(frontier, late, now=0, horizon=500).live) == ["a", "grandchild"]
-    assert advance(frontier, beats("slow", 40, 40), now=0, horizon=500).low_watermark == 40
-    named = advance(after(beats("b", 900, 900)), beats("named", 40, 40), now=0, horizon=500, roots=frozenset({"named"}))
-    assert sorted(named.live) == ["b", "named"]
-    unknown = advance(frontier, beats("unknown", 499, 500), now=0, horizon=500)
-    assert unknown.partitions["unknown"].claims == {1: 500}
-    assert advance(frontier, beats("unknown", 0, 0), now=0, horizon=500).undeclared == ["unknown"], "who claims nothing brought a change"
+    chain = together(beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild")))
+    assert sorted(advance(frontier, chain, now=0, horizon=500).live) == ["a", "grandchild"]
+    assert advance(frontier, said(ends("forgotten", 50, "child")), now=0, horizon=500) == frontier
+    merge = said(ends("slow", 50, "child", parents=("slow", "forgotten")))
+    assert sorted(advance(frontier, merge, now=0, horizon=500).partitions) == ["a", "child"]
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_who_is_new_and_lags_behind_the_horizon_is_waited_for(is_announced: bool) -> None:
+    """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of somebody who begins late."""
+    frontier = after(said(announcement("a")), beats("a", 1000, 1000))
+    first = together(
+        beats("new", 101, 0), beats("a", 1100, 1100), *([said(announcement("new", root="new", start=99))] if is_announced else [])
+    )
+    frontier = advance(frontier, first, now=0, horizon=500)
+    assert frontier.undeclared == ([] if is_announced else ["new"])
+    frontier = advance(frontier, beats("a", 2000, 2000), now=0, horizon=500)
+    assert frontier.low_watermark == 1000
+    assert advance(frontier, beats("new", 1500, 1400), now=0, horizon=500).low_watermark == 1400
+
+
+def test_a_root_is_over_where_its_newest_announcement_was_read_everywhere() -> None:
+    """WMK-6: in another Kafka partition an older one may still name somebody, whom the newest ends."""
+    frontier = after(together(said(announcement("a")), said(announcement(root="r", start=300), read_in=(0,))), beats("a", 1000, 900))
+    older = said(announcement("p", root="r", start=150), announcement(root="r", start=300), read_in=(1,))
+    frontier = after(together(beats("p", 0, 180), beats("a", 2000, 2000), older), frontier=frontier)
+    assert (list(frontier.live), frontier.low_watermark, frontier.past_roots) == (["a"], 2000, {"r": (300, 300)})
 
 
 def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() -> None:
@@ -259,10 +278,26 @@ def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
     assert len(frontier.past_roots) == len(frontier.ended) == 2 * 11
     assert Frontier.from_json(frontier.to_json()) == frontier
 
-    # What is read again begins nothing: not within the horizon, where it is known, and not below, where it was forgotten.
-    for number in (55, 20):
-        again = Heard(4, lineage=tuple(one for one in restarted(number, k).lineage if one.record.children))
-        assert advance(frontier, again, now=0, horizon=horizon) == frontier
+    again = Heard(4, lineage=tuple(one for one in restarted(55, k).lineage if one.record.children))
+    assert advance(frontier, again, now=0, horizon=horizon) == frontier, "what is read again begins nothing"
+
+
+def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None:
+    """WMK-6: roots that are over count as announced, and who never speaks of those that the configuration names does not matter."""
+    frontier, k, roots = UNKNOWN, (0, 1), frozenset({"never heard of"})
+    for number in range(20):
+        frontier = advance(frontier, restarted(number, k), now=0, roots=roots)
+    assert {root for root, _ in frontier.announcements} == {"p19-0", "p19-1"}
+    assert frontier.low_watermark is None
+    assert advance(frontier, Heard(2), now=0).low_watermark == 1950
+
+
+def test_a_frontier_of_an_older_version_is_read() -> None:
+    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), beats("b", 20, 20), said(announcement("a", start=60)))
+    stored = frontier.to_json()
+    del stored["past_roots"]
+    stored["ended"] = {name: at for name, (at, _, _) in stored["ended"].items()}
+    assert ends_of(Frontier.from_json(stored)) == {"b": 60}
 
 
 def test_a_root_that_is_over_can_be_announced_again_later() -> None:
@@ -274,17 +309,6 @@ def test_a_root_that_is_over_can_be_announced_again_later() -> None:
     assert list(after(said(announcement("b2", root="other", start=71)), frontier=over).live) == ["a", "b2"]
     named = advance(frontier, said(announcement(root="other", start=70)), now=0, roots=frozenset(["other"]))
     assert (named.past_roots, {root for root, _ in named.announcements}) == ({}, {"root", "other"})
-
-
-def test_an_old_announcement_counts_where_its_root_is_known() -> None:
-    """WMK-6, WMK-9: below the horizon, what an unknown root announced may have been forgotten; of a root that lives it is news."""
-    frontier = after(said(announcement("a"), read_in=(0,)), beats("a", 900, 900))
-    old = said(announcement("a"), read_in=(1,))
-    assert advance(frontier, old, now=0, horizon=500).low_watermark == 900
-    unknown = said(announcement("x", root="unknown"))
-    assert list(advance(frontier, unknown, now=0, horizon=500).live) == ["a"]
-    for known in ({"roots": frozenset(["unknown"])}, {"horizon": 1}, {"horizon": None}):
-        assert list(advance(frontier, unknown, now=0, **{"horizon": 500, **known}).live) == ["a", "x"]  # type: ignore[arg-type]
 
 
 def test_two_roots_may_each_cover_the_key_space() -> None:
