@@ -35,7 +35,14 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
     if file.isatty():
         say("reading from the terminal, one JSON object a line; end with Ctrl-D")
     began = time.monotonic()
-    producer = ChangeProducer(config.kafka, of.topic, registry=config.registry, max_record_bytes=of.limits.max_record_bytes, announce=False)
+    producer = ChangeProducer(
+        config.kafka,
+        of.topic,
+        registry=config.registry,
+        max_record_bytes=of.limits.max_record_bytes,
+        max_clock_skew_s=of.limits.max_clock_skew_s,
+        announce=False,
+    )
     for warning in producer.warnings:
         say(f"warning: {warning}")
     with producer:

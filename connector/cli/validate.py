@@ -48,6 +48,8 @@ def _findings(config: ConnectorConfig) -> Findings:
     yield from _guarded(_warehouse(config.warehouse))
     for table in config.tables.values():
         yield from _guarded(_table(config.warehouse, table))
+    for stream in config.streams.values():
+        yield from _changelog(stream, has_tables=any(table.stream == stream.name for table in config.tables.values()))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:
@@ -58,8 +60,6 @@ def _findings(config: ConnectorConfig) -> Findings:
             return  # the next stream would wait for the same brokers
         except ConnectorError as error:
             yield error
-    for stream in config.streams.values():
-        yield from _changelog(stream, has_tables=any(table.stream == stream.name for table in config.tables.values()))
 
 
 def _guarded(findings: Findings) -> Findings:
