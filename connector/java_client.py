@@ -23,6 +23,8 @@ _SAME_IN_JAVA: Final = frozenset(
 _TRANSLATED: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"})
 _RECORDS_PER_POLL: Final = 5_000
 """Ten times Kafka's default: a poll that finds its records already fetched costs a wait all the same."""
+_FETCH_WAIT_MS: Final = 10
+"""At the end of a batch Spark asks for a position while a fetch waits at the broker for further records: 500 ms by Kafka's default."""
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
@@ -38,6 +40,7 @@ def options(kafka: KafkaConfig) -> dict[str, str]:
         "bootstrap.servers": kafka.bootstrap_servers,
         "isolation.level": "read_committed",
         "max.poll.records": str(_RECORDS_PER_POLL),
+        "fetch.max.wait.ms": str(_FETCH_WAIT_MS),
     }
     translated |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
     mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")

@@ -15,7 +15,7 @@ from connector.progress import Progress
 from connector.watermark import UNKNOWN, Frontier
 
 _FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
-"""The frontiers have a slot of their own in the changelog, so that one is found by the names and bounds of files."""
+"""Frontiers that are too large for a commit's metadata have a slot of their own, so that one is found by the names and bounds of files."""
 
 
 def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
@@ -27,8 +27,10 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     said = _said_of(path, "stream", stream)
     if said is None:
         return Progress()
-    progress = Progress.from_json(said["progress"], UNKNOWN)
-    return replace(progress, frontier=_frontier(path, progress.ingest_batch)) if with_frontier and progress.ingest_batch else progress
+    progress, stored = Progress.from_json(said["progress"], UNKNOWN), said["frontier"]
+    if not with_frontier or not progress.ingest_batch:
+        return progress
+    return replace(progress, frontier=_frontier(path, progress.ingest_batch) if stored is None else Frontier.from_json(stored))
 
 
 def _frontier(path: str, ingest_batch: int) -> Frontier:

@@ -1,17 +1,17 @@
 """The changelog: one row for every Kafka record read, appended batch by batch, never changed (TBL-4, TBL-5).
 
-One Delta commit per batch carries the batch's rows and, in its metadata, its offset range: data and position are one atomic
-fact. A second commit adds the progress that was derived from it, the frontier as a row. The newest commit always says where the
-stream stands; the Spark checkpoint is a convenience that may be lost.
+One Delta commit per batch carries the batch's rows and, in its metadata, its offset range and the progress that was derived from the
+rows: data, position and progress are one atomic fact. Where rows were rejected, the progress is a second commit, behind the letters.
+The newest commit always says where the stream stands; the Spark checkpoint is a convenience that may be lost.
 
-    slot    -3 frontiers, -2 rejected, -1 control, 0 to 15 by a hash of the source table's name: recent changes of one table
-            are a few files
+    slot    -3 frontiers that are too large for metadata, -2 rejected, -1 control, 0 to 15 by a hash of the source table's name: recent
+            changes of one table are a few files
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from connector.spark.failures import explained
 from connector.spark.maintenance import clean, compact
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
+from connector.spark.transaction import Transaction
 from connector.upkeep import Mark
 from connector.watermark import UNKNOWN, Frontier
 from connector.wishes import EndWish
@@ -131,6 +132,8 @@ class LoggedBatch:
 
 _LONG_LIST: Final = 1000
 _NO_BATCH: Final = 2**63 - 1
+_FRONTIER_IN_METADATA: Final = 16_384
+"""Bytes: every commit has the metadata, those of moments and maintenance too."""
 _RENEWALS: Final = 2**32
 """More than there can be between two batches."""
 
@@ -159,7 +162,7 @@ class Changelog:
         if bookkeeping is None:
             return Progress()
         stored = bookkeeping["progress"]
-        known = self._frontier_of(stored["ingest_batch"]) if with_frontier else Frontier(low_watermark=stored["low_watermark"])
+        known = self._frontier_of(bookkeeping) if with_frontier else Frontier(low_watermark=stored["low_watermark"])
         return Progress.from_json(stored, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
@@ -183,10 +186,13 @@ class Changelog:
             return newest
         raise self._does_not_continue(offsets, newest)
 
-    def append(self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int) -> None:
+    def append(
+        self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int, settle: Callable[[DataFrame], Progress | None] = lambda rows: None
+    ) -> None:
         """Commit a batch of rows, judged (`spark.decode`) and placed (`spark.replays`), and read back that it was ours.
 
-        `ingest_time` in microseconds.
+        `ingest_time` in microseconds. `settle` gets the rows as they were written, before anybody else sees them; the progress that it
+        returns is part of the commit, None leaves it to `append_progress`.
 
         Raises `WriterConflictError` if another writer took the batch's number; then nothing of ours is visible.
         """
@@ -202,15 +208,22 @@ class Changelog:
         newest = _logged_batch(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
-        self._append(selected, "batch", before, batch)
+        self._append(selected, "batch", before, batch, settle)
 
     def append_nothing(self, batch: LoggedBatch) -> None:
         """Commit a batch that reads nothing, behind the newest one, and read back that it was ours. Raises as `append` does."""
         before = self._bookkeeping()
         assert before is not None
-        self._append(self._rows_and_frontiers().limit(0), "ends", before, batch)
+        self._append(None, "ends", before, batch)
 
-    def _append(self, rows: DataFrame, commit: str, before: Mapping[str, Any], batch: LoggedBatch) -> None:
+    def _append(
+        self,
+        rows: DataFrame | None,
+        commit: str,
+        before: Mapping[str, Any],
+        batch: LoggedBatch,
+        settle: Callable[[DataFrame], Progress | None] = lambda rows: None,
+    ) -> None:
         bookkeeping = {
             **before,
             "commit": commit,
@@ -226,8 +239,17 @@ class Changelog:
             "start": _with_text_keys(batch.offsets.start),
             "end": _with_text_keys(batch.offsets.end),
             "ends": [asdict(wish) for wish in batch.ends],
+            "renewals": 0,
         }
-        self._commit(rows, "batches", batch.ingest_batch * _RENEWALS, {**bookkeeping, "renewals": 0})
+        with explained(f"stream {self._stream}"):
+            transaction = self._begin("batches")
+            settled = None if rows is None else settle(transaction.write(rows))
+            said = bookkeeping if settled is None else {**bookkeeping, **self._said_of(settled, transaction)}
+            # Where another process has taken the number, nothing is committed; the look below tells.
+            if transaction.newest < batch.ingest_batch * _RENEWALS:
+                transaction.commit(batch.ingest_batch * _RENEWALS, said)
+        if settled is not None:
+            self._frontier = (batch.ingest_batch, settled.frontier)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
@@ -244,33 +266,51 @@ class Changelog:
         return self.progress()
 
     def append_progress(self, progress: Progress) -> None:
-        """Commit the progress up to the newest batch: the frontier as a row of kind `frontier`, the rest as metadata.
+        """Commit the progress up to the newest batch, of which rows were rejected: their letters are published.
 
         Raises `WriterConflictError` if another process has logged a further batch, which it did behind this progress.
         """
         bookkeeping = self._bookkeeping()
         assert bookkeeping is not None
         self._check_newest(progress.ingest_batch, bookkeeping)
-        stored = json.dumps(progress.frontier.to_json(), separators=(",", ":"))
+        with explained(f"stream {self._stream}"):
+            transaction = self._begin("progress")
+            said = self._said_of(progress, transaction)
+            if transaction.newest < progress.ingest_batch:
+                transaction.commit(progress.ingest_batch, {**bookkeeping, "commit": "progress", **said})
+        self._frontier = (progress.ingest_batch, progress.frontier)
+
+    def _said_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
+        """What a commit says of a progress. A frontier that is too large for that becomes a row of the commit."""
+        frontier = progress.frontier.to_json()
+        stored = json.dumps(frontier, separators=(",", ":"))
+        if len(stored) <= _FRONTIER_IN_METADATA:
+            return {"progress": progress.to_json(), "frontier": frontier}
         row = self._spark.range(1).select(
             F.lit("frontier").alias("kind"),
             F.expr(f"{constant(progress.ingest_batch, 'int(id)')}").alias("ingest_batch"),
             F.lit(stored).alias("frontier"),
             F.lit(FRONTIER_SLOT).alias("slot"),
         )
-        self._commit(row, "progress", progress.ingest_batch, {**bookkeeping, "commit": "progress", "progress": progress.to_json()})
-        self._frontier = (progress.ingest_batch, progress.frontier)
+        transaction.write(row)
+        return {"progress": progress.to_json(), "frontier": None}
+
+    def _begin(self, kind: str) -> Transaction:
+        return Transaction(self._spark, self._path, f"lowmark/{self._stream}/{kind}")
 
     def renew(self, progress: Progress) -> None:
         """Commit the progress of the newest batch again, with a newer moment and no rows (TBL-16).
 
-        Its version lies between those of the batch and of the next one: where another process has logged that, Delta skips it.
+        Its number lies between those of the batch and of the next one: where another process has logged that, nothing is committed.
         """
         bookkeeping = self._bookkeeping()
         assert bookkeeping is not None
         number = bookkeeping["renewals"] + 1
         renewed = {**bookkeeping, "commit": "moment", "renewals": number, "progress": progress.to_json()}
-        self._commit(self._rows_and_frontiers().limit(0), "batches", progress.ingest_batch * _RENEWALS + number, renewed)
+        with explained(f"stream {self._stream}"):
+            transaction = self._begin("batches")
+            if transaction.newest < progress.ingest_batch * _RENEWALS + number:
+                transaction.commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def mark(self) -> Mark:
         """How many batches there are, and when the newest commit was made."""
@@ -358,9 +398,13 @@ class Changelog:
             reader = reader.option("versionAsOf", newest.version)
         return reader.load(self._path)
 
-    def _frontier_of(self, ingest_batch: int) -> Frontier:
-        known = self._frontier  # one look at it: another thread may go on meanwhile
-        if known[0] != ingest_batch:
+    def _frontier_of(self, bookkeeping: Mapping[str, Any]) -> Frontier:
+        known, ingest_batch = self._frontier, int(bookkeeping["progress"]["ingest_batch"])  # one look: another thread may go on meanwhile
+        if known[0] == ingest_batch:
+            return known[1]
+        if (stored := bookkeeping["frontier"]) is not None:
+            self._frontier = known = (ingest_batch, Frontier.from_json(stored))
+        else:
             of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
             row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
             if row is None:
@@ -397,8 +441,9 @@ class Changelog:
             "start": {},
             "end": {},
             "progress": Progress().to_json(),
+            "frontier": UNKNOWN.to_json(),
         }
-        self._commit(rows.limit(0), "batches", 0, begun)
+        self._make(rows.limit(0), begun)
         return self._bookkeeping() or begun
 
     def _check_newest(self, ingest_batch: int, bookkeeping: Mapping[str, Any]) -> None:
@@ -418,14 +463,11 @@ class Changelog:
             "Stop the other process; if there is none, remove the stream's checkpoint folder: ingest goes on from the changelog",
         )
 
-    def _commit(self, rows: DataFrame, kind: str, version: int, bookkeeping: Mapping[str, Any]) -> None:
-        writer = rows.write.format("delta").mode("append").partitionBy("slot")
-        # Table properties count when the first batch makes the table.
+    def _make(self, no_rows: DataFrame, bookkeeping: Mapping[str, Any]) -> None:
+        writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
         writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option("delta.appendOnly", "false").option(
             "delta.checkpointInterval", "50"
-        ).option("txnAppId", f"lowmark/{self._stream}/{kind}").option("txnVersion", str(version)).option(
-            "userMetadata", user_metadata(bookkeeping)
-        )
+        ).option("txnAppId", f"lowmark/{self._stream}/batches").option("txnVersion", "0").option("userMetadata", user_metadata(bookkeeping))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
 

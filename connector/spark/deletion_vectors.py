@@ -7,6 +7,7 @@ steps of its own DELETE and of its writer (docs/decisions/0014-sparse-applies.md
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import WriterConflictError
+from connector.spark.transaction import Transaction, scala_object
 
 FILE: Final = "_file"
 ROW: Final = "_row"
@@ -33,33 +35,43 @@ def size_in_bytes(spark: SparkSession, path: str) -> int:
 
 
 def replace_rows(
-    spark: SparkSession, path: str, *, version: int, places: DataFrame, rows: DataFrame, app_id: str, app_version: int
+    spark: SparkSession,
+    path: str,
+    *,
+    version: int,
+    places: DataFrame,
+    rows: DataFrame,
+    app_id: str,
+    app_version: int,
+    bookkeeping: Mapping[str, Any],
 ) -> None:
-    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit with that transaction id.
+    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit that says `bookkeeping`.
 
-    `version` is the one that the places are of. The table must have deletion vectors `ENABLED`. The session's `userMetadata` goes with
-    the commit. Raises `WriterConflictError` if somebody has committed since, and what Delta raises where somebody does meanwhile.
+    The commit has the number `app_version` of `app_id`. `version` is the one that the places are of. The table must have deletion
+    vectors `ENABLED`. Raises `WriterConflictError` if somebody has committed since, and what Delta raises where somebody does meanwhile.
     """
-    session, delta, none = spark._jsparkSession, _delta(spark), _none(spark)
-    log = delta.DeltaLog.forTable(session, path)
-    transaction = log.startTransaction(none, none)
-    if transaction.snapshot().version() != version:
+    transaction = Transaction(spark, path, app_id)
+    if transaction.delta.snapshot().version() != version:
         raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
-    # Asked for, a transaction id that another writer takes meanwhile is a conflict.
-    transaction.txnVersion(app_id)
-    # All files count as read: whatever another writer changes meanwhile is one, too.
-    files = transaction.filterFiles()
+    # All files count as read: whatever another writer changes meanwhile is a conflict.
+    files = transaction.delta.filterFiles()
     with ThreadPoolExecutor(1) as beside:
         # Much of either is not work, but planning and waiting.
-        added = beside.submit(inheritable_thread_target(spark)(transaction.writeFiles), rows._jdf)
-        vectors = _object(delta.commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
-            session, transaction, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
-        )
-        helper = _object(delta.commands, "DMLWithDeletionVectorsHelper")
-        touched = helper.findFilesWithMatchingRows(transaction, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
-        removed = helper.processUnmodifiedData(session, touched, transaction.snapshot(), _STATISTICS_PREFIX)._1()
-    transaction.updateSetTransaction(app_id, app_version, none)
-    transaction.commit(removed.appendedAll(added.result()), _object(delta, "DeltaOperations$ManualUpdate"))
+        added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
+        removed = _with_vectors(spark, transaction, files, places)
+    added.result()
+    transaction.commit(app_version, bookkeeping, actions=removed)
+
+
+def _with_vectors(spark: SparkSession, transaction: Transaction, files: Any, places: DataFrame) -> Any:
+    """Delta's actions that mark the rows at `places` in `files` as removed."""
+    commands, log = _delta(spark).commands, transaction.log
+    vectors = scala_object(commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
+        spark._jsparkSession, transaction.delta, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
+    )
+    helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
+    touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
+    return helper.processUnmodifiedData(spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX)._1()
 
 
 def _delta(spark: SparkSession) -> Any:
@@ -69,7 +81,7 @@ def _delta(spark: SparkSession) -> Any:
 
 def _none(spark: SparkSession) -> Any:
     jvm: Any = spark._jvm
-    return _object(jvm.scala, "None")
+    return scala_object(jvm.scala, "None")
 
 
 def _some(spark: SparkSession, column: str) -> Any:
@@ -80,8 +92,3 @@ def _some(spark: SparkSession, column: str) -> Any:
 def _every_row(spark: SparkSession) -> Any:
     jvm: Any = spark._jvm
     return jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()
-
-
-def _object(package: Any, name: str) -> Any:
-    """A singleton of Scala."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")

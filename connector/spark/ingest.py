@@ -1,8 +1,8 @@
 """Ingest: from Kafka into the changelog (TBL-1 to TBL-5). `Ingest.batch` is the whole journey of a micro-batch, on one page.
 
-The order of effects is the order of promises. The changelog's commit is the fact; letters and progress are derived from it,
-and Spark's acknowledgement comes last. A crash between two steps runs the batch again: it finds its commit, publishes the
-same letters with the same ids, and derives the same progress.
+The order of effects is the order of promises. The changelog's commit is the fact. The progress that is derived from its rows is part
+of it; where rows were rejected, it is a commit of its own, behind their letters. Spark's acknowledgement comes last. A crash between
+two steps runs the batch again: it finds its commit, publishes the same letters with the same ids, and derives the same progress.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -34,6 +35,9 @@ from connector.wishes import EndWish
 
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records says nothing about a disaster (DLQ-5)."""
+
+RECORDS_PER_TASK = 10_000
+"""A batch of fewer is written by one task: each task leaves files of its own, and a small one costs as much as it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +149,7 @@ class Ingest:
         before = self._changelog.progress_before(batch)
         if before.ingest_batch == batch.ingest_batch:
             return before
-        counts = count_rows(
-            self._changelog.batch_rows(batch.ingest_batch),
-            self._known_tables,
-            before,
-            kafka_partitions=batch.kafka_partitions,
-            max_clock_skew_s=self._stream.limits.max_clock_skew_s,
-        )
+        counts = self._counted(self._changelog.batch_rows(batch.ingest_batch), batch, before)
         published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch)
@@ -159,28 +157,44 @@ class Ingest:
             self._learn_schemas(rejected)
             published = self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
         self._on_step("letters published")
-        retention = Retention(self._stream.delete_retention_s)
-        roots = frozenset(self._stream.partitions)
-        after = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
-        progress = self._with_outside(after, published)
+        progress = self._progress_after(before, batch, counts, published)
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
         return progress
 
+    def _settled(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> Progress | None:
+        """The progress after `before` with rows of a batch that are written and not yet committed; None where some were rejected.
+
+        The letters of these come behind the commit: before it, another attempt may still judge the records otherwise.
+        """
+        self._on_step("rows written")
+        counts = self._counted(rows, batch, before)
+        return None if counts.rejected else self._progress_after(before, batch, counts, published=0)
+
+    def _counted(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> BatchCounts:
+        skew_s = self._stream.limits.max_clock_skew_s
+        return count_rows(rows, self._known_tables, before, kafka_partitions=batch.kafka_partitions, max_clock_skew_s=skew_s)
+
+    def _progress_after(self, before: Progress, batch: LoggedBatch, counts: BatchCounts, published: int) -> Progress:
+        retention, roots = Retention(self._stream.delete_retention_s), frozenset(self._stream.partitions)
+        after = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
+        return self._with_outside(after, published)
+
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
+        before = self._changelog.progress()
         # With the batch, so that whoever derives its progress after a crash takes the same ones.
-        ends = tuple(self._world.ends(self._changelog.progress().ends_to))
+        ends = tuple(self._world.ends(before.ends_to))
         batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer, ends)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         placed, known = without_replays(rows), set[str]()
         while True:
             try:
-                self._append(placed, batch)
+                self._append(placed, batch, before)
                 return batch
             except (PySparkException, Py4JError) as error:
                 unseen = next((one for one in (UNSEEN_SCHEMA, UNSEEN_REPLAY) if one in str(error)), None)
@@ -200,7 +214,7 @@ class Ingest:
         unseen = [row["id"] for row in schema_ids(rows).collect() if row["id"] not in known]
         self._schemas = codec.Schemas({**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}})
 
-    def _append(self, rows: DataFrame, batch: LoggedBatch) -> None:
+    def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
         verdicts = judged(
             rows,
             schemas=self._schemas,
@@ -211,9 +225,10 @@ class Ingest:
             known_tables=self._known_tables,
             known_families=self._known_families,
             # The batch before has committed it, so a batch that runs again decides the same (MRG-11).
-            horizon=self._changelog.progress().horizon,
+            horizon=before.horizon,
         )
-        self._changelog.append(verdicts, batch, ingest_time=self._world.now())
+        few = verdicts.coalesce(1 + batch.offsets.records // RECORDS_PER_TASK)
+        self._changelog.append(few, batch, ingest_time=self._world.now(), settle=partial(self._settled, batch=batch, before=before))
 
     def _explain(self, record: KafkaRecord, batch: LoggedBatch, horizon: int | None) -> object:
         return judge(

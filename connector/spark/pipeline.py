@@ -375,9 +375,8 @@ class Pipeline:
 
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
-    count = sum(end - offsets.start.get(k, 0) for k, end in offsets.end.items())
     rejected = sum(progress.rejected.values())
-    batch = f"batch {progress.ingest_batch} with {count} offsets logged"
+    batch = f"batch {progress.ingest_batch} with {offsets.records} offsets logged"
     low = progress.low_watermark
     complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
     unknown = f", {progress.unknown_tables} of source tables that no definition names" if progress.unknown_tables else ""

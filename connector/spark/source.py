@@ -40,6 +40,11 @@ class BatchRange:
     def __post_init__(self) -> None:
         assert all(self.start.get(k, 0) <= end for k, end in self.end.items()), (self.start, self.end)
 
+    @property
+    def records(self) -> int:
+        """How many offsets there are: at least as many as records."""
+        return sum(end - self.start.get(k, 0) for k, end in self.end.items())
+
 
 def same(left: Offsets, right: Offsets) -> bool:
     """Whether two positions are the same, Kafka partitions that one does not know standing at 0."""

@@ -23,6 +23,7 @@ from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remo
 from connector.spark.failures import explained
 from connector.spark.layout import Layout
 from connector.spark.maintenance import KEPT_HOURS, clean, compact
+from connector.spark.transaction import Transaction
 from connector.tables import (
     BUCKET,
     NO_IDS,
@@ -131,7 +132,8 @@ class Table:
             *self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt", f"coalesce({newest}, 0L) AS _newest"
         )
         metadata = _graveyard_metadata(self._forgotten_below(before) or 0)
-        writer = entries.write.format("delta").mode("append").partitionBy(BUCKET).option("userMetadata", metadata)
+        # One file: an apply asks all of them for the rows that it changes.
+        writer = entries.coalesce(1).write.format("delta").mode("append").option("userMetadata", metadata)
         writer.option("delta.dataSkippingStatsColumns", "_newest")
         with explained(f"table {self._definition.name}"):
             writer.save(self._graveyard_path)
@@ -142,19 +144,21 @@ class Table:
         Without buckets only the bookkeeping is committed. Raises `WriterConflictError` if another writer was quicker.
         """
         touched = ", ".join(str(bucket) for bucket in sorted(buckets))
-        if rows is None or not touched:
-            writer = self.rows().limit(0).write.mode("append")
-        else:
-            writer = self._columns_of(rows).write.mode("overwrite").option("replaceWhere", f"{BUCKET} IN ({touched})")
-        writer.format("delta").partitionBy(BUCKET).option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
-        writer.option("userMetadata", self._said(bookkeeping))
         with explained(f"table {self._definition.name}"):
-            writer.save(self.path)
+            if rows is None or not touched:
+                transaction = Transaction(self._spark, self.path, self._app_id)
+                # Where another process has taken the number, nothing is committed; the look below tells.
+                if transaction.newest < bookkeeping.apply:
+                    transaction.commit(bookkeeping.apply, bookkeeping.to_json(self._definition.name))
+            else:
+                writer = self._columns_of(rows).write.format("delta").mode("overwrite").partitionBy(BUCKET)
+                writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option("userMetadata", self._said(bookkeeping))
+                writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply)).save(self.path)
         self._check_ours(bookkeeping)
 
     def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, bookkeeping: Bookkeeping) -> None:
         """Put `rows` in the place of those at `places` in `version`, the newest, and say `bookkeeping`: one commit, as `commit` makes."""
-        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(bookkeeping)):
+        with explained(f"table {self._definition.name}"):
             replace_rows(
                 self._spark,
                 self.path,
@@ -163,6 +167,7 @@ class Table:
                 rows=self._columns_of(rows),
                 app_id=self._app_id,
                 app_version=bookkeeping.apply,
+                bookkeeping=bookkeeping.to_json(self._definition.name),
             )
         self._check_ours(bookkeeping)
 

@@ -81,6 +81,7 @@ KAFKA_PARTITIONS = 3
 INGEST_POINTS = (
     "Kafka asked",
     "ends asked",
+    "stream s: rows written",
     "stream s: logged",
     "letters: none sent",
     "letters: half of them sent",
@@ -93,7 +94,7 @@ APPLY_POINTS = tuple(
 )
 JOURNAL_POINTS = ("job: not kept yet", "job: kept", "cut: not kept yet", "cut: kept")
 POINTS = INGEST_POINTS + APPLY_POINTS + JOURNAL_POINTS
-RIVAL_POINTS = ("ends asked", "stream s: logged", "stream s: letters published", *APPLY_POINTS)
+RIVAL_POINTS = ("ends asked", "stream s: rows written", "stream s: logged", "stream s: letters published", *APPLY_POINTS)
 
 
 class Trouble(Enum):

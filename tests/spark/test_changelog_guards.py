@@ -12,6 +12,7 @@ from connector.deadletter import Reason
 from connector.errors import StreamHaltedError, TableError, TopicError, WriterConflictError
 from connector.spark.changelog import Changelog
 from connector.spark.source import BatchRange
+from connector.spark.transaction import Transaction
 from tests.changes import change
 from tests.spark.streams import STREAM, Stream, account, copied, versions
 
@@ -60,20 +61,20 @@ def test_the_batch_that_is_there_is_done(spark: SparkSession, two_batches: Strea
     assert versions(spark, two_batches.path) == before
 
 
-@pytest.mark.parametrize("after_the_last_look", [False, True])
-def test_a_second_ingest_writes_nothing(stream: Stream, monkeypatch: pytest.MonkeyPatch, after_the_last_look: bool) -> None:
-    """TBL-5, MRG-3: two take the same batch. Delta skips the later one without a word: it is noticed, and no offset stands twice."""
+@pytest.mark.parametrize("overtaken_at", ["append", "_begin", "write", "commit"])
+def test_a_second_ingest_writes_nothing(stream: Stream, monkeypatch: pytest.MonkeyPatch, overtaken_at: str) -> None:
+    """TBL-5, MRG-3: two take the same batch. The later one is noticed, wherever it is overtaken, and no offset stands twice."""
     stream.topic.send(account("e", 3, name="x"), account("f", 3, name="x"))
     other, offsets = stream.process(), stream.topic.rest()
-    method = "_commit" if after_the_last_look else "append"
-    original = getattr(Changelog, method)
+    overtaken = Changelog if hasattr(Changelog, overtaken_at) else Transaction
+    original = getattr(overtaken, overtaken_at)
 
-    def overtaken(self: Changelog, *args: object, **how: object) -> None:
-        monkeypatch.setattr(Changelog, method, original)
+    def go_on(self: object, *args: object, **how: object) -> object:
+        monkeypatch.setattr(overtaken, overtaken_at, original)
         stream.ingest(other, offsets)
-        original(self, *args, **how)
+        return original(self, *args, **how)
 
-    monkeypatch.setattr(Changelog, method, overtaken)
+    monkeypatch.setattr(overtaken, overtaken_at, go_on)
     with pytest.raises(WriterConflictError):
         stream.ingest(stream.process(), offsets)
     assert stream.logged_offsets() == stream.topic.offsets()

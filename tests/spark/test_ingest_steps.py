@@ -12,11 +12,13 @@ from pyspark.sql import SparkSession
 from connector.codec import READER_SCHEMA, encode, frame
 from connector.deadletter import DeadLetter, Reason
 from connector.errors import DeliveryError, RegistryError
+from connector.lake.standing import progress_of
 from connector.model import Heartbeat
 from connector.progress import Progress
-from tests.spark.streams import HEADERS, CrashError, Stream, account, copied, crash_at
+from connector.spark import changelog
+from tests.spark.streams import HEADERS, CrashError, Stream, account, copied, crash_at, versions
 
-STEPS = ("logged", "letters published", "progress committed")
+STEPS = ("rows written", "logged", "letters published", "progress committed")
 
 POISON = {
     b"rubbish": Reason.UNKNOWN_FRAMING,
@@ -55,7 +57,7 @@ def test_nothing_lost_or_invented_when_nothing_happens(calm: Stream) -> None:
     assert progress.frontier.undeclared == ["p"]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", STEPS[1:])
 def test_resumable_at_every_step_of_ingest(spark: SparkSession, tmp_path: Path, calm: Stream, step: str) -> None:
     """TBL-2, TBL-5, DLQ-4: the batch is found again, with the same letters and progress, whether it is read again or recovered."""
     torn = Stream(spark, tmp_path / "torn")
@@ -72,6 +74,47 @@ def test_resumable_at_every_step_of_ingest(spark: SparkSession, tmp_path: Path, 
         assert stream.logged_offsets() == calm.logged_offsets()
         assert stream.one_letter_each() == calm.one_letter_each()
         assert len(stream.letters) == len(POISON) * (2 if step == "letters published" else 1)
+
+
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_resumable_at_every_step_of_a_batch_without_rejected_rows(spark: SparkSession, tmp_path: Path, step: str) -> None:
+    """TBL-5: rows and progress are one commit; before it nothing is visible, behind it nothing is left to do."""
+    stream = Stream(spark, tmp_path)
+    stream.topic.send(account("a", 1, name="Ada"), Heartbeat("p", 2))
+    stream.ingest()
+    stream.topic.send(account("b", 3, name="Bob"), Heartbeat("p", 4))
+    before = versions(spark, stream.path)
+    with pytest.raises(CrashError):
+        stream.ingest(stream.process(crash_at(step)))
+    is_committed = step == "logged"
+    assert versions(spark, stream.path) == before + is_committed
+    assert stream.changelog().progress().changes == 1 + is_committed
+    stream.process().recover()
+    assert versions(spark, stream.path) == before + is_committed
+
+    assert stream.ingest().changes == 2
+    assert versions(spark, stream.path) == before + 1
+    assert stream.logged_offsets() == stream.topic.offsets()
+    # What the attempt that died has written is nobody's.
+    assert [len(stream.changelog().batch_rows(number).collect()) for number in (1, 2)] == [2, 2]
+
+
+def test_a_frontier_too_large_for_metadata_is_a_row_of_the_same_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-5: it is found again by another process, with and without Spark, and is no record."""
+    monkeypatch.setattr(changelog, "_FRONTIER_IN_METADATA", 100)
+    stream = Stream(spark, tmp_path)
+    for at in (1, 3):
+        stream.topic.send(account("a", at, name="Ada"), Heartbeat("p", at + 1))
+        progress = stream.ingest()
+    assert versions(spark, stream.path) == 2
+    assert stream.changelog().progress() == progress
+    assert progress_of(str(tmp_path), "s", with_frontier=True) == progress
+    assert stream.logged_offsets() == stream.topic.offsets()
+    monkeypatch.undo()
+    stream.topic.send(Heartbeat("p", 9))
+    assert stream.ingest() == progress_of(str(tmp_path), "s", with_frontier=True)
 
 
 def test_nothing_lost_when_letters_cannot_be_delivered(spark: SparkSession, tmp_path: Path, calm: Stream) -> None:
