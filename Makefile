@@ -64,7 +64,7 @@ format: $(STAMP) ## Format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
 
-bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep the figures (about an hour)
+bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep the figures (about two hours)
 	$(BIN)/python -m benchmarks --write docs/reference/performance.md
 
 lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from benchmarks.report import Figure, figures, number
 
-NAMES = ("commands", "encoder", "producer", "ingest", "poison", "apply", "sparse", "read", "letters", "demo")
+NAMES = ("commands", "encoder", "producer", "ingest", "poison", "apply", "sparse", "rounds", "read", "freshness", "letters", "demo")
 
 _HEAD = """# Performance
 
 Measured by `make bench`. Rates depend on the machine; ratios are of neighbours in one run. A bar is what a value should reach: `0.4` at
-least, `<0.3` below. What is measured and how, the module of that name in `benchmarks/` says.
+least, `<0.3` below; behind one that was not reached stands `missed`. What is measured and how, the module of that name in `benchmarks/`
+says.
 """
 
 MISSED = "**missed**"

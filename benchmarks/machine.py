@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -78,6 +78,29 @@ def size_bytes(folder: Path) -> int:
         stat = path.lstat()
         seen[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
     return sum(seen.values())
+
+
+def files_below(folder: Path) -> dict[Path, os.stat_result]:
+    """Every file below a folder, while others make and remove some."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found[Path(parent, name)] = Path(parent, name).lstat()
+    return found
+
+
+def delta_tables(files: Iterable[Path]) -> set[Path]:
+    """The folders with a Delta log among files."""
+    return {path.parent.parent for path in files if path.parent.name == "_delta_log"}
+
+
+def part_of(file: Path, tables: Collection[Path]) -> str:
+    """The name of the Delta table that a file belongs to; with `log` behind it, if it is of its log."""
+    table = next((parent for parent in file.parents if parent in tables), None)
+    if table is None:
+        return "no table"
+    return f"{table.name} log" if file.is_relative_to(table / "_delta_log") else table.name
 
 
 def facts() -> list[str]:

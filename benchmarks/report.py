@@ -1,6 +1,6 @@
 """How a benchmark says what it found: the rounds, then one line `name value bar` for each figure.
 
-A bar is what the value should reach: `0.4` at least, `<0.3` below, `-` none.
+A bar is what the value should reach: `0.4` at least, `<0.3` below, `-` none. Behind a bar that was not reached stands `missed`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+
+MISSED = " missed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Figure:
         return self.value < float(self.bar[1:]) if self.bar.startswith("<") else self.value >= float(self.bar)
 
     def __str__(self) -> str:
-        return f"{self.name} {number(self.value)} {self.bar}"
+        return f"{self.name} {number(self.value)} {self.bar}{'' if self.holds else MISSED}"
 
 
 def number(value: float) -> str:
@@ -51,7 +53,7 @@ def figures(output: str) -> list[Figure]:
     """The figures at the end of a benchmark's output."""
     found: list[Figure] = []
     for line in reversed(output.splitlines()):
-        words = line.split()
+        words = line.removesuffix(MISSED).split()
         if len(words) != 3 or not _is_number(words[1]) or not (words[2] == "-" or _is_number(words[2].removeprefix("<"))):
             break
         found.append(Figure(words[0], float(words[1]), words[2]))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,38 @@ class Stage:
         publish: Callable[[Iterable[DeadLetter]], int] | None = None,
     ) -> None:
         """The real ingest of a topic into a warehouse, up to the topic's present end. Without `publish` there must be nothing bad."""
-        stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets)
+        query = self.stream_ingest(topic, warehouse, max_offsets=max_offsets, publish=publish or refuse)
+        query.start(once=True)
+        query.wait()
+
+    def stream_ingest(
+        self,
+        topic: TopicFacts,
+        warehouse: Path,
+        *,
+        max_offsets: int = 1_000_000,
+        trigger_s: float = 5.0,
+        publish: Callable[[Iterable[DeadLetter]], int],
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> StreamIngest:
+        """The real ingest of a topic into a warehouse, not started. `on_step` hears "begun" of each batch, and then its steps."""
+        stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets, trigger_s=trigger_s)
         table = workload.definition()
         config = ConnectorConfig(str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table})
+
+        def described() -> TopicFacts:
+            on_step("begun")  # a batch asks for its topic before all else
+            return topics.describe(self.kafka, topic.topic)
+
         world = World(
-            topic=lambda: topics.describe(self.kafka, topic.topic),
-            publish=publish or refuse,
+            topic=described,
+            publish=publish,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
             outside=lambda known, published: outside_letters(self.kafka, topic.topic, known, published),
         )
-        query = StreamIngest(self.spark, config, stream, world, lambda: topics.beginning_offsets(self.kafka, topic), lambda _: None)
-        query.start(once=True)
-        query.wait()
+        earliest = partial(topics.beginning_offsets, self.kafka, topic)
+        return StreamIngest(self.spark, config, stream, world, earliest, lambda _: None, on_step=on_step)
 
 
 def refuse(letters: Iterable[DeadLetter]) -> int:

@@ -1,0 +1,389 @@
+"""How soon a change is in the changelog, in the table and in a fresh read, under a steady load (TBL-16).
+
+    python -m benchmarks freshness [--quick]
+    python -m benchmarks.freshness [--settings bound default] [--rates N ...] [--seconds S] [--warm S] [--reader-seconds S] [--rows N]
+
+`connector run` is a process of its own with its default heap, on a table of 200,000 rows, once with a trigger of 1 s and a bound of 2 s
+(`bound`) and once with nothing set (`default`). After some warm-up each rate has two minutes in which nobody else is at work but broker and
+`benchmarks.load`, and then a minute with a reader beside them: it reads the whole table by `read_table(max_staleness_s=0)` and sums up a
+column, again and again, in a Spark of its own on the same cores.
+
+All is counted from the acknowledgement of a change, for every change. It is in the changelog with the first commit that ends behind its
+offset, and in the table with the first one that covers its batch and its commit timestamp; when commits were made their files tell, so that
+nobody has to watch them. It is in a fresh read when the first one ends that has its batch. Cores are those of the two minutes; what the
+warehouse grows by in them is scaled to an hour. At the end the table is compared with what was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from benchmarks import load, machine, workload
+from benchmarks.report import Figure, finish, number
+from connector import jars
+from connector.bookkeeping import Bookkeeping
+from connector.config import KafkaConfig
+from connector.kafka import topics
+from connector.kafka.local_broker import LocalBroker
+from connector.lake.plain_table import bookkeeping_of, open_table
+from connector.spark import read_table, start_session
+from connector.values import ColumnType
+
+ROWS = 200_000
+RATES = (500, 2_000, 10_000)
+DEFAULT_RATES = (2_000,)
+KAFKA_PARTITIONS = 4
+LEAD_S = 15.0
+"""After a change of the rate, before anything counts."""
+LATEST_READ_S = 120.0
+"""How long is read on until a read has what came last; what none has by then counts as never read."""
+SETTINGS = {"bound": ('trigger = "1s"\n', 'max_staleness = "2s"\n'), "default": ("", "")}
+BARS = {
+    ("bound", 2_000): {"changelog_p95_s": "<2.5", "table_p95_s": "<6", "table_p99_s": "<8", "read_p95_s": "<4"},
+    ("default", 2_000): {"table_p95_s": "<12", "jvm_cores": "<0.8"},
+}
+QUANTILES = (50, 95, 99)
+ONLY_SHOWN = ("changes", "reads", "broker_cores", "load_cores")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long each phase takes."""
+
+    rows: int
+    warm_s: float
+    seconds: float
+    reader_s: float
+
+
+@dataclass(slots=True)
+class Commits:
+    """The commits of a Delta table: when each was made (microseconds), and what it says of itself. `look` finds the new ones."""
+
+    folder: Path
+    at: list[int] = field(default_factory=list)
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+    def look(self) -> None:
+        with suppress(FileNotFoundError):
+            while True:
+                path = self.folder / "_delta_log" / f"{len(self.at):020}.json"
+                made_at = path.stat().st_mtime_ns // 1000
+                infos = [json.loads(line).get("commitInfo", {}) for line in path.read_text().splitlines()]
+                self.said.append(dict(bookkeeping_of(next(filter(None, infos), {}))))
+                self.at.append(made_at)
+
+
+@dataclass(slots=True)
+class Reads:
+    """Fresh reads: the last batch that each had, how long it took until it knew what to read and until it had read it, and its end."""
+
+    to_batch: list[int] = field(default_factory=list)
+    ended_at: list[int] = field(default_factory=list)
+    planned_s: list[float] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
+
+    def read(self, spark: SparkSession, warehouse: Path) -> None:
+        began = time.monotonic()
+        reading = read_table(spark, str(warehouse), workload.definition().name, max_staleness_s=0)
+        self.planned_s.append(time.monotonic() - began)
+        reading.rows.selectExpr("count(*)", "sum(visits % 1000)").collect()
+        self.took_s.append(time.monotonic() - began)
+        self.to_batch.append(reading.to_batch)
+        self.ended_at.append(now_us())
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From when to when changes count.
+
+    Without a reader, what cores each process took, and the bytes that came in each part of the warehouse; with one, which reads there were.
+    """
+
+    began: int
+    ended: int
+    cores: dict[str, float] = field(default_factory=dict)
+    grown: Counter[str] = field(default_factory=Counter)
+    reads: slice = field(default_factory=lambda: slice(0))
+
+
+@dataclass(slots=True)
+class Scene:
+    """The pipeline at work: its processes, its warehouse, and what is seen of it."""
+
+    spark: SparkSession
+    warehouse: Path
+    pids: dict[str, int]
+    pipeline: subprocess.Popen[bytes]
+    load: subprocess.Popen[str]
+    changelog: Commits
+    table: Commits
+    ends: Callable[[], Mapping[int, int]]
+    reads: Reads = field(default_factory=Reads)
+
+    def set_rate(self, rate: float) -> None:
+        assert self.load.stdin is not None
+        self.load.stdin.write(f"{rate}\n")
+        self.load.stdin.flush()
+
+    def pass_time(self, seconds: float, *, reads: bool = False) -> None:
+        """Watch, or read, for so long."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self.look()
+            if reads:
+                self.reads.read(self.spark, self.warehouse)
+            else:
+                time.sleep(min(1.0, left_s))
+
+    def look(self) -> None:
+        assert self.pipeline.poll() is None, "the pipeline has ended"
+        self.changelog.look()
+        self.table.look()
+
+    def window(self, seconds: float) -> Window:
+        """So many seconds that count, with what the processes and the disk spend in them."""
+        began, cpu, disk = now_us(), self._cpu(), self._disk()
+        self.pass_time(seconds)
+        ended, cpu_then, disk_then = now_us(), self._cpu(), self._disk()
+        cores = {name: (cpu_then[name] - cpu[name]) / (ended - began) * 1e6 for name in cpu}
+        disk_then.subtract(disk)
+        return Window(began, ended, cores, disk_then)
+
+    def reading(self, seconds: float) -> Window:
+        """So many seconds beside a reader."""
+        self.pass_time(min(LEAD_S, seconds), reads=True)
+        began, first = now_us(), len(self.reads.ended_at)
+        self.pass_time(seconds, reads=True)
+        ended, ends, late = now_us(), self.ends(), time.monotonic() + LATEST_READ_S
+        # What came last is to be read, too.
+        while not self._has_read(ends) and time.monotonic() < late:
+            self.pass_time(0.001, reads=True)
+        return Window(began, ended, reads=slice(first, len(self.reads.ended_at)))
+
+    def has_all(self, sent: np.ndarray) -> bool:
+        """Whether all that was sent is in the table."""
+        self.look()
+        return bool(sent.size == 0 or max(in_table(sent, self.changelog, self.table)) < float("inf"))
+
+    def _has_read(self, ends: Mapping[int, int]) -> bool:
+        """Whether the last read has all records before these offsets."""
+        read = [said for said in self.changelog.said if said["ingest_batch"] <= self.reads.to_batch[-1]]
+        return all(int(read[-1]["end"].get(str(k), 0)) >= end for k, end in ends.items())
+
+    def _cpu(self) -> dict[str, float]:
+        return {name: machine.cpu_s(pid) for name, pid in self.pids.items()}
+
+    def _disk(self) -> Counter[str]:
+        files = machine.files_below(self.warehouse)
+        tables, found = machine.delta_tables(files), Counter[str]()
+        for path, stat in files.items():
+            found[machine.part_of(path, tables)] += stat.st_blocks * 512
+        return found
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def configuration(kafka: KafkaConfig, topic: str, settings: str) -> str:
+    of_stream, of_table = SETTINGS[settings]
+    table = workload.definition()
+    columns = [(column.name, column.family, column.type) for column in table.columns]
+    return (
+        f'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
+        f'[streams.{table.stream}]\ntopic = "{topic}"\n{of_stream}'
+        f'[tables.{table.name}]\nstream = "{table.stream}"\nsource = "{table.source}"\n{of_table}'
+        f'[[tables.{table.name}.key.columns]]\nname = "row_key"\ntype = "{ColumnType.STRING}"\n'
+        + "".join(f'[[tables.{table.name}.columns]]\nname = "{n}"\nfamily = "{f}"\ntype = "{t}"\n' for n, f, t in columns)
+    )
+
+
+@contextmanager
+def started(folder: Path, broker: LocalBroker, spark: SparkSession, settings: str, rows: int) -> Iterator[Scene]:
+    """A topic, a load and a pipeline that has applied the rows; all ended with the block."""
+    kafka, topic = KafkaConfig(broker.bootstrap_servers), f"bench-{settings}"
+    facts = topics.create_topic(kafka, topic, kafka_partitions=KAFKA_PARTITIONS)
+    folder.mkdir()
+    (folder / "connector.toml").write_text(configuration(kafka, topic, settings))
+    words = [sys.executable, "-m", "benchmarks.load", kafka.bootstrap_servers, topic, str(rows), str(folder)]
+    command = [str(Path(sys.executable).with_name("connector")), "--config", str(folder / "connector.toml"), "run"]
+    with ExitStack() as stack:
+        generator = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        stack.callback(end, generator)
+        assert generator.stdout is not None
+        assert generator.stdout.readline() == "ready\n", "the load did not begin"
+        log = stack.enter_context((folder / "pipeline.log").open("wb"))
+        pipeline = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        stack.callback(end, pipeline)
+        name = workload.definition().name
+        changelog, table = (
+            Commits(folder / "warehouse" / part) for part in (f"streams/{workload.STREAM}/changelog", f"tables/{name}/data")
+        )
+        ends = partial(topics.high_watermarks, kafka, facts)
+        scene = Scene(spark, folder / "warehouse", {}, pipeline, generator, changelog, table, ends)
+        while not any(said.get("merged", 0) >= rows for said in table.said):
+            scene.pass_time(1)
+        own, jvm, *_ = machine.descendants(pipeline.pid)
+        scene.pids = {"jvm": jvm, "python": own, "broker": broker.pid, "load": generator.pid}
+        yield scene
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL, unless it has ended; with its group, if it has one of its own."""
+    if process.poll() is None:
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+def in_changelog(sent: np.ndarray, changelog: Commits) -> np.ndarray:
+    """The place among the changelog's commits of the first that has each change; their number for one that none has."""
+    found = np.zeros(len(sent), np.int64)
+    for kafka_partition in np.unique(sent[:, 0]):
+        ends = [said.get("end", {}).get(str(kafka_partition), 0) for said in changelog.said]
+        those = sent[:, 0] == kafka_partition
+        found[those] = np.searchsorted(ends, sent[those, 1], side="right")
+    return found
+
+
+def batches_of(places: np.ndarray, changelog: Commits) -> np.ndarray:
+    """The ingest batches of changes, given their places among the commits."""
+    return np.array([*(said.get("ingest_batch", 0) for said in changelog.said), 2**62])[places]
+
+
+def in_table(sent: np.ndarray, changelog: Commits, table: Commits) -> np.ndarray:
+    """When the table had each change (microseconds)."""
+    books = [Bookkeeping.from_json(said) for said in table.said]
+    by_batch = np.searchsorted([book.to_batch for book in books], batches_of(in_changelog(sent, changelog), changelog))
+    by_time = np.searchsorted([book.brought_to or 0 for book in books], sent[:, 2], side="right")
+    return np.array([*table.at, float("inf")])[np.maximum(by_batch, by_time)]
+
+
+def seconds(sent: np.ndarray, seen_at: np.ndarray) -> dict[int, float]:
+    """The quantiles of the seconds from acknowledgements until something was seen."""
+    return {q: float(np.percentile((seen_at - sent[:, 3]) / 1e6, q, method="higher")) for q in QUANTILES}
+
+
+def measured(scene: Scene, sent: np.ndarray, quiet: Window, read: Window | None) -> dict[str, float]:
+    """All values of one rate."""
+    ours = sent[(sent[:, 3] >= quiet.began) & (sent[:, 3] < quiet.ended)]
+    logged_at = np.array([*scene.changelog.at, float("inf")])[in_changelog(ours, scene.changelog)]
+    seen = {"changelog": seconds(ours, logged_at), "table": seconds(ours, in_table(ours, scene.changelog, scene.table))}
+    values: dict[str, float] = {"changes": len(ours)}
+    if read is not None:
+        ours = sent[(sent[:, 3] >= read.began) & (sent[:, 3] < read.ended)]
+        batches = batches_of(in_changelog(ours, scene.changelog), scene.changelog)
+        read_at = np.array([*scene.reads.ended_at, float("inf")])[np.searchsorted(scene.reads.to_batch, batches)]
+        seen["read"] = seconds(ours, read_at)
+        values["reads"] = len(scene.reads.took_s[read.reads])
+        values["read_plan_s"] = float(np.median(scene.reads.planned_s[read.reads]))
+        values["read_takes_s"] = float(np.median(scene.reads.took_s[read.reads]))
+    values |= {f"{what}_p{q}_s": value for what, by_quantile in seen.items() for q, value in by_quantile.items()}
+    for name, number_of, commits in (("batches", "ingest_batch", scene.changelog), ("applies", "apply", scene.table)):
+        made = zip(commits.at, commits.said, strict=True)
+        values[name] = len({said[number_of] for at, said in made if quiet.began <= at < quiet.ended})
+    values |= {f"{name}_cores": cores for name, cores in quiet.cores.items()}
+    hours = (quiet.ended - quiet.began) / 3.6e9
+    values |= {f"{part.replace(' ', '_')}_mib_per_hour": grown / hours / 2**20 for part, grown in sorted(quiet.grown.items())}
+    return values | {"mib_per_hour": sum(quiet.grown.values()) / hours / 2**20}
+
+
+def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[int, dict[str, float]]:
+    """Every rate in its turn; then everything is applied and compared with what was sent."""
+    scene.set_rate(rates[0])
+    scene.pass_time(plan.warm_s, reads=plan.reader_s > 0)
+    windows: dict[int, tuple[Window, Window | None]] = {}
+    for rate in rates:
+        scene.set_rate(rate)
+        scene.pass_time(LEAD_S)
+        windows[rate] = scene.window(plan.seconds), scene.reading(plan.reader_s) if plan.reader_s else None
+    assert scene.load.stdin is not None
+    scene.load.stdin.close()
+    assert scene.load.wait(120) == 0, "the load failed"
+    sent = np.fromfile(folder / "sent", np.int64).reshape(-1, 4)
+    ended = time.monotonic()
+    while not scene.has_all(sent):
+        assert time.monotonic() - ended < 600, "the pipeline does not catch up"
+        time.sleep(1)
+    caught_up_s = time.monotonic() - ended
+    scene.pipeline.terminate()
+    assert scene.pipeline.wait(120) == 0, "the pipeline failed"
+    expect_truth(scene.warehouse, np.fromfile(folder / "rows", np.int64))
+    print(f"{len(sent)} changes, all in the table {caught_up_s:.0f} s after the last one; it holds what was sent", flush=True)
+    return {rate: measured(scene, sent, *both) for rate, both in windows.items()}
+
+
+def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
+    made = {load.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE}
+    found = list(open_table(str(warehouse / "tables" / workload.definition().name / "data")).select(("row_key", "visits")))
+    assert len(found) == len(made), f"{len(found)} rows, and not {len(made)}"
+    assert dict(found) == made, "the rows are not what was sent"
+
+
+def show(settings: str, values: dict[int, dict[str, float]]) -> None:
+    """A table: a line for each value, a column for each rate."""
+    print(f"\n{settings}{'':{40 - len(settings)}}{''.join(f'{rate:>10}/s' for rate in values)}")
+    for name in dict.fromkeys(name for each in values.values() for name in each):
+        row = [f"{number(each[name]) if name in each else '-':>10}" for each in values.values()]
+        bars = [f"{rate}/s: {bar}" for rate in values if (bar := BARS.get((settings, rate), {}).get(name))]
+        print(f"{name:40}{'  '.join(row)}  {'; '.join(bars)}".rstrip(), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks freshness")
+    parser.add_argument("--quick", action="store_true", help="one rate, 20,000 rows, 20 s, no judgement")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="which (default: both)")
+    parser.add_argument("--rates", type=int, nargs="+", help=f"changes a second (default: {RATES}; {DEFAULT_RATES} with default settings)")
+    parser.add_argument("--rows", type=int, help=f"of the table (default: {ROWS})")
+    parser.add_argument("--seconds", type=float, help="of each rate without a reader (default: 120)")
+    parser.add_argument("--reader-seconds", type=float, help="of each rate with a reader (default: 60; 0: without)")
+    parser.add_argument("--warm", type=float, help="seconds before the first rate (default: 90)")
+    chosen = parser.parse_args()
+    given = Plan(chosen.rows, chosen.warm, chosen.seconds, chosen.reader_seconds)
+    usual = Plan(20_000, 10, 20, 10) if chosen.quick else Plan(ROWS, 90, 120, 60)
+    plan = Plan(*(getattr(usual if getattr(given, name) is None else given, name) for name in Plan.__slots__))
+    store, figures = jars.JarStore.from_environment(os.environ), list[Figure]()
+    print(*machine.facts(), sep="\n", flush=True)
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="lowmark-bench-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        broker = stack.enter_context(LocalBroker.start(folder / "broker", store))
+        spark = start_session(jars.fetch("spark", store), scratch=folder / "scratch", settings={"spark.driver.memory": "2g"})
+        stack.callback(spark.stop)
+        for settings in chosen.settings or (["bound"] if chosen.quick else SETTINGS):
+            rates = chosen.rates or ([500] if chosen.quick else list(RATES if settings == "bound" else DEFAULT_RATES))
+            with started(folder / settings, broker, spark, settings, plan.rows) as scene:
+                values = measure(scene, plan, rates, folder / settings)
+            show(settings, values)
+            for rate, each in values.items():
+                bars = BARS.get((settings, rate), {})
+                figures += [
+                    Figure(f"freshness_{settings}_{rate}_{name}", value, bars.get(name, "-"))
+                    for name, value in each.items()
+                    if name not in ONLY_SHOWN
+                ]
+    return finish(figures, judge=not chosen.quick)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

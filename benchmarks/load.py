@@ -1,0 +1,140 @@
+"""A steady load for `benchmarks.freshness`, in a process of its own: `python -m benchmarks.load SERVERS TOPIC ROWS FOLDER`.
+
+It sends a change for every row, says `ready` once all are acknowledged, and then takes a rate a line from its standard input: so many
+changes a second, of rows drawn at random, 3 % of them deletions. Two stream partitions send a heartbeat every half second, of all that is
+acknowledged. At the end of its input it lets everything be acknowledged and leaves what it knows in FOLDER, as numbers of 64 bits:
+
+    sent    four for each change after the first ones: its Kafka partition and offset, its commit timestamp, and when it was acknowledged
+    rows    what the column `visits` of each row must hold at the end; -1 where there must be no row
+
+Changes go to the client as `ChangeProducer` would hand them over; it does not tell when each one is acknowledged.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from array import array
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.workload import COLUMNS, FAMILY, SOURCE
+from connector.codec import encode, frame
+from connector.config import KafkaConfig
+from connector.kafka import ChangeProducer, client, topics
+from connector.model import DataChange, DeleteFamily, Heartbeat, SetCell
+
+PARTITIONS: Final = ("p0", "p1")
+HEARTBEAT_S: Final = 0.5
+DELETES: Final = 0.03
+GONE: Final = -1
+SEED: Final = 20241121
+
+
+def row_key(row: int) -> str:
+    return f"customer#{row:08}"
+
+
+class Load:
+    """What is sent, and what is known of it."""
+
+    def __init__(self, kafka: KafkaConfig, topic: str, rows: int) -> None:
+        self._topic, self._kafka_partitions = topic, topics.describe(kafka, topic).kafka_partitions
+        self._client = client.producer(kafka, client.LastError(), {})
+        self._control = ChangeProducer(kafka, topic)
+        self._chance = random.Random(SEED)
+        self._last, self._beat_at = 0, 0.0
+        self._under_way: dict[int, None] = {}  # commit timestamps, the oldest first
+        self.sent, self.rows = array("q"), array("q", [GONE]) * rows
+
+    def send(self, row: int, *, deletes: bool) -> None:
+        """One change of one row, now."""
+        at = self._last = max(self._now(), self._last + 1)
+        self.rows[row] = GONE if deletes else at
+        texts = (b"name %d" % row, b"city %d" % (at % 1000), b"note %d" % at, b"%d" % (at % 1_000_000), b"%d" % at)
+        cells = () if deletes else tuple(SetCell(FAMILY, name.encode(), text) for name, text in zip(COLUMNS, texts, strict=True))
+        key, entries = row_key(row).encode(), (DeleteFamily(FAMILY), *cells)
+        partition = PARTITIONS[row % len(PARTITIONS)]
+        change = DataChange(stream_partition=partition, table=SOURCE, row_key=key, commit_timestamp=at, entries=entries)
+        value = frame(encode(change, self._kafka_partitions), None)
+        self._under_way[at] = None
+        while True:
+            try:
+                self._client.produce(self._topic, value, key, on_delivery=partial(self._acknowledged, at))
+                return
+            except BufferError:
+                self._client.poll(0.05)
+
+    def serve(self, timeout_s: float) -> None:
+        """Take acknowledgements, and send heartbeats if it is time."""
+        self._client.poll(timeout_s)
+        if time.monotonic() - self._beat_at >= HEARTBEAT_S:
+            self._beat_at = time.monotonic()
+            if not self._under_way:
+                self._last = max(self._now(), self._last + 1)
+            at = next(iter(self._under_way), self._last + 1) - 1
+            for partition in PARTITIONS:
+                self._control.send(Heartbeat(partition, at))
+
+    def random(self) -> None:
+        """A change of some row."""
+        self.send(self._chance.randrange(len(self.rows)), deletes=self._chance.random() < DELETES)
+
+    def settle(self) -> None:
+        """Return once all is acknowledged, and a heartbeat has said so."""
+        self._client.flush()
+        assert not self._under_way, f"{len(self._under_way)} changes have no acknowledgement"
+        self._beat_at = 0.0
+        self.serve(0)
+        self._control.flush()
+
+    def close(self) -> None:
+        self._control.close()
+
+    def _acknowledged(self, at: int, error: Any, message: Any) -> None:
+        assert error is None, error
+        self.sent.extend((message.partition(), message.offset(), at, self._now()))
+        del self._under_way[at]
+
+    @staticmethod
+    def _now() -> int:
+        return time.time_ns() // 1000
+
+
+def main(servers: str, topic: str, rows: int, folder: Path) -> None:
+    load = Load(KafkaConfig(servers), topic, rows)
+    for row in range(rows):
+        load.send(row, deletes=False)
+        if row % 100 == 0:
+            load.serve(0)
+    load.settle()
+    del load.sent[:]
+    print("ready", flush=True)
+    rate, is_over = [0.0], threading.Event()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            rate[0] = float(line)
+        is_over.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    due, looked_at = 0.0, time.monotonic()
+    while not is_over.is_set():
+        load.serve(0.005)
+        now = time.monotonic()
+        due, looked_at = due + rate[0] * (now - looked_at), now
+        while due >= 1:
+            load.random()
+            due -= 1
+    load.settle()
+    load.close()
+    for name, numbers in (("sent", load.sent), ("rows", load.rows)):
+        with (folder / name).open("wb") as file:
+            numbers.tofile(file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
