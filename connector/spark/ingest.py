@@ -148,6 +148,7 @@ class Ingest:
     def _follow_up(self, batch: LoggedBatch) -> Progress:
         before = self._changelog.progress_before(batch)
         if before.ingest_batch == batch.ingest_batch:
+            self._on_step("progress committed")
             return before
         counts = self._counted(self._changelog.batch_rows(batch.ingest_batch), batch, before)
         published = 0

@@ -7,6 +7,7 @@ flight: nothing is interrupted, and nothing is left half done.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -258,7 +259,10 @@ class Pipeline:
         try:
             for ingest in self._streams.values():
                 ingest.start(once=False)
-            while not stop.wait(self._pause_s()):
+            started = time.monotonic()
+            # From start to start: what an apply takes is part of the bound that it serves.
+            while not stop.wait(max(0.0, started + self._apply_every_s() - time.monotonic())):
+                started = time.monotonic()
                 for ingest in self._streams.values():
                     ingest.check()
                 self._apply_all()
@@ -303,7 +307,7 @@ class Pipeline:
     def _steps_of(self, what: str) -> Callable[[str], None]:
         return lambda step: self._on_step(f"{what}: {step}")
 
-    def _pause_s(self) -> float:
+    def _apply_every_s(self) -> float:
         bounds = bounds_in_force(self._config.tables.values(), self._journal.bounds()).values()
         return max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *(bound / 2 for bound in bounds)]))
 
