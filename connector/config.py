@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from connector.errors import ConfigError
 from connector.sections import FromEnvironment, Section, all_in_one, flat, is_secret, nearest, one_of, overlay
-from connector.tables import DEFAULT_DELIMITER, NAME_PATTERN, Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
+from connector.tables import DEFAULT_DELIMITER, MAX_BUCKETS, NAME_PATTERN, Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -218,6 +218,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
     keep_unmapped = section.flag("keep_unmapped", True)
     deletion_vectors = section.flag("deletion_vectors", True)
     hold_rows = section.flag("hold_rows", False)
+    buckets = section.number("buckets", 1, 1, MAX_BUCKETS)
     section.finish()
 
     def definition() -> TableDefinition:
@@ -234,6 +235,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
             keep_unmapped=keep_unmapped,
             deletion_vectors=deletion_vectors,
             hold_rows=hold_rows,
+            buckets=buckets,
         )
 
     return _built(definition, section, faults_before)

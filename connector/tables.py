@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_KEY_COLUMNS: Final = 16
 MAX_COLUMNS: Final = 2_000
+MAX_BUCKETS: Final = 4096
 MAX_DELIMITER_LENGTH: Final = 8
 DEFAULT_DELIMITER: Final = "#"
 
@@ -211,7 +212,9 @@ class Column:
 class TableDefinition:
     """A table as declared. Raises `ConfigError` with the reason and the remedy (TBL-8).
 
-    `source` is the table's name in the change records, `max_staleness_s` the declared bound (None or 0: every read merges).
+    `source` is the table's name in the change records, `max_staleness_s` the declared bound (None or 0: every read merges). `buckets`, a
+    power of two up to `MAX_BUCKETS`, are the parts by hash of the key that an apply rewrites one by one; of a table that exists it counts
+    with the next rebuild (SCL-6).
     """
 
     name: str
@@ -225,6 +228,7 @@ class TableDefinition:
     keep_unmapped: bool = True
     deletion_vectors: bool = True
     hold_rows: bool = False
+    buckets: int = 1
 
     def __post_init__(self) -> None:
         for what, name in (("A table", self.name), (f"The stream of tables.{self.name}", self.stream)):
@@ -238,6 +242,9 @@ class TableDefinition:
         if self.max_staleness_s is not None and self.max_staleness_s < 0:
             cause = "a bound cannot be negative"
             raise ConfigError(f"{where}.max_staleness is {self.max_staleness_s} s", cause, "Leave it out, or set 10m, for example")
+        if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
+            cause = f"the number is a power of two from 1 to {MAX_BUCKETS}"
+            raise ConfigError(f"{where}.buckets is {self.buckets}", cause, "Leave it out below 256 MB; 16 suit a few gigabytes")
         count = len(self.key.parts) + len(self.columns)
         if count > MAX_COLUMNS:
             cause = f"{MAX_COLUMNS} are possible, key columns included"

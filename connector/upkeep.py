@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 COMPACT_EVERY: Final = 100
-"""After so many commits small files are put together: a batch or an apply leaves a file or a few in each place that it writes to."""
+"""After so many commits small files are put together: a batch leaves a file or a few in each place that it writes to."""
+COMPACT_TABLE_EVERY: Final = 25
+"""The same for a table. An apply leaves rows that are marked as gone beside its new files, and readers pass over them."""
 CLEAN_EVERY: Final = 10
 """Files are removed after so many commits at the earliest, and once a day."""
 _DAY_US: Final = 86_400_000_000
@@ -19,9 +21,9 @@ class Mark:
     number: int
     at: int
 
-    def compacts(self, after: Mark) -> bool:
-        """Whether small files are to be put together, from this mark to `after`."""
-        return self._passed(after, COMPACT_EVERY)
+    def compacts(self, after: Mark, every: int | None = None) -> bool:
+        """Whether small files are to be put together, from this mark to `after`; every `COMPACT_EVERY` commits, unless it is said."""
+        return self._passed(after, every or COMPACT_EVERY)
 
     def cleans(self, after: Mark) -> bool:
         """Whether old files are to be removed, this mark being that of the last time."""

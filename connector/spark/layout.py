@@ -37,6 +37,11 @@ class Layout:
         return [part.name for part in self.definition.key.parts]
 
     @property
+    def spread(self) -> list[str]:
+        """By what rows are spread over tasks so that those of one key meet: by bucket, where there are several."""
+        return [BUCKET] if self.buckets > 1 else self.keys
+
+    @property
     def shown(self) -> list[str]:
         """Names of the columns that readers see, in order, quoted for SQL."""
         return [f"`{name}`" for name, _ in self.column_types if name not in BOOKKEEPING]

@@ -38,8 +38,15 @@ class Upkeep:
     """
 
     def __init__(
-        self, what: str, mark: Callable[[], Mark], compact: Callable[[], None], clean: Callable[[int], None], say: Callable[[str], None]
+        self,
+        what: str,
+        mark: Callable[[], Mark],
+        compact: Callable[[], None],
+        clean: Callable[[int], None],
+        say: Callable[[str], None],
+        compact_every: int | None = None,
     ) -> None:
+        self._compact_every = compact_every
         self._what, self._mark, self._compact, self._clean, self._say = what, mark, compact, clean, say
         self._compacted = self._cleaned = mark()
 
@@ -47,7 +54,7 @@ class Upkeep:
         """Do what is due. Between applies; raises nothing that an apply should not raise for itself."""
         try:
             reached = Mark(self._mark().number, now)
-            if self._compacted.compacts(reached):
+            if self._compacted.compacts(reached, self._compact_every):
                 self._compacted = reached
                 self._compact()
                 self._say(f"{self._what}: small files are put together")

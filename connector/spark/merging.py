@@ -30,10 +30,12 @@ from connector.tables import BUCKET, OrderBy
 
 MANY_CHANGES: Final = 1_000_000
 """Keys of more changes are not sent to every task."""
-SPARSE_BYTES: Final = 1_000
-"""With fewer changes than one for so many bytes of a table, its rows are replaced one by one: about one row in twenty."""
-MIN_SPARSE_BYTES: Final = 16_000_000
+SPARSE_BYTES: Final = 250
+"""With fewer changes than one for so many bytes of a table, its rows are replaced one by one: about one row in five."""
+MIN_SPARSE_BYTES: Final = 1_000_000
 """A smaller table is written anew as quickly, and stays a few files."""
+CHANGES_PER_TASK: Final = 20_000
+"""So many changes of a table in one bucket are merged by one task: further ones would take longer to start than to work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def merged_buckets(
     table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int | None = None, horizon: int | None = None
 ) -> DataFrame:
     """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`."""
-    layout, partitions = table.layout, max(1, len(seen.buckets))
+    layout = table.layout
+    partitions = max(1, len(seen.buckets)) if layout.buckets > 1 else table.spark.sparkContext.defaultParallelism
     touched = F.col(BUCKET).isin(*seen.buckets)
     known = _known_by(_pivoted(changes, layout, seen), layout, seen, partitions)
     if table.has_graveyard(before):
@@ -189,7 +192,8 @@ def merged_view(
 
 def _tasks(table: Table, seen: Survey) -> int:
     """In how many tasks few changes are worked on: for each, starting it takes longer than its work."""
-    return max(1, min(len(seen.buckets), table.spark.sparkContext.defaultParallelism))
+    most = len(seen.buckets) if table.layout.buckets > 1 else 1 + seen.changes // CHANGES_PER_TASK
+    return max(1, min(most, table.spark.sparkContext.defaultParallelism))
 
 
 def _touched(table: Table, pivoted: DataFrame, seen: Survey) -> tuple[Known, DataFrame]:

@@ -29,6 +29,7 @@ from connector.spark.ingest import Ingest, World
 from connector.spark.maintenance import Upkeep
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
+from connector.upkeep import COMPACT_TABLE_EVERY
 from connector.wishes import bounds_in_force
 
 APPLY_EVERY_S: Final = 10.0
@@ -280,7 +281,10 @@ class Pipeline:
         for stream, ingest in self._streams.items():
             tables = [(name, self._tables[name]) for name in self._tables_of(stream)]
             found[stream] = [
-                Upkeep(f"table {name}", table.mark, table.compact, partial(self._clean_table, stream, table), self._say)
+                Upkeep(
+                    *(f"table {name}", table.mark, table.compact, partial(self._clean_table, stream, table), self._say),
+                    compact_every=COMPACT_TABLE_EVERY,
+                )
                 for name, table in tables
             ]
             clean = partial(self._clean_changelog, stream)

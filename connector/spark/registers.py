@@ -51,7 +51,7 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int | None,
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
     if partitions is not None:
-        by_bucket = by_bucket.repartition(partitions, BUCKET)
+        by_bucket = by_bucket.repartition(partitions, *layout.spread)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
         known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
@@ -76,13 +76,13 @@ def said_of_columns(known: Known, layout: Layout) -> DataFrame:
 def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
     """What the table's rows say."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
-    by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored").repartition(partitions, BUCKET)
+    by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored").repartition(partitions, *layout.spread)
     return Known(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.rest")
 
 
 def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int) -> Known:
     """What all entries of the graveyard for a row say."""
-    by_bucket = entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored").repartition(partitions, BUCKET)
+    by_bucket = entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored").repartition(partitions, *layout.spread)
     said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
     return _known_together(by_bucket, *said, "_stored.rest", layout, prefix="_buried")
 

@@ -39,7 +39,6 @@ from connector.tables import (
 from connector.upkeep import Mark
 from connector.values import ColumnType
 
-BUCKETS: Final = 16
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
 MAX_ATTEMPTS: Final = 20
@@ -317,14 +316,14 @@ class Table:
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
     """The layout of a table with these columns; of a new one, unless `buckets` says how many it has."""
-    return Layout(definition, buckets or BUCKETS, tuple(ids.since.get(column.name, 0) for column in definition.columns))
+    return Layout(definition, buckets or definition.buckets, tuple(ids.since.get(column.name, 0) for column in definition.columns))
 
 
 def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
     """The properties of a table that is made."""
     return {
         **to_properties(definition, ids),
-        BUCKETS_PROPERTY: str(BUCKETS),
+        BUCKETS_PROPERTY: str(definition.buckets),
         ENABLED: str(definition.deletion_vectors).lower(),
         **_statistics(definition),
         "delta.checkpointInterval": "50",

@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector import jars
-from connector.spark import table
 from connector.spark.session import start_session
 from tests.broker import admin, broker, kafka, new_topic
 
@@ -38,8 +37,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", **INTERPRETED}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", JVM_OPTIONS)
-        # A bucket is a file to write, and tables of a few rows need few.
-        patch.setattr(table, "BUCKETS", 3)
         session = start_session(paths, scratch=Path(tmp_path_factory.mktemp("spark")), cores="2", settings=settings)
         yield session
         session.stop()

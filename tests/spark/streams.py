@@ -54,7 +54,7 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 
 def definition(name: str = "accounts", **others: Any) -> TableDefinition:
-    return TableDefinition(**{"name": name, "stream": "s", "source": "t", "key": KEY, "columns": COLUMNS, **others})
+    return TableDefinition(**{"name": name, "stream": "s", "source": "t", "key": KEY, "columns": COLUMNS, "buckets": 2, **others})
 
 
 def account(row: str, at: int, **cells: str) -> DataChange:
