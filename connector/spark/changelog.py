@@ -248,14 +248,14 @@ class Changelog:
             # Where another process has taken the number, nothing is committed; the look below tells.
             if transaction.newest < batch.ingest_batch * _RENEWALS:
                 transaction.commit(batch.ingest_batch * _RENEWALS, said)
-        if settled is not None:
-            self._frontier = (batch.ingest_batch, settled.frontier)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
                 "Two processes ingest the same stream",
                 "Stop one of them; this one has written nothing",
             )
+        if settled is not None:
+            self._frontier = (batch.ingest_batch, settled.frontier)
 
     def progress_before(self, batch: LoggedBatch) -> Progress:
         """The newest progress on record: that of `batch`, the newest one, or of the batch before it.
