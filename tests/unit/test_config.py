@@ -199,6 +199,8 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),
         ("[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n", ["tables.t.key", "delimiter", "Leave it out"]),
         ("[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n", ["tables.t.key.columns[0].kind"]),
+        ("buckets = 3\n", ["tables.t.buckets is 3", "a power of two from 1 to 4096"]),
+        ("buckets = 8192\n", ["tables.t.buckets", "8192"]),
         ("[tables.t.key]\ncolumns = [{ type = 'STRING' }]\n", ["tables.t.key.columns[0].name is not set", 'write name = "id"']),
         ("[tables.t.key]\ncolumns = [{ name = '_a' }, { name = '_b' }]\n", ["tables.t.key.columns[0]", "_a", "columns[1]", "_b"]),
         ("[[tables.t.columns]]\nname = 'a'\ntype = 'INT64'\n", ["tables.t.columns[0].family is not set", "write family = "]),

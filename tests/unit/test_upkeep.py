@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.upkeep import CLEAN_EVERY, COMPACT_EVERY, Mark
+from connector.upkeep import CLEAN_EVERY, COMPACT_EVERY, COMPACT_TABLE_EVERY, Mark
 
 HOUR = 3_600_000_000
 
@@ -13,6 +13,7 @@ HOUR = 3_600_000_000
 def test_files_are_put_together_every_hundred_commits_and_removed_every_ten_at_the_earliest() -> None:
     """TBL-15: at the multiples, and for removal on another day (UTC)."""
     assert [number for number in range(1, 301) if Mark(number - 1, 0).compacts(Mark(number, 0))] == [100, 200, 300]
+    assert [number for number in range(1, 61) if Mark(number - 1, 0).compacts(Mark(number, 0), COMPACT_TABLE_EVERY)] == [25, 50]
     day = 24 * HOUR
     assert [number for number in range(31) if Mark(9, day - 1).cleans(Mark(number, day))] == list(range(10, 31))
     assert not Mark(9, day).cleans(Mark(30, 2 * day - 1))
