@@ -27,7 +27,7 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     said = _said_of(path, "stream", stream)
     if said is None:
         return Progress()
-    progress, stored = Progress.from_json(said["progress"], UNKNOWN), said["frontier"]
+    progress, stored = Progress.from_json(said["progress"], UNKNOWN), said.get("frontier")
     if not with_frontier or not progress.ingest_batch:
         return progress
     return replace(progress, frontier=_frontier(path, progress.ingest_batch) if stored is None else Frontier.from_json(stored))

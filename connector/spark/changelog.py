@@ -402,7 +402,7 @@ class Changelog:
         known, ingest_batch = self._frontier, int(bookkeeping["progress"]["ingest_batch"])  # one look: another thread may go on meanwhile
         if known[0] == ingest_batch:
             return known[1]
-        if (stored := bookkeeping["frontier"]) is not None:
+        if (stored := bookkeeping.get("frontier")) is not None:
             self._frontier = known = (ingest_batch, Frontier.from_json(stored))
         else:
             of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
