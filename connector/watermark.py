@@ -342,20 +342,23 @@ def _with_ends(facts: Frontier, ends: Iterable[Lineage], horizon: int | None) ->
     """
     said, left, known = UNKNOWN, list(ends), set(facts.partitions)
 
-    def ended_by(end: Lineage) -> set[str]:
+    def spoken_of(end: Lineage) -> set[str]:
         parents = _parents_in(end.record)
         return parents if horizon is None or end.record.start_timestamp >= horizon else parents & known
 
-    while taken := [end for end in left if ended_by(end)]:
-        left = [end for end in left if not ended_by(end)]
+    while taken := [end for end in left if spoken_of(end)]:
+        left = [end for end in left if not spoken_of(end)]
         for end in taken:
-            said = join(said, _said_by_end(end, ended_by(end)))
+            said = join(said, _said_by_end(end, spoken_of(end)))
         known |= said.partitions.keys() - facts.ended.keys()
     return join(facts, said)
 
 
-def _said_by_end(lineage: Lineage, parents: set[str]) -> Frontier:
-    """A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names."""
+def _said_by_end(lineage: Lineage, known: set[str]) -> Frontier:
+    """What an end says of those of its parents that are `known`, and of their children.
+
+    A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names.
+    """
     record, start = lineage.record, lineage.record.start_timestamp
     began = (start, _UNBOUNDED)
     children = {
@@ -365,8 +368,9 @@ def _said_by_end(lineage: Lineage, parents: set[str]) -> Frontier:
         for child in record.children
     }
     end = StreamPartition(began=began, ended_in=frozenset([lineage.kafka_partition]), end_spans=lineage.kafka_partitions, ends_at=start)
+    parents = _parents_in(record)
     ends = {record.stream_partition} & parents or parents
-    named = {parent: end if parent in ends else StreamPartition(began=began) for parent in parents}
+    named = {parent: end if parent in ends else StreamPartition(began=began) for parent in known}
     return Frontier(partitions={**children, **named})
 
 

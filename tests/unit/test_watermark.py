@@ -215,6 +215,9 @@ def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
     assert advance(frontier, said(ends("forgotten", 50, "child")), now=0, horizon=500) == frontier
     merge = said(ends("slow", 50, "child", parents=("slow", "forgotten")))
     assert sorted(advance(frontier, merge, now=0, horizon=500).partitions) == ["a", "child"]
+    by_the_other = said(ends("forgotten", 50, "child", parents=("slow", "forgotten")))
+    waits = advance(frontier, by_the_other, now=0, horizon=500)
+    assert (sorted(waits.live), sorted(waits.waiting)) == (["a", "slow"], ["child"]), "a report ends the parent that makes it"
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
