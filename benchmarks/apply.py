@@ -82,9 +82,9 @@ def prepare(at: Stage, sizes: Sizes, work: Workload) -> Prepared:
     return Prepared(warehouse, at.spark.read.parquet(path), at.decoded(work, files=-(-sizes.changes // sizes.batch)))
 
 
-def run_ours(at: Stage, warehouse: Path, tables: str = "tables") -> None:
-    """One apply of everything ingested."""
-    definition = workload.definition()
+def run_ours(at: Stage, warehouse: Path, tables: str = "tables", buckets: int = 1) -> None:
+    """One apply of everything ingested, to a table that has so many buckets if this one makes it."""
+    definition = workload.definition(buckets=buckets)
     table = Table(at.spark, str(warehouse / tables / definition.name), definition)
     changelog = Changelog(at.spark, str(warehouse / "streams" / workload.STREAM / "changelog"), workload.STREAM)
     applied = apply(table, changelog, workload.SOURCE, changelog.progress().cut(0, 0), publish=refuse)

@@ -27,6 +27,7 @@ from connector.spark.reader import table_path
 from connector.tables import BOOKKEEPING
 
 FULL, QUICK = 8_000_000, 200_000
+BUCKETS = 16
 WARM_UP = 24
 """Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for what plans a merge in some twenty (of a read's
 core-seconds, 2 go to it after four turns, 1 after twelve, 0.5 after twenty)."""
@@ -68,7 +69,7 @@ def main() -> int:
             warehouse, topic = at.folder / f"read-{shape}", at.new_topic()
             at.produce(topic, at.decoded(base), base.shape)
             at.ingest(topic, warehouse)
-            run_ours(at, warehouse)
+            run_ours(at, warehouse, buckets=BUCKETS)
             at.produce(topic, at.decoded(work), shape)
             at.ingest(topic, warehouse)
             reading = read_table(at.spark, str(warehouse), workload.definition().name, max_staleness_s=0)

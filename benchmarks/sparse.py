@@ -75,7 +75,7 @@ def measure(at: Stage, rows: int, shape: Shape, rounds: int) -> tuple[list[float
     warehouse, topic = at.folder / f"sparse-{rows}-{shape}", at.new_topic()
     at.produce(topic, at.decoded(base), base.shape)
     at.ingest(topic, warehouse)
-    run_ours(at, warehouse)
+    run_ours(at, warehouse, buckets=BUCKETS)
     before = made_target(at, base, shape)
     at.produce(topic, at.decoded(work), shape)
     at.ingest(topic, warehouse)

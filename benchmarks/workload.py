@@ -108,10 +108,11 @@ def kafka_records(rows: DataFrame, shape: Shape, kafka_partitions: int) -> DataF
     return rows.select(F.expr("cast(row_key AS binary)").alias("key"), value.alias("value"))
 
 
-def definition(name: str = "customers") -> TableDefinition:
+def definition(name: str = "customers", buckets: int = 1) -> TableDefinition:
     """The table that the changes make."""
     columns = tuple(Column(column, FAMILY, column.encode(), type_) for column, type_ in COLUMNS.items())
-    return TableDefinition(name=name, stream=STREAM, source=SOURCE, key=Key((KeyPart("row_key", ColumnType.STRING),)), columns=columns)
+    key = Key((KeyPart("row_key", ColumnType.STRING),))
+    return TableDefinition(name=name, stream=STREAM, source=SOURCE, key=key, columns=columns, buckets=buckets)
 
 
 def truth(changes: DataFrame) -> DataFrame:
