@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,11 @@ class Evidence:
     versions: Mapping[str, Sequence[Version]]
     cuts: Sequence[CutRecord]
 
+    @property
+    def settled(self) -> list[Mapping[str, Any]]:
+        """The commits that say the progress up to their newest batch; between a batch with rejected rows and its letters there is none."""
+        return [said for said in self.commits if said["progress"]["ingest_batch"] == said["ingest_batch"]]
+
     def truth(self, name: str, below: int = 2**63) -> Rows:
         """The rows of a table when the source had committed everything before `below`."""
         wanted = self.definitions[name]
@@ -150,7 +155,7 @@ def deletes_stay_deleted(e: Evidence) -> None:
     """No row is there in the end that the source has deleted; what is older than the horizon before it is refused, and nothing else."""
     for name in e.definitions:
         assert set(e.last(name).rows) <= set(e.truth(name)), name
-    horizons = {0: None} | {said["ingest_batch"]: said["progress"]["horizon"] for said in e.commits if said["commit"] == "progress"}
+    horizons = {said["ingest_batch"]: said["progress"]["horizon"] for said in e.settled}
     commit_timestamp = {(one.table, one.row_key, one.commit_timestamp, one.tie_breaker): one.commit_timestamp for one in e.changes}
     for row in e.logged:
         horizon = horizons[row.ingest_batch - 1] or 0
@@ -184,7 +189,7 @@ def watermark_is_honest(e: Evidence) -> None:
     arrived: dict[tuple[str, bytes, int, int] | None, int] = {}
     for row in e.logged:
         arrived[row.change] = min(arrived.get(row.change, row.ingest_batch), row.ingest_batch)
-    said = [(one["ingest_batch"], one["progress"]["low_watermark"] or 0) for one in e.commits if one["commit"] in ("progress", "moment")]
+    said = [(one["ingest_batch"], one["progress"]["low_watermark"] or 0) for one in e.settled]
     assert all(before[1] <= after[1] for before, after in pairwise(said))
     # The latest arrival of what is at or below a commit timestamp, in the source's order.
     oldest_first = sorted(e.changes, key=lambda one: one.commit_timestamp)
@@ -202,8 +207,8 @@ def resumable(e: Evidence) -> None:
     assert [said["ingest_batch"] for said in batches] == list(range(1, len(batches) + 1))
     for before, after in pairwise(batches):
         assert before["end"] == after["start"], after["ingest_batch"]
-    counted = [said["ingest_batch"] for said in e.commits if said["commit"] == "progress"]
-    assert counted == list(range(1, len(batches) + 1))
+    counted = [number for number, _ in groupby(said["progress"]["ingest_batch"] for said in e.commits)]
+    assert counted == list(range(len(batches) + 1))
     for name, versions in e.versions.items():
         assert [version.says.apply for version in versions] == list(range(len(versions))), name
         assert all(before.says.to_batch <= after.says.to_batch for before, after in pairwise(versions)), name

@@ -214,6 +214,7 @@ def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_who_is_ended_half_way_leaves_nothing(toy: Path, tmp_path: Path) -> None:
     before = content(toy)
     # One of these changes makes the tests compute until somebody ends them.
