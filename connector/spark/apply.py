@@ -11,21 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.bookkeeping import Bookkeeping
 from connector.deadletter import DeadLetter
+from connector.hold import Dead
 from connector.model import MAX_LONG
 from connector.progress import Cut
 from connector.spark.changelog import Changelog
-from connector.spark.holding import holding_of, not_merged, surveyed
+from connector.spark.holding import Holding, Waiting, holding_of, not_merged, surveyed
+from connector.spark.kept import Keep, keep_nothing, keeping
 from connector.spark.letters import table_letters
-from connector.spark.merging import Survey, check_changelog, is_sparse, merged_buckets, merged_rows
+from connector.spark.merging import Survey, check_changelog, glance, is_sparse, merged_buckets, merged_rows, unapplied
+from connector.spark.pivot import pivot
 from connector.spark.sql import constant
 from connector.spark.table import Table, new_attempt
 from connector.tables import OrderBy
+
+KEPT_CHANGES: Final = 200_000
+"""So many changes are kept in memory between the look at them and the merge; more are read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,52 +69,73 @@ def apply(
     if is_there and holding is not None and holding.dead == before.held:
         return None
     before = table.sweep(before)
-    since = changelog.changes(source, after=before.complete_to_batch, to=cut.batch)
+    with keeping() as keep:
+        found = _found(table, changelog, source, before, cut, holding, publish, keep)
+        on_step("letters published")
+        seen, attempt = found.seen, new_attempt()
+        after = replace(_after(table, before, found, cut, holding.dead if holding else (), attempt), changelog_id=newest.changelog_id)
+        if not seen.buckets:
+            on_step("graveyard written")
+            table.commit(None, (), after)
+        else:
+            is_single = is_sparse(table, seen)
+            files = table.files(version) if is_single else None
+            if is_single:
+                rows, places = merged_rows(table, found.pivoted, seen, before, version, keep, files=files, horizon=after.horizon)
+            else:
+                rows = merged_buckets(table, found.pivoted, seen, before, horizon=after.horizon)
+            if seen.may_remove:
+                # Two writes follow; the merge is worked out once for both.
+                rows = keep(rows, eager=not is_single)
+                if table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt):
+                    after = replace(after, buried=True, attempts={**after.attempts, after.apply: attempt})
+            on_step("graveyard written")
+            if is_single:
+                table.commit_rows(rows.where("_exists"), places, version, files, after)
+            else:
+                table.commit(rows.where("_exists"), seen.buckets, after)
+    on_step("table committed")
+    return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What an apply is about to merge: changes as `pivot` has them, what a look at them tells, and the last batch of which all of it is."""
+
+    seen: Survey
+    pivoted: DataFrame
+    complete_to_batch: int
+    waiting: Waiting | None = None
+
+
+def _found(
+    table: Table,
+    changelog: Changelog,
+    source: str,
+    before: Bookkeeping,
+    cut: Cut,
+    holding: Holding | None,
+    publish: Callable[[Iterable[DeadLetter]], int],
+    keep: Keep,
+) -> _Found:
+    """What the cut adds to the table; the letters of what it cannot hold are published."""
+    layout, after, to = table.layout, before.complete_to_batch, cut.batch
+    recent = changelog.recent_changes(source, after=after, to=to)
+    since = recent.rows if recent else changelog.changes(source, after=after, to=to)
+    if holding is None and not before.held:
+        is_few = recent is not None and recent.count <= KEPT_CHANGES
+        is_held = "false" if cut.goes_past else f"_committed >= {constant(cut.low_watermark or 0, '_partition')}"
+        is_new = unapplied(before, batch="_batch", committed="_committed", place="_partition")
+        seen, pivoted, held_from = glance(since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held)
+        if not seen.unreadable:
+            return _Found(seen, pivoted, cut.batch if held_from is None else held_from - 1)
     complete_to_batch = cut.batch if cut.goes_past else _complete_to_batch(since, cut)
     changes = not_merged(since, before, table.spark)
     if not cut.goes_past:
         changes = changes.where(f"NOT {_is_held(cut)}")
-    definition = table.layout.definition
-    changes, seen, waiting = surveyed(changes, table.layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
-    on_step("letters published")
-    attempt = new_attempt()
-    dead, complete_below = holding.dead if holding else (), cut.low_watermark
-    if waiting is not None:
-        complete_to_batch = min(complete_to_batch, waiting.batch - 1)
-        complete_below = None if complete_below is None else min(complete_below, waiting.committed)
-    # What a row waits for may be older than what was deleted meanwhile.
-    horizon = before.horizon if dead else _horizon(definition.order, before, cut, complete_to_batch)
-    after = replace(
-        _after(before, seen, cut, attempt),
-        changelog_id=newest.changelog_id,
-        complete_below=complete_below,
-        complete_to_batch=complete_to_batch,
-        as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
-        held=dead,
-        horizon=horizon,
-    )
-    after = replace(after, past_since=None if after.is_consistent_cut else before.past_since or cut.chosen_at)
-    if not seen.buckets:
-        on_step("graveyard written")
-        table.commit(None, (), after)
-        on_step("table committed")
-        return Applied(after, 0, seen.unreadable)
-    sparse = is_sparse(table, seen)
-    if sparse:
-        rows, places = merged_rows(table, changes, seen, before, version, horizon)
-    else:
-        rows = merged_buckets(table, changes, seen, before, horizon=horizon)
-    if seen.may_remove:
-        # Two writes follow; the merge is worked out once for both.
-        rows = rows.localCheckpoint()
-        table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt)
-    on_step("graveyard written")
-    if sparse:
-        table.commit_rows(rows.where("_exists"), places, version, after)
-    else:
-        table.commit(rows.where("_exists"), seen.buckets, after)
-    on_step("table committed")
-    return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
+    definition = layout.definition
+    changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
+    return _Found(seen, pivot(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting)
 
 
 def _is_at(before: Bookkeeping, cut: Cut) -> bool:
@@ -139,12 +167,15 @@ def _horizon(order: OrderBy, before: Bookkeeping, cut: Cut, complete_to_batch: i
     return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
 
 
-def _after(before: Bookkeeping, seen: Survey, cut: Cut, attempt: str) -> Bookkeeping:
-    """The bookkeeping once what was seen is merged, but for how far that makes the table complete."""
-    number = before.apply + 1
-    return replace(
+def _after(table: Table, before: Bookkeeping, found: _Found, cut: Cut, dead: tuple[Dead, ...], attempt: str) -> Bookkeeping:
+    """The bookkeeping once what was found is merged, without what the graveyard gets."""
+    seen, waiting, complete_to_batch, complete_below = found.seen, found.waiting, found.complete_to_batch, cut.low_watermark
+    if waiting is not None:
+        complete_to_batch = min(complete_to_batch, waiting.batch - 1)
+        complete_below = None if complete_below is None else min(complete_below, waiting.committed)
+    after = replace(
         before,
-        apply=number,
+        apply=before.apply + 1,
         attempt=attempt,
         to_batch=cut.batch,
         brought_to=_brought_to(cut),
@@ -153,6 +184,11 @@ def _after(before: Bookkeeping, seen: Survey, cut: Cut, attempt: str) -> Bookkee
         letters_since=before.letters_since or (cut.chosen_at if seen.unreadable else None),
         highest_applied=max(before.highest_applied, seen.highest),
         with_rest=before.with_rest or seen.with_rest,
-        buried=before.buried or seen.may_remove > 0,
-        attempts={**before.attempts, number: attempt} if seen.may_remove else before.attempts,
+        complete_below=complete_below,
+        complete_to_batch=complete_to_batch,
+        as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
+        held=dead,
+        # What a row waits for may be older than what was deleted meanwhile.
+        horizon=before.horizon if dead else _horizon(table.layout.definition.order, before, cut, complete_to_batch),
     )
+    return replace(after, past_since=None if after.is_consistent_cut else before.past_since or cut.chosen_at)

@@ -24,6 +24,7 @@ from connector.freshness import Asked
 from connector.progress import Progress
 from connector.spark.delta_log import Commit, DeltaLog, saying, user_metadata
 from connector.spark.failures import explained
+from connector.spark.files import Files
 from connector.spark.maintenance import clean, compact
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
@@ -130,10 +131,20 @@ class LoggedBatch:
     trimmed_to: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Changes that this process has logged, and how many rows their files have: as many or more."""
+
+    rows: DataFrame
+    count: int
+
+
 _LONG_LIST: Final = 1000
 _NO_BATCH: Final = 2**63 - 1
 _FRONTIER_IN_METADATA: Final = 16_384
 """Bytes: every commit has the metadata, those of moments and maintenance too."""
+_RECENT_BATCHES: Final = 200
+"""Of so many batches a process remembers what files it has written."""
 _RENEWALS: Final = 2**32
 """More than there can be between two batches."""
 
@@ -147,6 +158,8 @@ class Changelog:
         self._stream = stream
         self._log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
+        self._recent: dict[int, Files] = {}
+        self._slots: dict[str, int] = {}
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch, or None for a changelog without any. Raises `TableError` if the table is not ours."""
@@ -243,11 +256,13 @@ class Changelog:
         }
         with explained(f"stream {self._stream}"):
             transaction = self._begin("batches")
-            settled = None if rows is None else settle(transaction.write(rows))
+            settled = None
+            if rows is not None:
+                transaction.write(rows)
+                settled = settle(transaction.written.rows())
+            logged = transaction.written
             said = bookkeeping if settled is None else {**bookkeeping, **self._said_of(settled, transaction)}
-            # Where another process has taken the number, nothing is committed; the look below tells.
-            if transaction.newest < batch.ingest_batch * _RENEWALS:
-                transaction.commit(batch.ingest_batch * _RENEWALS, said)
+            transaction.commit(batch.ingest_batch * _RENEWALS, said)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
@@ -256,6 +271,8 @@ class Changelog:
             )
         if settled is not None:
             self._frontier = (batch.ingest_batch, settled.frontier)
+        self._recent[batch.ingest_batch] = logged
+        self._recent.pop(batch.ingest_batch - _RECENT_BATCHES, None)
 
     def progress_before(self, batch: LoggedBatch) -> Progress:
         """The newest progress on record: that of `batch`, the newest one, or of the batch before it.
@@ -276,8 +293,7 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
             said = self._said_of(progress, transaction)
-            if transaction.newest < progress.ingest_batch:
-                transaction.commit(progress.ingest_batch, {**bookkeeping, "commit": "progress", **said})
+            transaction.commit(progress.ingest_batch, {**bookkeeping, "commit": "progress", **said})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _said_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
@@ -308,9 +324,7 @@ class Changelog:
         number = bookkeeping["renewals"] + 1
         renewed = {**bookkeeping, "commit": "moment", "renewals": number, "progress": progress.to_json()}
         with explained(f"stream {self._stream}"):
-            transaction = self._begin("batches")
-            if transaction.newest < progress.ingest_batch * _RENEWALS + number:
-                transaction.commit(progress.ingest_batch * _RENEWALS + number, renewed)
+            self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def mark(self) -> Mark:
         """How many batches there are, and when the newest commit was made."""
@@ -322,6 +336,7 @@ class Changelog:
         if (bookkeeping := self._bookkeeping()) is not None:
             with explained(f"stream {self._stream}"):
                 compact(self._spark, self._path, user_metadata(bookkeeping))
+            self._recent.clear()
 
     def clean(self) -> None:
         """Remove files that no version of the last `KEPT_HOURS` needs (TBL-15). Ingest may go on meanwhile."""
@@ -354,6 +369,7 @@ class Changelog:
         said = user_metadata({**bookkeeping, "commit": "trimmed", "trimmed_to": to, "begin": begin})
         with explained(f"stream {self._stream}"), saying(self._spark, said):
             DeltaTable.forPath(self._spark, self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
+        self._recent.clear()
         return int(to)
 
     def rows(self) -> DataFrame:
@@ -379,6 +395,25 @@ class Changelog:
         """
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
         return self._changes(in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned)
+
+    def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
+        """`changes`, where this process has logged all of these batches and they are few; else None.
+
+        Delta's log is not asked: the files are those that were written.
+        """
+        logged = [self._recent.get(batch) for batch in range(max(after + 1, to - _RECENT_BATCHES), to + 1)]
+        if not logged or (last := logged[-1]) is None or None in logged:
+            return None
+        slot = str(self._slot_of(source))
+        files = [file for one in logged if one for file in one if file.partitionValues().apply("slot") == slot]
+        count = sum(int(file.numPhysicalRecords().get()) for file in files)
+        return Recent(last.only(files).rows().where((F.col("table") == source) & (F.col("kind") == "change")), count)
+
+    def _slot_of(self, source: str) -> int:
+        if source not in self._slots:
+            slot = _table_slot(f"'{source}'")
+            self._slots[source] = self._spark.sql(f"SELECT {slot}").collect()[0][0]
+        return self._slots[source]
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""

@@ -7,6 +7,7 @@ steps of its own DELETE and of its writer (docs/decisions/0014-sparse-applies.md
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -16,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import WriterConflictError
-from connector.spark.transaction import Transaction, scala_object
+from connector.spark.files import Files, delta, none, scala_list, scala_object
+from connector.spark.transaction import Transaction
 
 FILE: Final = "_file"
 ROW: Final = "_row"
@@ -29,7 +31,7 @@ _STATISTICS_PREFIX: Final = 32
 
 def size_in_bytes(spark: SparkSession, path: str) -> int:
     """How large the files of the table's newest version are. No Spark job, where the version has a checksum, as ours have."""
-    snapshot = _delta(spark).DeltaLog.forTable(spark._jsparkSession, path).update(False, _none(spark), _none(spark))
+    snapshot = delta(spark).DeltaLog.forTable(spark._jsparkSession, path).update(False, none(spark), none(spark))
     checksum = snapshot.checksumOpt()
     return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
@@ -39,6 +41,7 @@ def replace_rows(
     path: str,
     *,
     version: int,
+    files: Files | None,
     places: DataFrame,
     rows: DataFrame,
     app_id: str,
@@ -47,41 +50,65 @@ def replace_rows(
 ) -> None:
     """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit that says `bookkeeping`.
 
-    The commit has the number `app_version` of `app_id`. `version` is the one that the places are of. The table must have deletion
-    vectors `ENABLED`. Raises `WriterConflictError` if somebody has committed since, and what Delta raises where somebody does meanwhile.
+    The commit has the number `app_version` of `app_id`. `version` is the one that the places are of, `files` are all that it has, None
+    if they are not known. The table must have deletion vectors `ENABLED`. Raises `WriterConflictError` if somebody has committed since,
+    and what Delta raises where somebody does meanwhile.
     """
     transaction = Transaction(spark, path, app_id)
     if transaction.delta.snapshot().version() != version:
         raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
-    # All files count as read: whatever another writer changes meanwhile is a conflict.
-    files = transaction.delta.filterFiles()
+    # Whatever another writer changes meanwhile is a conflict.
+    transaction.delta.readWholeTable()
     with ThreadPoolExecutor(1) as beside:
         # Much of either is not work, but planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
-        removed = _with_vectors(spark, transaction, files, places)
+        mark = _marked_in_log if files is None else _marked
+        removed = mark(spark, transaction, files or transaction.delta.filterFiles(), places)
     added.result()
     transaction.commit(app_version, bookkeeping, actions=removed)
 
 
-def _with_vectors(spark: SparkSession, transaction: Transaction, files: Any, places: DataFrame) -> Any:
-    """Delta's actions that mark the rows at `places` in `files` as removed."""
-    commands, log = _delta(spark).commands, transaction.log
+def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:
+    """Delta's actions that mark the rows at `places` in `files` as removed: one job, which writes the vectors."""
+    commands, folder = delta(spark).commands, transaction.log.dataPath()
+    vectors = {_url(spark, folder, file): file.deletionVector().serializeToBase64() for file in files if file.deletionVector()}
+    known = F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()])) if vectors else F.lit(None).cast("map<string, string>")
+    generator = scala_object(commands, "DeletionVectorBitmapGenerator")
+    named = places.coalesce(1).select(
+        F.col(FILE).alias(generator.FILE_NAME_COL()),
+        F.try_element_at(known, F.col(FILE)).alias(generator.FILE_DV_ID_COL()),
+        F.col(ROW).alias(generator.ROW_INDEX_COL()),
+    )
+    results = generator.buildDeletionVectors(spark._jsparkSession, named._jdf, transaction.log, 0)
+    helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
+    touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(folder, files.added), results)
+    actions: list[Any] = []
+    for file in (touched.apply(n) for n in range(touched.size())):
+        entry = file.fileLogEntry()
+        if file.isFullyReplaced():
+            actions.append(entry.removeWithTimestamp(time.time_ns() // 1_000_000, True))
+        else:
+            marked = entry.removeRows(file.newDeletionVector(), True, True)
+            actions += (marked._1(), marked._2())
+    return scala_list(spark, actions)
+
+
+def _url(spark: SparkSession, folder: Any, file: Any) -> str:
+    """The path of a file, as its rows have it."""
+    jvm: Any = spark._jvm
+    path = scala_object(delta(spark).util, "DeltaFileOperations").absolutePath(folder.toString(), file.path())
+    return str(jvm.org.apache.spark.paths.SparkPath.fromPath(path).urlEncoded())
+
+
+def _marked_in_log(spark: SparkSession, transaction: Transaction, files: Any, places: DataFrame) -> Any:
+    """The same for files that come from the log, without their statistics: Delta looks for these, and for their vectors."""
+    commands, log = delta(spark).commands, transaction.log
     vectors = scala_object(commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
         spark._jsparkSession, transaction.delta, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
     )
     helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
     touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
     return helper.processUnmodifiedData(spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX)._1()
-
-
-def _delta(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta
-
-
-def _none(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    return scala_object(jvm.scala, "None")
 
 
 def _some(spark: SparkSession, column: str) -> Any:

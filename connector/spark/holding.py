@@ -211,7 +211,7 @@ class Holding:
 def not_merged(since: DataFrame, before: Bookkeeping, spark: SparkSession) -> DataFrame:
     """Of the changes since the last batch of which all is merged, those that are not merged yet: also those that waited."""
     if not before.held:
-        return unapplied(since, before)
+        return since.where(unapplied(before))
     is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
     above = f"unix_micros(commit_timestamp) >= {constant(before.brought_to or 0, 'kafka_partition')}"
     return _marked(since, before.held, spark).where(f"waits OR {is_new} OR {above}").select(*since.columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -12,6 +12,8 @@ from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError
 from connector.spark.changelog import LoggedBatch
 from connector.spark.deletion_vectors import FILE, PLACE, ROW
+from connector.spark.files import Files
+from connector.spark.kept import Keep, keep_nothing
 from connector.spark.layout import Layout
 from connector.spark.lookup import looked_up
 from connector.spark.overlay import overlaid
@@ -78,53 +80,74 @@ def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | Non
         )
 
 
-def unapplied(since: DataFrame, before: Bookkeeping) -> DataFrame:
-    """Of the changes since the last batch of which nothing is held back, those that the table does not hold yet."""
+def unapplied(
+    before: Bookkeeping, batch: str = "ingest_batch", committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
+) -> str:
+    """Of the changes since the last batch of which nothing is held back, whether the table does not hold one yet, as SQL over these."""
     if before.complete_below is None or before.complete_to_batch == before.to_batch:
-        return since
-    is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
-    return since.where(f"{is_new} OR unix_micros(commit_timestamp) >= {constant(before.complete_below, 'kafka_partition')}")
+        return "true"
+    return f"({batch} > {constant(before.to_batch, place)} OR {committed} >= {constant(before.complete_below, place)})"
 
 
 def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
-    """Look at all changes, quickly if all are plain.
+    """Look at all changes, quickly if all are plain. What one look tells is in `glance`."""
+    return glance(changes, layout, before).seen
+
+
+class Glance(NamedTuple):
+    """What one look at changes tells: a `Survey` of those that are to be merged, as `pivot` has them, and `held_from`, the oldest batch
+    of which something is held back, None if nothing is.
+    """
+
+    seen: Survey
+    pivoted: DataFrame
+    held_from: int | None
+
+
+def glance(
+    changes: DataFrame, layout: Layout, before: Bookkeeping, keep: Keep = keep_nothing, *, is_new: str = "true", is_held: str = "false"
+) -> Glance:
+    """Look at changes once, or twice where not all are plain; `keep` may store them as `pivot` has them as the look passes.
+
+    `is_new` and `is_held` are conditions on `_committed` and `_batch` of `pivot`: what is new and not held is to be merged.
 
     Only a change that leaves no cell behind can take its row out of the table, or one that is not newer than everything merged
     before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists. What is newer is only
     known in a table ordered by commit.
     """
-    seen = _surveyed(pivot(changes, layout, all_plain=True), layout, before) if layout.registered else None
-    return seen if seen is not None and seen.all_plain else _surveyed(pivot(changes, layout), layout, before)
+    counts = f"({is_new}) AND NOT ({is_held})"
+    found = None
+    for all_plain in (True, False) if layout.registered else (False,):
+        pivoted = keep(pivot(changes, layout, all_plain=all_plain))
+        seen, held_from = _surveyed(pivoted, layout, before, counts, is_held)
+        found = Glance(seen, pivoted.where(counts), held_from)
+        if found.seen.all_plain:
+            break
+    assert found is not None
+    return found
 
 
-def glance(changes: DataFrame, layout: Layout, before: Bookkeeping) -> tuple[Survey, DataFrame] | None:
-    """`survey`, and the changes as `pivot` has them, from one pass over the changelog; None where not all are plain, or one is
-    unreadable.
-    """
-    if not layout.registered:
-        return None
-    pivoted = pivot(changes, layout, all_plain=True).localCheckpoint(eager=False)  # kept as the survey passes
-    seen = _surveyed(pivoted, layout, before)
-    return (seen, pivoted) if seen.all_plain and not seen.unreadable else None
-
-
-def _surveyed(pivoted: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
-    good, highest = "NOT _unreadable", constant(before.highest_applied, "_change.kafka_partition")
+def _surveyed(pivoted: DataFrame, layout: Layout, before: Bookkeeping, counts: str, is_held: str) -> tuple[Survey, int | None]:
+    """What `pivoted` tells of the changes that count, and the oldest batch of one that is held."""
+    good, highest = f"({counts}) AND NOT _unreadable", constant(before.highest_applied, "_partition")
     may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
     seen = [
-        F.count("*").alias("changes"),
-        F.expr("count_if(_unreadable)").alias("unreadable"),
+        F.expr(f"count_if({counts})").alias("changes"),
+        F.expr(f"count_if(({counts}) AND _unreadable)").alias("unreadable"),
         F.expr(f"count_if({good} AND (_may_remove OR {may_be_older}))").alias("may_remove"),
         F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("with_rest"),
-        F.expr("count_if(NOT _plain) = 0").alias("all_plain"),
-        F.expr("count_if(NOT _whole) = 0").alias("all_whole"),
+        F.expr(f"count_if(({counts}) AND NOT _plain) = 0").alias("all_plain"),
+        F.expr(f"count_if(({counts}) AND NOT _whole) = 0").alias("all_whole"),
         F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
         F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
         F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
+        F.expr(f"min(CASE WHEN {is_held} THEN _batch END)").alias("held_from"),
     ]
     row = pivoted.agg(*seen).first()
     assert row is not None
-    return Survey(**{**row.asDict(), "buckets": tuple(row["buckets"])})
+    told = row.asDict()
+    held_from = told.pop("held_from")
+    return Survey(**{**told, "buckets": tuple(told["buckets"])}), held_from
 
 
 def is_sparse(table: Table, seen: Survey) -> bool:
@@ -136,13 +159,16 @@ def is_sparse(table: Table, seen: Survey) -> bool:
 
 
 def merged_buckets(
-    table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int | None = None, horizon: int | None = None
+    table: Table, pivoted: DataFrame, seen: Survey, before: Bookkeeping, version: int | None = None, horizon: int | None = None
 ) -> DataFrame:
-    """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`."""
+    """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`.
+
+    `pivoted` are the changes of the `Survey`, as `pivot` has them.
+    """
     layout = table.layout
     partitions = max(1, len(seen.buckets)) if layout.buckets > 1 else table.spark.sparkContext.defaultParallelism
     touched = F.col(BUCKET).isin(*seen.buckets)
-    known = _known_by(_pivoted(changes, layout, seen), layout, seen, partitions)
+    known = _known_by(pivoted, layout, seen, partitions)
     if table.has_graveyard(before):
         known = joined(known, known_by_graveyard(table.graveyard(before).where(touched), layout, partitions), layout, "left")
     known = joined(known, known_by_rows(table.rows(version).where(touched), layout, partitions), layout, "full")
@@ -150,43 +176,58 @@ def merged_buckets(
 
 
 def merged_rows(
-    table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int, horizon: int | None = None
+    table: Table,
+    pivoted: DataFrame,
+    seen: Survey,
+    before: Bookkeeping,
+    version: int,
+    keep: Keep,
+    *,
+    files: Files | None = None,
+    horizon: int | None = None,
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that a change touches, merged with the changes: `rows_of`; and the places in the table of those that are there.
 
-    The table is read once, and of its columns only the keys, where the changes alone tell what becomes of a row.
+    `files` are those of the version, if they are known. They are read once, and of their columns only the keys, where the changes alone
+    tell what becomes of a row.
     """
-    layout = table.layout
-    known, touched = _touched(table, _pivoted(changes, layout, seen), seen)
-    is_said = seen.says_all(before)
-    rows = table.rows(version).selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *PLACE)
-    old = looked_up(rows, touched, layout, "left_semi", seen.changes).localCheckpoint()
+    layout, is_said, tasks = table.layout, seen.says_all(before), _tasks(table, seen)
+    rows = files.rows() if files else table.rows(version)
+    rows = rows.selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *PLACE)
+    remembers = not is_said and table.has_graveyard(before)
+    if remembers:
+        rows = rows.unionByName(table.graveyard(before), allowMissingColumns=True)
+    found = keep(looked_up(rows, pivoted.select(BUCKET, *layout.keys), layout, "left_semi", seen.changes), eager=True)
+    # What is worked on by one task need not be exchanged.
+    partitions, (pivoted, found) = (None, (pivoted.coalesce(1), found.coalesce(1))) if tasks == 1 else (tasks, (pivoted, found))
+    old = found.where(f"{FILE} IS NOT NULL")
+    known = _known_by(pivoted, layout, seen, partitions)
     if not is_said:
-        known = _with_memory(table, known, touched, old, before, seen)
+        buried = found.where(f"{FILE} IS NULL") if remembers else None
+        known = _with_memory(known, buried, old, layout, partitions)
     return rows_of(known, layout, with_rest=before.with_rest or seen.with_rest, horizon=horizon), old.select(FILE, ROW)
 
 
-def merged_view(
-    table: Table, changes: DataFrame, seen: Survey, before: Bookkeeping, version: int, pivoted: DataFrame | None = None
-) -> DataFrame:
+def merged_view(table: Table, pivoted: DataFrame, seen: Survey, before: Bookkeeping, version: int, keep: Keep) -> DataFrame:
     """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`, `pivoted`
-    of a `glance`.
+    are the changes of the `Survey`, as `pivot` has them.
 
     Rows that no change touches are passed on as they are, if few changes make it worth to look for them.
     """
     layout, shown = table.layout, table.layout.shown
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
-        return merged_buckets(table, changes, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
-    rows = table.rows(version)
+        return merged_buckets(table, pivoted, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
+    rows, tasks = table.rows(version), _tasks(table, seen)
     if layout.registered and seen.goes_on_top(before):
-        pivoted = pivoted or _pivoted(changes, layout, seen).localCheckpoint()
-        return overlaid(rows, pivoted, layout, _tasks(table, seen), seen.changes, all_whole=seen.all_whole)
-    known, touched = _touched(table, pivoted or _pivoted(changes, layout, seen), seen)
+        return overlaid(rows, pivoted, layout, tasks, seen.changes, all_whole=seen.all_whole)
+    known = _known_by(pivoted, layout, seen, tasks)
+    known = replace(known, frame=keep(known.frame))
+    touched = known.frame.select(BUCKET, *layout.keys)
     others = looked_up(rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes).selectExpr(*shown)
     old = looked_up(rows, touched, layout, "left_semi", seen.changes)
-    known = _with_memory(table, known, touched, old, before, seen)
-    merged = rows_of(known, layout, with_rest=before.with_rest or seen.with_rest)
+    buried = looked_up(table.graveyard(before), touched, layout, "left_semi", seen.changes) if table.has_graveyard(before) else None
+    merged = rows_of(_with_memory(known, buried, old, layout, tasks), layout, with_rest=before.with_rest or seen.with_rest)
     return others.union(merged.where("_exists").selectExpr(*shown))
 
 
@@ -196,25 +237,12 @@ def _tasks(table: Table, seen: Survey) -> int:
     return max(1, min(most, table.spark.sparkContext.defaultParallelism))
 
 
-def _touched(table: Table, pivoted: DataFrame, seen: Survey) -> tuple[Known, DataFrame]:
-    """What the changes say, and the keys and buckets of their rows."""
-    known = _known_by(pivoted, table.layout, seen, _tasks(table, seen))
-    known = replace(known, frame=known.frame.localCheckpoint())
-    return known, known.frame.select(BUCKET, *table.layout.keys)
-
-
-def _with_memory(table: Table, known: Known, touched: DataFrame, old: DataFrame, before: Bookkeeping, seen: Survey) -> Known:
+def _with_memory(known: Known, buried: DataFrame | None, old: DataFrame, layout: Layout, partitions: int | None) -> Known:
     """With what the graveyard remembers of the touched rows, and with the `old` ones."""
-    layout, partitions = table.layout, _tasks(table, seen)
-    if table.has_graveyard(before):
-        buried = looked_up(table.graveyard(before), touched, layout, "left_semi", seen.changes)
+    if buried is not None:
         known = joined(known, known_by_graveyard(buried, layout, partitions), layout, "left")
     return joined(known, known_by_rows(old, layout, partitions), layout, "full")
 
 
-def _pivoted(changes: DataFrame, layout: Layout, seen: Survey) -> DataFrame:
-    return pivot(changes, layout, all_plain=seen.all_plain)
-
-
-def _known_by(pivoted: DataFrame, layout: Layout, seen: Survey, partitions: int) -> Known:
+def _known_by(pivoted: DataFrame, layout: Layout, seen: Survey, partitions: int | None) -> Known:
     return known_by_changes(pivoted, layout, partitions, all_whole=seen.all_whole, with_rest=seen.with_rest)

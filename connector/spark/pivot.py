@@ -36,8 +36,8 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
     that is not, `_plain` alone is then right. Columns: `_bucket`, the key columns, `_change`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell
     timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_rest`, `_plain`, `_whole` (the change
     covers all that is older in families with columns), `_unreadable` (there is no order, or the key or a value is none that the table
-    can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp), `_partition` and `_offset` (its
-    place in the topic, which is a replay's own).
+    can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp), `_batch` (the one that logged it),
+    `_partition` and `_offset` (its place in the topic, which is a replay's own).
 
     A value that a column of `layout.late` cannot hold, in a change from before it was defined, is no fault (TBL-8): the register says
     that something was written, the bytes are in `_rest`, and the change is not plain.
@@ -58,6 +58,7 @@ def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> Dat
         f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
         "unix_micros(commit_timestamp) AS _committed",
+        "ingest_batch AS _batch",
         "kafka_partition AS _partition",
         "offset AS _offset",
     )

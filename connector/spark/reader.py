@@ -22,7 +22,9 @@ from connector.spark.changelog import Changelog
 from connector.spark.delta_log import DeltaLog
 from connector.spark.failures import first_line
 from connector.spark.holding import holding_of, not_merged, surveyed
+from connector.spark.kept import keep_on
 from connector.spark.merging import check_changelog, glance, merged_view
+from connector.spark.pivot import pivot
 from connector.spark.standing import wished_bounds
 from connector.spark.table import Table
 from connector.tables import BOOKKEEPING
@@ -137,12 +139,13 @@ def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelo
     newest = changelog.newest()
     holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
     changes, waiting = not_merged(since, before, table.spark), None
-    seen, pivoted = (glance(changes, layout, before) if holding is None else None) or (None, None)
-    if seen is None:
+    seen, pivoted, _ = glance(changes, layout, before, keep_on) if holding is None else (None, None, None)
+    if seen is None or pivoted is None or seen.unreadable:
         # Of what the table cannot hold the next apply makes letters.
         changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: None)
+        pivoted = keep_on(pivot(changes, layout, all_plain=seen.all_plain))
     merged = seen.changes - seen.unreadable
-    rows = merged_view(table, changes, seen, before, version, pivoted) if merged else _shown(table, version)
+    rows = merged_view(table, pivoted, seen, before, version, keep_on) if merged else _shown(table, version)
     # What the changelog has let go meanwhile is missing from the changes, and nothing else tells.
     check_changelog(table, before, changelog.newest())
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark

@@ -50,8 +50,7 @@ def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int | None,
     """
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
-    if partitions is not None:
-        by_bucket = by_bucket.repartition(partitions, *layout.spread)
+    by_bucket = _spread(by_bucket, layout, partitions)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
         known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
@@ -73,16 +72,16 @@ def said_of_columns(known: Known, layout: Layout) -> DataFrame:
     return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
 
 
-def known_by_rows(rows: DataFrame, layout: Layout, partitions: int) -> Known:
-    """What the table's rows say."""
+def known_by_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> Known:
+    """What the table's rows say. `partitions` as for `known_by_changes`."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
-    by_bucket = rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored").repartition(partitions, *layout.spread)
+    by_bucket = _spread(rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions)
     return Known(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.rest")
 
 
-def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int) -> Known:
-    """What all entries of the graveyard for a row say."""
-    by_bucket = entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored").repartition(partitions, *layout.spread)
+def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int | None) -> Known:
+    """What all entries of the graveyard for a row say. `partitions` as for `known_by_changes`."""
+    by_bucket = _spread(entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions)
     said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
     return _known_together(by_bucket, *said, "_stored.rest", layout, prefix="_buried")
 
@@ -122,6 +121,11 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
     # Spark would work a filter out below the projections that it rests on, sorting `rest` again for each of its elements, and theirs. It
     # leaves one where it is that rests on what may differ from look to look.
     return rows.withColumn("_exists", F.expr("_exists AND monotonically_increasing_id() >= 0"))
+
+
+def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFrame:
+    """Rows of one key in one task."""
+    return rows if partitions is None else rows.repartition(partitions, *layout.spread)
 
 
 def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:

@@ -15,14 +15,17 @@ from typing import Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
 from connector.spark.deletion_vectors import ENABLED, replace_rows, size_in_bytes
 from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remove_folder, saying, user_metadata
 from connector.spark.failures import explained
+from connector.spark.files import Files, files_of
 from connector.spark.layout import Layout
 from connector.spark.maintenance import KEPT_HOURS, clean, compact
+from connector.spark.sql import constant
 from connector.spark.transaction import Transaction
 from connector.tables import (
     BUCKET,
@@ -108,6 +111,10 @@ class Table:
         reader = self._spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(self.path)
 
+    def files(self, version: int) -> Files | None:
+        """The files of that version, if it is the newest and they are so few that its commit lists them."""
+        return files_of(self._spark, self.path, version)
+
     def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
         """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`.
 
@@ -115,27 +122,46 @@ class Table:
         """
         commit = self._remembered(bookkeeping)
         assert commit is not None, "there is no graveyard"
-        entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._graveyard_path)
-        return entries.where(f"_apply <= {bookkeeping.swept_to} OR {_named(bookkeeping)}")
+        files = files_of(self._spark, self._graveyard_path, commit.version)
+        reader = self._spark.read.format("delta").option("versionAsOf", commit.version)
+        entries = files.rows() if files else reader.load(self._graveyard_path)
+        # As code that is the same for all attempts: `constant`.
+        attempts = bookkeeping.attempts
+        named = F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()])) if attempts else F.lit(None).cast("map<int, string>")
+        is_named = F.try_element_at(named, F.expr("int(_apply)")) == F.col("_attempt")
+        entries = entries.where(F.expr(f"_apply <= {constant(bookkeeping.swept_to, BUCKET)}") | is_named)
+        return entries.selectExpr(BUCKET, *self.layout.keys, STATE)
 
     def has_graveyard(self, bookkeeping: Bookkeeping) -> bool:
         """Whether anything is remembered of rows that are gone. Raises `TableError` if somebody else took or changed it."""
         return self._forgotten_below(bookkeeping) is not None
 
-    def bury(self, gone: DataFrame, before: Bookkeeping, *, attempt: str) -> None:
-        """Add graveyard entries for the apply after `before`. They do not count before a commit of the table names the attempt."""
+    def bury(self, gone: DataFrame, before: Bookkeeping, *, attempt: str) -> bool:
+        """Add graveyard entries for the apply after `before`, if there are any; tells whether there were.
+
+        They do not count before a commit of the table names the attempt.
+        """
         apply = before.apply + 1
         age = self.layout.age
         newest = f"greatest(array_max({STATE}.orders.{age}), array_max({STATE}.rest.order.change.{age}))"
         entries = gone.selectExpr(
             *self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt", f"coalesce({newest}, 0L) AS _newest"
         )
-        metadata = _graveyard_metadata(self._forgotten_below(before) or 0)
         # One file: an apply asks all of them for the rows that it changes.
-        writer = entries.coalesce(1).write.format("delta").mode("append").option("userMetadata", metadata)
-        writer.option("delta.dataSkippingStatsColumns", "_newest")
+        entries = entries.coalesce(1)
+        forgotten_below = self._forgotten_below(before)
         with explained(f"table {self._definition.name}"):
-            writer.save(self._graveyard_path)
+            if forgotten_below is None:
+                if entries.isEmpty():
+                    return False
+                writer = entries.write.format("delta").mode("append").option("delta.dataSkippingStatsColumns", "_newest")
+                writer.option("userMetadata", user_metadata(_graveyard_bookkeeping(0))).save(self._graveyard_path)
+                return True
+            transaction = Transaction(self._spark, self._graveyard_path, None)
+            transaction.write(entries)
+            if transaction.has_written:
+                transaction.commit(apply, _graveyard_bookkeeping(forgotten_below))
+            return transaction.has_written
 
     def commit(self, rows: DataFrame | None, buckets: Iterable[int], bookkeeping: Bookkeeping) -> None:
         """Replace the rows of `buckets` by `rows` and say `bookkeeping`, in one commit; read back that it was ours.
@@ -146,22 +172,23 @@ class Table:
         with explained(f"table {self._definition.name}"):
             if rows is None or not touched:
                 transaction = Transaction(self._spark, self.path, self._app_id)
-                # Where another process has taken the number, nothing is committed; the look below tells.
-                if transaction.newest < bookkeeping.apply:
-                    transaction.commit(bookkeeping.apply, bookkeeping.to_json(self._definition.name))
+                transaction.commit(bookkeeping.apply, bookkeeping.to_json(self._definition.name))
             else:
                 writer = self._columns_of(rows).write.format("delta").mode("overwrite").partitionBy(BUCKET)
                 writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option("userMetadata", self._said(bookkeeping))
                 writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply)).save(self.path)
         self._check_ours(bookkeeping)
 
-    def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, bookkeeping: Bookkeeping) -> None:
-        """Put `rows` in the place of those at `places` in `version`, the newest, and say `bookkeeping`: one commit, as `commit` makes."""
+    def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, files: Files | None, bookkeeping: Bookkeeping) -> None:
+        """Put `rows` in the place of those at `places` in `version`, the newest, which has `files`, if they are known, and say
+        `bookkeeping`: one commit, as `commit` makes.
+        """
         with explained(f"table {self._definition.name}"):
             replace_rows(
                 self._spark,
                 self.path,
                 version=version,
+                files=files,
                 places=places,
                 rows=self._columns_of(rows),
                 app_id=self._app_id,
@@ -345,9 +372,13 @@ def _named(bookkeeping: Bookkeeping) -> str:
     return " OR ".join(f"(_apply = {apply} AND _attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
 
 
-def _graveyard_metadata(forgotten_below: int) -> str:
+def _graveyard_bookkeeping(forgotten_below: int) -> dict[str, object]:
     """What a commit of the graveyard says: entries whose every order is older than that are gone (MRG-10)."""
-    return user_metadata({"graveyard": True, "forgotten_below": forgotten_below})
+    return {"graveyard": True, "forgotten_below": forgotten_below}
+
+
+def _graveyard_metadata(forgotten_below: int) -> str:
+    return user_metadata(_graveyard_bookkeeping(forgotten_below))
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:

@@ -9,58 +9,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.spark.delta_log import user_metadata
+from connector.spark.files import Files, delta, none, scala_list
 
 
 class Transaction:
     """A commit in the making, on the newest version of the table at `path`. Not for use by two threads at once.
 
-    `newest` is the greatest number that was committed under `app_id`, -1 if there is none. Where another writer commits a number under
-    it meanwhile, `commit` raises Delta's conflict.
+    `app_id` names the writer, whose commits have rising numbers: where another process commits under it meanwhile, `commit` raises
+    Delta's conflict. Without one, commits have no numbers.
     """
 
-    def __init__(self, spark: SparkSession, path: str, app_id: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, app_id: str | None) -> None:
         self._spark, self._app_id = spark, app_id
-        jvm: Any = spark._jvm
-        self._none = scala_object(jvm.scala, "None")
-        self.log = _delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
+        self._none = none(spark)
+        self.log = delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
         self.delta = self.log.startTransaction(self._none, self._none)
-        self.newest = int(self.delta.txnVersion(app_id))
-        self._files: Any = scala_object(jvm.scala.collection.immutable, "Nil")
+        self._newest = -1 if app_id is None else self._newest_of(app_id)
+        self._written = scala_list(spark, ())
 
-    def write(self, rows: DataFrame) -> DataFrame:
-        """Write rows to files that belong to the commit; returns the rows of these files, read back."""
-        files = self.delta.writeFiles(rows._jdf)
-        self._files = self._files.appendedAll(files)
-        folder = self.log.dataPath().toString()
-        paths = [f"{folder}/{unquote(files.apply(n).path())}" for n in range(files.size())]
-        if not paths:
-            return rows.limit(0)
-        return self._spark.read.schema(rows.schema).option("basePath", folder).parquet(*paths)
+    def _newest_of(self, app_id: str) -> int:
+        """The greatest number that was committed under the name, -1 if there is none."""
+        checksum = self.delta.snapshot().checksumOpt()
+        if checksum.isEmpty() or checksum.get().setTransactions().isEmpty():
+            return int(self.delta.txnVersion(app_id))
+        # The same without the state of the whole log, which Delta would work out for it.
+        self.delta.readTxn().addOne(app_id)
+        known = checksum.get().setTransactions().get()
+        numbers = [int(one.version()) for one in (known.apply(n) for n in range(known.size())) if one.appId() == app_id]
+        return max(numbers, default=-1)
+
+    def write(self, rows: DataFrame) -> None:
+        """Write rows to files that belong to the commit."""
+        self._written = self._written.appendedAll(self.delta.writeFiles(rows._jdf))
+
+    @property
+    def has_written(self) -> bool:
+        """Whether there are any rows to commit."""
+        return not self._written.isEmpty()
+
+    @property
+    def written(self) -> Files:
+        """What was written, for reading; nobody else sees it before the commit."""
+        return Files(self._spark, self.log, self.delta.snapshot(), self._written)
 
     def commit(self, number: int, bookkeeping: Mapping[str, Any], *, actions: Any = None) -> None:
-        """Commit what was written, and further `actions` of Delta, under `number`; the commit says `bookkeeping`."""
-        self.delta.updateSetTransaction(self._app_id, number, self._none)
-        files = self._files if actions is None else self._files.appendedAll(actions)
+        """Commit what was written, and further `actions` of Delta, under `number`; the commit says `bookkeeping`.
+
+        Where the number or a greater one was taken before, nothing is committed: whoever must know looks at the newest commit.
+        """
+        if self._app_id is not None:
+            if self._newest >= number:
+                return
+            self.delta.updateSetTransaction(self._app_id, number, self._none)
+        files = self._written if actions is None else self._written.appendedAll(actions)
         self.delta.commit(files, self._operation(user_metadata(bookkeeping)))
 
     def _operation(self, metadata: str) -> Any:
         """Delta's name for the act is that of an append; whatever else it does stands in its actions."""
         jvm: Any = self._spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
-        none = self._none
-        return _delta(self._spark).DeltaOperations.Write(append, none, none, jvm.scala.Some(metadata), none, none, none, none, none)
-
-
-def _delta(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.delta
-
-
-def scala_object(package: Any, name: str) -> Any:
-    """A singleton of Scala."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
+        said = jvm.scala.Some(metadata)
+        return delta(self._spark).DeltaOperations.Write(append, *[self._none] * 2, said, *[self._none] * 5)

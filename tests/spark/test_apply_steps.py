@@ -235,7 +235,7 @@ def test_few_changes_replace_single_rows(spark: SparkSession, tmp_path: Path, mo
     for at, changes in (
         (20, [account("r1", 20, amount="2"), account("new", 20, amount="2"), delete("r2", 20)]),
         (30, [whole("r1", 30), whole("r3", 30), whole("r3", 31)]),
-        (40, [account("r1", 25, name="late"), account("r2", 40, amount="4")]),
+        (40, [account("r1", 25, name="late"), account("r2", 40, amount="4"), account("r5", 40, amount="5")]),
     ):
         stream.topic.send(*changes)
         stream.ingest()
