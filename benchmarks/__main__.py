@@ -15,7 +15,21 @@ from pathlib import Path
 
 from benchmarks.report import Figure, figures, number
 
-NAMES = ("commands", "encoder", "producer", "ingest", "poison", "apply", "sparse", "rounds", "read", "freshness", "letters", "demo")
+NAMES = (
+    "commands",
+    "encoder",
+    "producer",
+    "ingest",
+    "poison",
+    "apply",
+    "sparse",
+    "rounds",
+    "backlog",
+    "read",
+    "freshness",
+    "letters",
+    "demo",
+)
 
 _HEAD = """# Performance
 

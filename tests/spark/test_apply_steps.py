@@ -284,3 +284,65 @@ def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(spark: S
     assert {row for row, _ in graveyard(spark, stream)} == {"a"}
     stream.table(wanted).sweep(table.bookkeeping())
     assert graveyard(spark, stream) == set()
+
+
+def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-13: the changes are looked at once, the files are those that are known, and what was kept for the merge is let go."""
+    monkeypatch.setattr(merging, "MIN_SPARSE_BYTES", 0)
+    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", merging.is_sparse)
+    stream, context = Stream(spark, tmp_path), spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]
+    stream.topic.send(*(account(f"r{n}", 10, name="first", amount="1") for n in range(9)), delete("r8", 11))
+    stream.ingest()
+    table = stream.table()
+    stream.apply(table)
+    for at, changes in ((20, [whole("r1", 20), delete("r2", 20)]), (30, [account("r1", 25, name="late"), account("r2", 22, amount="2")])):
+        stream.topic.send(*changes)
+        stream.ingest()
+        jobs, stored = context.dagScheduler().numTotalJobs(), _stored(context)
+        stream.apply(table)
+        assert context.dagScheduler().numTotalJobs() - jobs <= 10, at
+        assert _stored(context) <= stored, at
+        assert shown(table) == stream.truth(), at
+
+
+def _stored(context: Any) -> set[str]:
+    """The names of what is kept in memory."""
+    return set(context.getPersistentRDDs().keys().toList().mkString(",").split(","))
+
+
+def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-12: a late change could have removed its row, and did not."""
+    stream = Stream(spark, tmp_path)
+    stream.topic.send(account("a", 10, name="Ada"), account("b", 11, name="Bob"), delete("b", 12))
+    stream.ingest()
+    stream.apply(stream.table())
+    log = tmp_path / "tables/accounts/graveyard/_delta_log"
+    stream.topic.send(account("a", 9, name="late", amount="1"))
+    stream.ingest()
+    table = stream.table()
+    table.sweep(table.bookkeeping())
+    commits, before = len(list(log.glob("*.json"))), table.bookkeeping()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
+    assert len(list(log.glob("*.json"))) == commits
+    assert table.bookkeeping().attempts.items() <= before.attempts.items()
+
+
+def test_what_a_process_has_logged_is_what_the_changelog_has(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-4, TBL-13: nothing_lost: files of the newest batches, unless they were put together since, or another process wrote them."""
+    stream = Stream(spark, tmp_path)
+    changelog = stream.changelog()
+    for part in range(3):
+        stream.topic.send(*(account(f"r{n}", 10 * part + n + 1) for n in range(4)), replace(account("x", 1), table="another"))
+        stream.ingest(stream.process(changelog=changelog))
+    for after, to in ((0, 3), (1, 2), (2, 3)):
+        recent = changelog.recent_changes("t", after=after, to=to)
+        assert recent is not None
+        assert recent.count == 4 * (to - after)
+        assert sorted(recent.rows.collect()) == sorted(changelog.changes("t", after=after, to=to).collect())
+    assert changelog.recent_changes("t", after=3, to=3) is None
+    assert stream.changelog().recent_changes("t", after=2, to=3) is None
+    changelog.compact()
+    assert changelog.recent_changes("t", after=2, to=3) is None
