@@ -215,6 +215,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
     order = section.choice("order", OrderBy, OrderBy.COMMIT)
     versions = section.choice("versions", Versions, Versions.LATEST)
     max_staleness_s = section.duration_s("max_staleness", None)
+    apply_every_s = section.duration_s("apply_every", None, least_s=1)
     keep_unmapped = section.flag("keep_unmapped", True)
     deletion_vectors = section.flag("deletion_vectors", True)
     hold_rows = section.flag("hold_rows", False)
@@ -232,6 +233,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
             order=order,
             versions=versions,
             max_staleness_s=max_staleness_s,
+            apply_every_s=apply_every_s,
             keep_unmapped=keep_unmapped,
             deletion_vectors=deletion_vectors,
             hold_rows=hold_rows,

@@ -16,6 +16,7 @@ from connector.history import Job, keeps_bound, p95_s, recommended_bound_s
 from connector.json_view import view_of_bytes, view_of_time
 from connector.ledger import Totals
 from connector.outside import OutsideLetters
+from connector.pace import APPLY_EVERY_S
 from connector.progress import Progress
 from connector.tables import TableDefinition
 from connector.watermark import Frontier, KeyRange, Stall
@@ -33,6 +34,7 @@ _TIMES: Final = frozenset(
         "as_of",
         "ended_at",
         "held_since",
+        "due_at",
     }
 )
 
@@ -192,6 +194,8 @@ class TableStatus:
     dead_letters                    open ones that are, or may be, of this table: without them it is not complete (DLQ-7)
     last_job                        the last apply or rebuild: a read that merged says nothing of the table
     p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
+    apply_every_s, due_at           the time from one apply to the next, and when the next one is due, if there is something to apply
+                                    (JOB-2); None: at once
     """
 
     name: str
@@ -214,6 +218,8 @@ class TableStatus:
     last_job: Job | None
     p95_s: float | None
     recommended_max_staleness_s: int | None
+    apply_every_s: float
+    due_at: int | None
 
     @property
     def age_s(self) -> float | None:
@@ -241,6 +247,8 @@ class TableStatus:
         if self.max_staleness_s and not keeps_bound(self.p95_s, self.max_staleness_s):
             took = f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of its max_staleness"
             found.append(f"{took}: they can keep one of {self.recommended_max_staleness_s} s")
+        elif self.max_staleness_s and self.apply_every_s > self.max_staleness_s:
+            found.append(f"applied every {self.apply_every_s:g} s, more than its max_staleness: reads in between merge")
         if self.last_job is not None and self.last_job.error:
             found.append(f"its last job failed: {self.last_job.error}")
         if self.held_rows:
@@ -357,12 +365,13 @@ def table_status(
     now: int,
     *,
     max_staleness_s: int | None = None,
+    apply_every_s: float = APPLY_EVERY_S,
     last_job: Job | None = None,
     durations_us: Sequence[int] = (),
     bound_buffer_s: int = 0,
     dead_letters: OpenLetters = NONE_OPEN,
 ) -> TableStatus:
-    """How the table stands. `max_staleness_s` is the bound in force, `durations_us` are those of the last week's applies (TBL-19).
+    """How the table stands. `max_staleness_s` and `apply_every_s` are those in force, `durations_us` of the last week's applies (TBL-19).
 
     `bound_buffer_s` is added to the bound that these can keep (JOB-4).
     """
@@ -389,6 +398,8 @@ def table_status(
         last_job=last_job,
         p95_s=p95,
         recommended_max_staleness_s=recommended_bound_s(p95, bound_buffer_s),
+        apply_every_s=apply_every_s,
+        due_at=None if last_job is None else last_job.started_at + int(apply_every_s * 1_000_000),
     )
 
 

@@ -212,9 +212,9 @@ class Column:
 class TableDefinition:
     """A table as declared. Raises `ConfigError` with the reason and the remedy (TBL-8).
 
-    `source` is the table's name in the change records, `max_staleness_s` the declared bound (None or 0: every read merges). `buckets`, a
-    power of two up to `MAX_BUCKETS`, are the parts by hash of the key that an apply rewrites one by one; of a table that exists it counts
-    with the next rebuild (SCL-6).
+    `source` is the table's name in the change records, `max_staleness_s` the declared bound (None or 0: every read merges).
+    `apply_every_s` is the time from one apply to the next; None: half of the bound (JOB-2). `buckets`, a power of two up to `MAX_BUCKETS`,
+    are the parts by hash of the key that an apply rewrites one by one; of a table that exists it counts with the next rebuild (SCL-6).
     """
 
     name: str
@@ -225,6 +225,7 @@ class TableDefinition:
     order: OrderBy = OrderBy.COMMIT
     versions: Versions = Versions.LATEST
     max_staleness_s: int | None = None
+    apply_every_s: int | None = None
     keep_unmapped: bool = True
     deletion_vectors: bool = True
     hold_rows: bool = False
@@ -242,6 +243,9 @@ class TableDefinition:
         if self.max_staleness_s is not None and self.max_staleness_s < 0:
             cause = "a bound cannot be negative"
             raise ConfigError(f"{where}.max_staleness is {self.max_staleness_s} s", cause, "Leave it out, or set 10m, for example")
+        if self.apply_every_s is not None and self.apply_every_s < 1:
+            cause = "an apply follows another after a second at the earliest"
+            raise ConfigError(f"{where}.apply_every is {self.apply_every_s} s", cause, "Leave it out, or set 1h, for example")
         if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
             cause = f"the number is a power of two from 1 to {MAX_BUCKETS}"
             raise ConfigError(f"{where}.buckets is {self.buckets}", cause, "Leave it out below 256 MB; 16 suit a few gigabytes")

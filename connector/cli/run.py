@@ -58,7 +58,8 @@ def _run(
 
     spark = local_spark.start(stack, cores=cores, memory=memory)
     history = History(config.warehouse)
-    journal = Journal(history.add_job, history.add_cut, history.newest_cut, Wishes(config.warehouse).bounds)
+    wishes = Wishes(config.warehouse)
+    journal = Journal(history.add_job, history.add_cut, history.newest_cut, wishes.bounds, wishes.paces)
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
     pipeline = Pipeline(spark, config, worlds, earliest, journal, terminal.say)
     if once:

@@ -23,7 +23,7 @@ from connector.json_view import to_line, view_of_time
 from connector.progress import Progress
 from connector.status import FEW, OpenLetters, StreamStatus, TableStatus, few, stream_status, table_status
 from connector.watermark import Stall
-from connector.wishes import bound_in_force
+from connector.wishes import bound_in_force, pace_in_force
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig
@@ -78,6 +78,7 @@ class Found:
 
         found = Found(at)
         bounds = found._try("settings", Wishes(config.warehouse).bounds) or {}
+        paces = found._try("settings", Wishes(config.warehouse).paces) or {}
         tables = {name: found._try(f"tables.{name}", partial(bookkeeping_of, config.warehouse, name)) for name in config.tables}
         for name, stream in config.streams.items():
             progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
@@ -90,7 +91,8 @@ class Found:
             )
             for of, book in of_stream.items():
                 found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
-                found.tables[of] = found._table(config, of, book, progress, bounds, of_tables[of])
+                every_s = pace_in_force(config.tables[of], bounds, paces)
+                found.tables[of] = found._table(config, of, book, progress, bounds, every_s, of_tables[of])
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -108,6 +110,7 @@ class Found:
         book: Bookkeeping,
         progress: Progress,
         bounds: Mapping[str, int],
+        apply_every_s: float,
         dead_letters: OpenLetters,
     ) -> TableStatus:
         from connector.lake.history import History
@@ -120,6 +123,7 @@ class Found:
             *(definition, book, progress, self.at),
             dead_letters=dead_letters,
             max_staleness_s=bound,
+            apply_every_s=apply_every_s,
             last_job=last_job,
             durations_us=durations,
             bound_buffer_s=config.streams[definition.stream].buffer_s,
@@ -175,7 +179,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
 
 def _print_tables(found: Found) -> None:
     right = frozenset({"pending", "letters"})
-    shown = table("table", "complete below", "cut", "letters", "age", "bound", "can keep", "pending", "last job", right=right)
+    shown = table("table", "complete below", "cut", "letters", "age", "bound", "can keep", "pending", "due", "last job", right=right)
     for of in found.tables.values():
         shown.add_row(
             of.name,
@@ -186,6 +190,7 @@ def _print_tables(found: Found) -> None:
             "" if of.max_staleness_s is None else duration(of.max_staleness_s),
             "" if of.recommended_max_staleness_s is None else duration(of.recommended_max_staleness_s),
             f"{of.pending_batches:,}",
+            _due(of),
             "" if of.last_job is None else escaped(_job(of.last_job, of.now)),
         )
     console().print(shown)
@@ -202,6 +207,12 @@ def _cut(of: TableStatus) -> str:
     since = "" if of.no_cut_since is None else f" for {duration((of.now - of.no_cut_since) / 1_000_000)}"
     held = "" if of.held_by is None else f", held by {escaped(of.held_by.stream_partition)}"
     return f"no{since}{held}"
+
+
+def _due(of: TableStatus) -> str:
+    if of.due_at is not None and of.due_at > of.now:
+        return f"in {duration((of.due_at - of.now) / 1_000_000)}"
+    return "now" if of.pending_batches else ""
 
 
 def _to_the_second(timestamp: int) -> str:

@@ -1,4 +1,4 @@
-"""`connector table`: what was done to a table, its bound, and to make it anew (TBL-19, TBL-20, TBL-21)."""
+"""`connector table`: what was done to a table, its bound and pace, and to make it anew (TBL-19, TBL-20, TBL-21)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from connector.json_view import to_line, view_of_time
 from connector.ledger import State
 from connector.sections import nearest
 from connector.status import view_of_job
-from connector.wishes import BoundWish
+from connector.wishes import BoundWish, PaceWish, pace_in_force
 
 if TYPE_CHECKING:
     from connector.config import ConnectorConfig
     from connector.spark import Rebuilt
 
 JOBS_FOR_PEOPLE = 40
-SETTING = "max_staleness"
+BOUND = "max_staleness"
+PACE = "apply_every"
 
 
 @click.group()
@@ -74,33 +75,45 @@ def _print(jobs: list[Job]) -> None:
 
 @command.command("set")
 @click.argument("name", metavar="NAME")
-@click.argument("setting", metavar=f"[{SETTING}=DURATION]", required=False)
-@click.option("--unset", is_flag=True, help="Have the bound of the configuration hold again.")
+@click.argument("setting", metavar=f"[{BOUND}=DURATION | {PACE}=DURATION]", required=False)
+@click.option("--unset", is_flag=True, help="Have what the configuration says of both hold again.")
 @click.pass_context
 def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> None:
-    """Set the max_staleness of table NAME, as 10m or '0-0 0 0:10:0'. It outranks the configuration until --unset.
+    """Set the max_staleness of table NAME, or its apply_every, as 10m or '0-0 0 0:10:0'. It outranks the configuration until --unset.
 
     Readers see it at once, and a running pipeline within ten seconds; nothing has to be started again.
     """
     from connector.lake.wishes import Wishes
 
     if (setting is None) is not unset:
-        raise click.UsageError(f"say {SETTING}=10m, or --unset")
-    bound = None if setting is None else _bound(ctx, setting)
+        raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
+    wanted = {} if setting is None else _setting(ctx, setting)
     config = settings.load(ctx)
-    declared = settings.table(config, name).max_staleness_s
-    Wishes(config.warehouse).set_bound(BoundWish(name, bound, time.time_ns() // 1000, settings.who()))
-    in_force = declared if bound is None else bound
-    whose = "of the configuration" if bound is None else "until it is unset"
-    say(f"{name}: {SETTING} {duration(in_force)} {whose}" if in_force else f"{name}: no {SETTING}, every read merges what is not applied")
+    definition, wishes = settings.table(config, name), Wishes(config.warehouse)
+    about = (time.time_ns() // 1000, settings.who())
+    if unset or BOUND in wanted:
+        wishes.set(BoundWish(name, wanted.get(BOUND), *about))
+    if PACE in wanted or (unset and name in wishes.paces()):
+        wishes.set(PaceWish(name, wanted.get(PACE), *about))
+    whose = "of the configuration" if unset else "until it is unset"
+    if unset or BOUND in wanted:
+        bound = wanted.get(BOUND, definition.max_staleness_s)
+        say(f"{name}: {BOUND} {duration(bound)} {whose}" if bound else f"{name}: no {BOUND}, every read merges what is not applied")
+    every = pace_in_force(definition, wishes.bounds(), wishes.paces())
+    say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
 
 
-def _bound(ctx: click.Context, setting: str) -> int:
+def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     name, is_given, text = setting.partition("=")
-    if name.strip() != SETTING or not is_given:
-        hint = nearest(name.strip(), [SETTING])
-        raise click.UsageError(f"{escaped(setting)!r} is none; only {SETTING}=DURATION can be set so. {hint}".rstrip())
-    return DURATION_S.convert(text, None, ctx)
+    name, known = name.strip(), [BOUND, PACE]
+    if name not in known or not is_given:
+        hint = nearest(name, known)
+        can = f"only {BOUND}=DURATION and {PACE}=DURATION can be set so"
+        raise click.UsageError(f"{escaped(setting)!r} is none; {can}. {hint}".rstrip())
+    seconds = DURATION_S.convert(text, None, ctx)
+    if name == PACE and seconds < 1:
+        raise click.UsageError(f"{PACE} is at least 1s; --unset has what the configuration says hold again")
+    return {name: seconds}
 
 
 @command.command()

@@ -44,7 +44,11 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
             table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
             row, said = following(bookkeeping_of(table.history(1)[0]) if table else {})
             saying = CommitProperties(custom_metadata={"userMetadata": json.dumps({"lowmark": said})}, max_commit_retries=0)
-            write_deltalake(table or path, as_arrow([row], types), mode="append" if table else "error", commit_properties=saying)
+            if table is None:
+                write_deltalake(path, as_arrow([row], types), mode="error", commit_properties=saying)
+            else:
+                # One that an earlier release has made gets the columns that it lacks.
+                write_deltalake(table, as_arrow([row], types), mode="append", schema_mode="merge", commit_properties=saying)
         except (DeltaError, OSError, ValueError) as error:
             if attempt == ATTEMPTS - 1:
                 raise trouble(path, "written", error) from error

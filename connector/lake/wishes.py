@@ -1,6 +1,6 @@
 """What operators have set and ended, on disk: Delta tables under `_connector/` in the warehouse, a row for each wish (TBL-20, WMK-8).
 
-_connector/settings   the bounds of tables; those that hold at present stand in the newest commit as a whole
+_connector/settings   the bounds and paces of tables; those that hold at present stand in the newest commit as a whole
 _connector/ends       the ends of stream partitions; the newest commit says the greatest number
 """
 
@@ -12,13 +12,16 @@ from typing import Any, Final
 
 from connector.lake.plain_table import newest_bookkeeping
 from connector.lake.rows import append_next, quoted, select
-from connector.wishes import BoundWish, EndWish, bounds_in, saying
+from connector.wishes import BoundWish, EndWish, PaceWish, bounds_in, paces_in, saying
 
 _ENDS: Final = {
     **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
     **dict.fromkeys(("number", "made_at"), "int64"),
 }
-_BOUNDS: Final = {"table": "string", "max_staleness_s": "int64", "made_at": "int64", "made_by": "string"}
+_SETTINGS: Final = {
+    **dict.fromkeys(("table", "made_by"), "string"),
+    **dict.fromkeys(("max_staleness_s", "apply_every_s", "made_at"), "int64"),
+}
 
 
 class Wishes:
@@ -32,13 +35,17 @@ class Wishes:
         """The bounds in seconds that outrank the configuration, by table."""
         return bounds_in(newest_bookkeeping(self._settings))
 
-    def set_bound(self, wish: BoundWish) -> None:
-        """Have a bound hold from now on, or that of the configuration again."""
+    def paces(self) -> dict[str, int]:
+        """The times from apply to apply in seconds that outrank the configuration, by table (JOB-2)."""
+        return paces_in(newest_bookkeeping(self._settings))
+
+    def set(self, wish: BoundWish | PaceWish) -> None:
+        """Have a bound or a pace hold from now on, or that of the configuration again."""
 
         def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             return asdict(wish), saying(wish, said)
 
-        append_next(self._settings, _BOUNDS, following)
+        append_next(self._settings, _SETTINGS, following)
 
     def ends(self, stream: str, *, above: int) -> list[EndWish]:
         """The ends wished for in a stream whose numbers are greater than `above`, in their order."""

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from connector.errors import TableError, TopicError, WriterConflictError
 from connector.freshness import Asked
 from connector.progress import Progress
-from connector.spark.delta_log import Commit, DeltaLog, saying, user_metadata
+from connector.spark.delta_log import Commit, DeltaLog, session_saying, user_metadata
 from connector.spark.failures import explained
 from connector.spark.files import Files
 from connector.spark.maintenance import clean, compact
@@ -367,8 +367,8 @@ class Changelog:
         gone = old.where(F.col("ingest_batch") <= to).groupBy("kafka_partition").agg(F.max("offset")).collect()
         begin = {**bookkeeping.get("begin", {}), **{str(row[0]): row[1] + 1 for row in gone}}
         said = user_metadata({**bookkeeping, "commit": "trimmed", "trimmed_to": to, "begin": begin})
-        with explained(f"stream {self._stream}"), saying(self._spark, said):
-            DeltaTable.forPath(self._spark, self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
+        with explained(f"stream {self._stream}"):
+            DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
         self._recent.clear()
         return int(to)
 

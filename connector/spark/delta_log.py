@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 _COMMIT: Final = re.compile(r"/_delta_log/(\d{20})\.json(?=[,}])")
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -38,6 +37,7 @@ class DeltaLog:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._path_of, self._io, self._file_util, self._arrays = _classes(spark._jvm)
+        self._spark = spark
         self._folder = self._path_of(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
@@ -69,6 +69,23 @@ class DeltaLog:
             version -= 1
         return None
 
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the table's newest version, as Delta keeps them. There must be a table.
+
+        They stand in the checksum that Delta leaves beside a commit. Where there is none, Delta's own state of the log has them. No SQL
+        is run: the first query of a process takes seconds.
+        """
+        version = self._listed()
+        assert version >= 0, "there is no table"
+        checksum = self._path_of(self._folder, f"{version:020}.crc")
+        if self._files.exists(checksum):
+            return dict(json.loads(self._text_of(checksum))["metadata"].get("configuration", {}))
+        jvm: Any = self._spark._jvm
+        none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.location)
+        configuration = log.update(False, none, none).metadata().configuration()
+        return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
+
     def has_other_files(self) -> bool:
         """Whether something lies at the table's path although there is no Delta log. A log without a commit is none."""
         parent = self._folder.getParent()
@@ -96,12 +113,15 @@ class DeltaLog:
     def _file(self, version: int) -> Any:
         return self._path_of(self._folder, f"{version:020}.json")
 
-    def _read(self, version: int) -> Commit:
-        stream = self._files.open(self._file(version))
+    def _text_of(self, file: Any) -> str:
+        stream = self._files.open(file)
         try:
-            text = self._io.toString(stream, "UTF-8")
+            return str(self._io.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def _read(self, version: int) -> Commit:
+        text = self._text_of(self._file(version))
         infos = [action["commitInfo"] for action in map(json.loads, text.splitlines()) if "commitInfo" in action]
         info = infos[0] if infos else {}
         operation, bookkeeping = str(info.get("operation", "")), _bookkeeping(info.get("userMetadata"))
@@ -149,14 +169,24 @@ def quoted(path: str) -> str:
     return f"delta.`{path.replace('`', '``')}`"
 
 
-@contextmanager
-def saying(spark: SparkSession, metadata: str) -> Iterator[None]:
-    """What commits here bears `metadata` as its `userMetadata`: Delta's builders and commands take it from the session only."""
-    spark.conf.set(_METADATA_CONF, metadata)
-    try:
-        yield
-    finally:
-        spark.conf.unset(_METADATA_CONF)
+def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A session like `spark`, with these settings beside its own. No other thread sees them, and nothing is to be taken back."""
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    return session
+
+
+def session_saying(spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session in which every commit bears `metadata` as its `userMetadata`: Delta's builders and commands take it from there only."""
+    return session_with(spark, {**(settings or {}), _METADATA_CONF: metadata})
+
+
+def rows_in(session: SparkSession, rows: DataFrame) -> DataFrame:
+    """The same rows, of another session: what writes them asks that for its settings."""
+    jvm: Any = session._jvm
+    of_session = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, rows._jdf.queryExecution().logical())
+    return DataFrame(of_session, session)
 
 
 def user_metadata(bookkeeping: Mapping[str, Any]) -> str:

@@ -106,37 +106,46 @@ class Ingest:
     def recover(self) -> None:
         """Publish the letters and derive the progress of the newest batch, if a crash came between. Before anything else is read."""
         newest = self._changelog.newest()
-        if newest is not None and self._changelog.progress().ingest_batch < newest.ingest_batch:
+        if newest is not None and self._changelog.progress(with_frontier=False).ingest_batch < newest.ingest_batch:
             self._follow_up(newest)
+
+    def is_at_end(self) -> bool:
+        """Whether the changelog ends where Kafka does, open transactions included: there is nothing to read. Never for another topic."""
+        newest = self._changelog.newest()
+        if newest is None or self._world.topic().topic_id != newest.topic_id:
+            return False
+        return same(newest.offsets.end, self._world.high_watermarks())
 
     def renew(self) -> None:
         """Ask Kafka for its ends again. If everything was read, the states of the stream are as new as this moment (TBL-16)."""
-        newest, progress, asked = self._changelog.newest(), self._changelog.progress(), self._asked()
+        newest, progress, asked = self._changelog.newest(), self._changelog.progress(with_frontier=False), self._asked()
         is_quiet = newest is not None and progress.ingest_batch == newest.ingest_batch and asked.is_contained(newest.offsets.end)
         if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
             self._changelog.renew(self._with_outside(progress.renewed(newest.offsets.end, asked), 0))
 
-    def end_partitions(self) -> None:
+    def end_partitions(self) -> bool:
         """Take the ends that operators wish for with a batch that reads nothing: one that does may be long in coming (WMK-8).
 
-        Raises as `batch` does.
+        Returns whether there is such a batch. Raises as `batch` does.
         """
-        newest, progress = self._changelog.newest(), self._changelog.progress()
+        newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch or not (wishes := self._world.ends(progress.ends_to)):
-            return
+            return False
         topic = self._world.topic()
-        if topic.topic_id == newest.topic_id:
-            batch = replace(
-                newest,
-                ingest_batch=newest.ingest_batch + 1,
-                kafka_partitions=topic.kafka_partitions,
-                asked=self._asked(),
-                writer=self._writer,
-                ends=tuple(wishes),
-            )
-            self._changelog.append_nothing(batch)
-            self._on_step("logged")
-            self._follow_up(batch)
+        if topic.topic_id != newest.topic_id:
+            return False
+        batch = replace(
+            newest,
+            ingest_batch=newest.ingest_batch + 1,
+            kafka_partitions=topic.kafka_partitions,
+            asked=self._asked(),
+            writer=self._writer,
+            ends=tuple(wishes),
+        )
+        self._changelog.append_nothing(batch)
+        self._on_step("logged")
+        self._follow_up(batch)
+        return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
         return replace(progress, outside=self._world.outside(progress.outside, published))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -11,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError
-from connector.spark.delta_log import quoted, saying
+from connector.spark.delta_log import quoted, session_saying, session_with
 from connector.spark.failures import first_line
 from connector.upkeep import Mark
 
@@ -71,26 +70,9 @@ def compact(spark: SparkSession, path: str, metadata: str) -> None:
 
     No row changes. Where others commit meanwhile, `metadata` may be out of date: keep them out.
     """
-    with _settings(spark, _COMPACTING), saying(spark, metadata):
-        spark.sql(f"OPTIMIZE {quoted(path)}")
+    session_saying(spark, metadata, _COMPACTING).sql(f"OPTIMIZE {quoted(path)}")
 
 
 def clean(spark: SparkSession, path: str) -> None:
     """Remove the files that no version of the last `KEPT_HOURS` needs. Makes no commit; others may write meanwhile."""
-    with _settings(spark, _CLEANING):
-        spark.sql(f"VACUUM {quoted(path)} RETAIN {KEPT_HOURS} HOURS")
-
-
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+    session_with(spark, _CLEANING).sql(f"VACUUM {quoted(path)} RETAIN {KEPT_HOURS} HOURS")

@@ -1,15 +1,14 @@
-"""The pipeline of one process: ingest of every stream, apply of every table, and how the two take turns (OPS-4).
+"""The pipeline of one process: ingest of every stream, and beside it apply and maintenance of every table (OPS-4).
 
-Ingest runs as one streaming query per stream; apply runs in the thread that called `run`. A stop waits for the batch in
-flight: nothing is interrupted, and nothing is left half done.
+Ingest runs as one streaming query per stream; whose turn it is to be applied, and in which threads, is `spark.applies`. A stop waits for
+the batch and the applies in flight: nothing is interrupted, and nothing is left half done.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -18,23 +17,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
-from connector.errors import BrokerError, ConnectorError, TableError, TopicError
-from connector.history import CutRecord, Job, JobKind
+from connector.errors import BrokerError, TopicError
+from connector.history import CutRecord
 from connector.json_view import view_of_time
 from connector.progress import Cut, Progress
-from connector.spark.apply import apply
+from connector.spark.applies import Applies, Journal, Stood
 from connector.spark.changelog import Changelog
 from connector.spark.failures import applying, ingesting
 from connector.spark.ingest import Ingest, World
 from connector.spark.maintenance import Upkeep
+from connector.spark.pools import Pool, in_pool
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
 from connector.upkeep import COMPACT_TABLE_EVERY
 from connector.wishes import bounds_in_force
 
-APPLY_EVERY_S: Final = 10.0
-"""How often tables are brought up to date that declare no bound."""
-MIN_APPLY_EVERY_S: Final = 1.0
 ASK_EVERY_S: Final = 60.0
 """How often Kafka is asked whether there is more, where nothing is to be read and no table declares a bound."""
 MIN_ASK_EVERY_S: Final = 1.0
@@ -48,21 +45,8 @@ class _StoppedError(Exception):
     """A batch began after the stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Journal:
-    """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19).
-
-    `bounds` asks for the bounds in seconds that operators have set since, by table (TBL-20).
-    """
-
-    add_job: Callable[[Job], None]
-    add_cut: Callable[[CutRecord], None]
-    newest_cut: Callable[[str], CutRecord | None]
-    bounds: Callable[[], Mapping[str, int]] = dict
-
-
 class StreamIngest:
-    """The streaming query of one stream. `earliest` gives the first offset of every Kafka partition, `end` the next one."""
+    """The streaming query of one stream. `earliest` gives the first offset of each Kafka partition; `heard` is called behind a batch."""
 
     def __init__(
         self,
@@ -74,9 +58,10 @@ class StreamIngest:
         say: Say,
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
-        self._bounds = bounds
+        self._bounds, self._heard = bounds, heard
         base = f"{config.warehouse}/streams/{stream.name}"
         self._checkpoint = f"{base}/checkpoint"
         self.changelog = Changelog(spark, f"{base}/changelog", stream.name)
@@ -99,12 +84,25 @@ class StreamIngest:
 
     def start(self, *, once: bool) -> None:
         """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
-        self._stopping, self._failure = False, None
-        self._stopped.clear()
-        with ingesting(self._stream.name):
+        self._begin_anew()
+        with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
             self._start(once=once)
         if not once:
             threading.Thread(target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True).start()
+
+    def is_at_end(self) -> bool:
+        """Whether Kafka has nothing that is not in the changelog, so that `start` with `once` would find nothing to do.
+
+        Whatever a crash has left of the newest batch is done first.
+        """
+        self._begin_anew()
+        with ingesting(self._stream.name):
+            self._ingest.recover()
+            return self._ingest.is_at_end()
+
+    def _begin_anew(self) -> None:
+        self._stopping, self._failure = False, None
+        self._stopped.clear()
 
     def _start(self, *, once: bool) -> None:
         self._ingest.recover()
@@ -127,8 +125,8 @@ class StreamIngest:
     def end_partitions(self) -> None:
         """Have those stream partitions end that operators want ended, whether anything is to be read or not (WMK-8)."""
         with self._in_flight, ingesting(self._stream.name):
-            if not self._stopping:
-                self._ingest.end_partitions()
+            if not self._stopping and self._ingest.end_partitions():
+                self._heard()
 
     def compact(self) -> None:
         """Put small files of the changelog together, between two batches (TBL-15)."""
@@ -179,6 +177,10 @@ class StreamIngest:
         return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
 
     def _keep_asking(self) -> None:
+        with in_pool(self._spark, Pool.INGEST):
+            self._ask_again_and_again()
+
+    def _ask_again_and_again(self) -> None:
         waited_s = pause_s = 0.0
         while not self._stopped.wait(pause_s):
             waited_s += pause_s
@@ -208,6 +210,7 @@ class StreamIngest:
             except BaseException as error:
                 self._failure = error
                 raise
+        self._heard()
         self._say(_batch_line(self._stream.name, progress, offsets))
 
 
@@ -233,47 +236,59 @@ class Pipeline:
         self._cuts = {name: journal.newest_cut(name) for name in config.streams}
         self._say = say
         self._streams = {
-            name: StreamIngest(spark, config, stream, worlds[name], earliest[name], say, journal.bounds, self._steps_of(f"stream {name}"))
+            name: StreamIngest(
+                *(spark, config, stream, worlds[name], earliest[name], say, journal.bounds),
+                on_step=partial(self._step, f"stream {name}"),
+                heard=partial(self._heard, name),
+            )
             for name, stream in config.streams.items()
         }
         self._tables: dict[str, Table] = {}
         for name, definition in config.tables.items():
             with applying(name):
                 self._tables[name] = Table(spark, f"{config.warehouse}/tables/{name}", definition)
-        self._config = config
+        self._config, self._recording = config, threading.Lock()
+        changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
+        self._applies = Applies(
+            *(spark, config, self._tables, changelogs, worlds, journal),
+            record=self._record,
+            say=lambda line: self._say(line),
+            on_step=on_step,
+        )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table. `stop` ends it after the batch or the apply in flight."""
         stop, upkeep = stop or threading.Event(), self._upkeep()
         for ingest in self._streams.values():
             if not stop.is_set():
-                ingest.start(once=True)
-                ingest.wait(stop)
+                if not ingest.is_at_end():
+                    ingest.start(once=True)
+                    ingest.wait(stop)
                 ingest.end_partitions()
                 ingest.renew()
-        self._apply_all(stop)
-        self._maintain(upkeep, stop)
+        self._applies.all(stop)
+        for stream in self._streams:
+            self._maintain(upkeep, stop, stream)
 
     def run(self, stop: threading.Event) -> None:
-        """Ingest and apply until `stop` is set; then the batches in flight end, and everything ingested is applied."""
+        """Ingest and apply until `stop` is set; then what is in flight ends, and everything ingested is applied."""
         upkeep = self._upkeep()
         try:
             for ingest in self._streams.values():
                 ingest.start(once=False)
-            started = time.monotonic()
-            # From start to start: what an apply takes is part of the bound that it serves.
-            while not stop.wait(max(0.0, started + self._apply_every_s() - time.monotonic())):
-                started = time.monotonic()
-                for ingest in self._streams.values():
-                    ingest.check()
-                self._apply_all()
-                self._maintain(upkeep, stop)
+            self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
         finally:
             for ingest in self._streams.values():
                 ingest.stop()
+        self._check()
+        self._applies.all()
+
+    def _check(self) -> None:
         for ingest in self._streams.values():
             ingest.check()
-        self._apply_all()
+
+    def _heard(self, stream: str) -> None:
+        self._applies.heard(stream)
 
     def _upkeep(self) -> dict[str, list[Upkeep]]:
         """What is to be maintained of each stream, its tables first."""
@@ -282,7 +297,11 @@ class Pipeline:
             tables = [(name, self._tables[name]) for name in self._tables_of(stream)]
             found[stream] = [
                 Upkeep(
-                    *(f"table {name}", table.mark, table.compact, partial(self._clean_table, stream, table), self._say),
+                    f"table {name}",
+                    table.mark,
+                    partial(self._between_applies, name, table.compact),
+                    partial(self._clean_table, stream, name),
+                    self._say,
                     compact_every=COMPACT_TABLE_EVERY,
                 )
                 for name, table in tables
@@ -291,16 +310,18 @@ class Pipeline:
             found[stream].append(Upkeep(f"stream {stream}", ingest.changelog.mark, ingest.compact, clean, self._say))
         return found
 
-    def _maintain(self, upkeep: Mapping[str, list[Upkeep]], stop: threading.Event) -> None:
-        """What is due, between applies (TBL-15)."""
-        for stream, kept in upkeep.items():
-            for each in kept:
-                if not stop.is_set():
-                    each.after_round(self._worlds[stream].now())
+    def _maintain(self, upkeep: Mapping[str, list[Upkeep]], stop: threading.Event, stream: str) -> None:
+        """What is due of a stream and its tables; each table's between two applies of it (TBL-15)."""
+        for each in upkeep[stream]:
+            if not stop.is_set():
+                each.after_round(self._worlds[stream].now())
 
-    def _clean_table(self, stream: str, table: Table, now: int) -> None:
+    def _between_applies(self, name: str, act: Callable[[], None]) -> None:
+        self._applies.between(name, act)
+
+    def _clean_table(self, stream: str, name: str, now: int) -> None:
         self._record_again(stream)
-        table.clean(now)
+        self._between_applies(name, partial(self._tables[name].clean, now))
 
     def _clean_changelog(self, stream: str, now: int) -> None:
         ingest, names = self._streams[stream], self._tables_of(stream)
@@ -308,68 +329,25 @@ class Pipeline:
             ingest.trim(min(self._tables[name].bookkeeping().needed_to_batch for name in names), now)
         ingest.changelog.clean()
 
-    def _steps_of(self, what: str) -> Callable[[str], None]:
-        return lambda step: self._on_step(f"{what}: {step}")
-
-    def _apply_every_s(self) -> float:
-        bounds = bounds_in_force(self._config.tables.values(), self._journal.bounds()).values()
-        return max(MIN_APPLY_EVERY_S, min([APPLY_EVERY_S, *(bound / 2 for bound in bounds)]))
-
-    def _apply_all(self, stop: threading.Event | None = None) -> None:
-        """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them."""
-        failed: ConnectorError | None = None
-        for stream, ingest in self._streams.items():
-            cut = ingest.changelog.progress().cut(self._worlds[stream].now(), self._config.streams[stream].stall_after_s)
-            for name in self._tables_of(stream):
-                if stop is not None and stop.is_set():
-                    continue
-                try:
-                    self._apply(name, ingest.changelog, cut)
-                except TableError as error:
-                    failed = failed or error
-            self._record(stream, cut)
-        if failed is not None:
-            raise failed
+    def _step(self, what: str, step: str) -> None:
+        self._on_step(f"{what}: {step}")
 
     def _tables_of(self, stream: str) -> list[str]:
         return [name for name, definition in self._config.tables.items() if definition.stream == stream]
 
-    def _apply(self, name: str, changelog: Changelog, cut: Cut) -> None:
-        table, definition = self._tables[name], self._config.tables[name]
-        world = self._worlds[definition.stream]
-        started_at, before = world.now(), table.bookkeeping()
-        job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.complete_below)
-        try:
-            with applying(name):
-                on_step = self._steps_of(f"table {name}")
-                applied = apply(
-                    *(table, changelog, definition.source, cut),
-                    publish=world.publish,
-                    on_step=on_step,
-                    discarded=partial(_discarded, world),
-                )
-        except ConnectorError as error:
-            self._journal.add_job(replace(job, ended_at=world.now(), error=error.problem))
-            raise
-        if applied is None:
-            return
-        done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.bookkeeping.complete_below)
-        self._journal.add_job(replace(done, ended_at=world.now()))
-        letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
-        self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
-
-    def _record(self, stream: str, cut: Cut) -> None:
-        """Keep the cut, if all tables of the stream stand there (TBL-17)."""
-        newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
+    def _record(self, stream: str, cut: Cut, stood: Mapping[str, Stood]) -> None:
+        """Keep the cut, if all tables of the stream stand there, or stood there in the versions `stood` (TBL-17)."""
+        newest = {name: stood[name] if name in stood else self._tables[name].newest() for name in self._tables_of(stream)}
         if not newest or cut.low_watermark is None or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values()):
             return
         merged = sum(book.merged for _, book in newest.values())
         versions = {name: version for name, (version, _) in newest.items()}
         record = CutRecord(stream, cut.low_watermark, cut.batch, 0, merged, self._worlds[stream].now(), versions)
-        follows = record.follows(self._cuts[stream])
-        if follows is not None:
-            self._journal.add_cut(follows)
-            self._cuts[stream] = follows
+        with self._recording:
+            follows = record.follows(self._cuts[stream])
+            if follows is not None:
+                self._journal.add_cut(follows)
+                self._cuts[stream] = follows
 
     def _record_again(self, stream: str) -> None:
         """Keep the newest cut in today's versions, if they show it: the files of those it was recorded in may go (TBL-15, TBL-17)."""
@@ -379,7 +357,8 @@ class Pipeline:
         books = [book for _, book in newest.values()]
         merged, versions = sum(book.merged for book in books), {name: version for name, (version, _) in newest.items()}
         if merged == recorded.merged and all(book.is_consistent_cut and book.complete_below == recorded.low_watermark for book in books):
-            self._journal.add_cut(replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions))
+            with self._recording:
+                self._journal.add_cut(replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions))
 
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
@@ -389,14 +368,6 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
     unknown = f", {progress.unknown_tables} of source tables that no definition names" if progress.unknown_tables else ""
     return f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected} rejected; {complete}"
-
-
-def _discarded(world: World) -> frozenset[str]:
-    """The ids of discarded letters; none while the ledger cannot be read: their rows wait a little longer."""
-    try:
-        return world.discarded()
-    except (BrokerError, TopicError):
-        return frozenset()
 
 
 __all__ = ["Journal", "Pipeline", "StreamIngest"]

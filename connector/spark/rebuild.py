@@ -23,11 +23,11 @@ from connector.errors import TableError, WriterConflictError
 from connector.progress import Cut
 from connector.spark.apply import Applied, apply
 from connector.spark.changelog import Changelog
-from connector.spark.delta_log import Commit, DeltaLog, quoted, saying
+from connector.spark.delta_log import Commit, DeltaLog, quoted, rows_in, session_saying
 from connector.spark.failures import applying, explained
 from connector.spark.layout import Layout
 from connector.spark.merging import check_changelog
-from connector.spark.table import REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties, properties_of
+from connector.spark.table import REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties
 from connector.tables import BUCKET, UNMAPPED, ColumnIds, TableDefinition, assign_ids, check_compatible, from_properties, unmapped_name
 
 
@@ -63,14 +63,15 @@ def rebuild(
     there is no table of ours, where another definition stands in the way, or where the changelog is not the whole one;
     `WriterConflictError` if somebody applies to the table meanwhile; `DeliveryError`. The table is then as it was.
     """
-    old = DeltaLog(spark, f"{path}/data").newest_of_ours()
+    log = DeltaLog(spark, f"{path}/data")
+    old = log.newest_of_ours()
     if old is None or old.bookkeeping is None or old.bookkeeping.get("table") != definition.name:
         raise TableError(
             f"There is no table {definition.name} of ours at {path}",
             "Nothing was applied to it yet, or another table lies there",
             "Fill it from the changelog: connector run --once",
         )
-    existing, ids = from_properties(properties_of(spark, f"{path}/data"))
+    existing, ids = from_properties(log.properties())
     check_compatible(existing, definition)
     successor = Successor(spark, path, definition, assign_ids(ids, definition, cut.batch), old)
     before = successor.before
@@ -141,11 +142,12 @@ class Successor(Table):
         self.check_alone()
         bookkeeping = self._going_on(bookkeeping)
         made = self._columns_of(self.rows() if rows is None else rows)
-        writer = made.writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
+        session = session_saying(self._spark, self._said(bookkeeping))
+        writer = rows_in(session, made).writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
         for name, text in {**new_properties(self._definition, self._ids), REBUILD_PROPERTY: self._rebuild}.items():
             writer = writer.tableProperty(name, text)
         writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
-        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(bookkeeping)):
+        with explained(f"table {self._definition.name}"):
             writer.replace()
         if self._log_of_old().bookkeeping != bookkeeping.to_json(self._definition.name):
             raise self._not_alone()

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError
 from connector.spark.changelog import PARQUET_SETTINGS
+from connector.spark.pools import fair_scheduling
 
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"
@@ -90,7 +91,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short
 def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session with our jars on the class path; the one of this process, if there is one already.
 
-    `scratch` is a local folder for Spark's temporary files and its logging configuration. `settings` outrank ours. Where
+    `scratch` is a local folder for Spark's temporary files and what configures its logging and its pools. `settings` outrank ours. Where
     the process was started by `spark-submit`, its master stands.
     """
     scratch.mkdir(parents=True, exist_ok=True)
@@ -103,6 +104,7 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **fair_scheduling(scratch),
         **(settings or {}),
     }
     builder = SparkSession.builder.appName("lowmark")

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
 from connector.spark.deletion_vectors import ENABLED, replace_rows, size_in_bytes
-from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remove_folder, saying, user_metadata
+from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remove_folder, session_saying, user_metadata
 from connector.spark.failures import explained
 from connector.spark.files import Files, files_of
 from connector.spark.layout import Layout
@@ -72,7 +72,7 @@ class Table:
         log = DeltaLog(spark, f"{path}/data")
         if log.newest() is None:
             raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
-        properties = properties_of(spark, log.location)
+        properties = log.properties()
         return cls(spark, path, from_properties(properties)[0], properties)
 
     def newest(self) -> tuple[int, Bookkeeping]:
@@ -237,8 +237,9 @@ class Table:
         if forgotten_below is not None:
             horizon = max(forgotten_below, bookkeeping.horizon or 0)
             dead = f"_apply > {bookkeeping.swept_to} AND _apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
-            with explained(f"table {self._definition.name}"), saying(self._spark, _graveyard_metadata(horizon)):
-                DeltaTable.forPath(self._spark, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
+            with explained(f"table {self._definition.name}"):
+                session = session_saying(self._spark, _graveyard_metadata(horizon))
+                DeltaTable.forPath(session, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
 
     def mark(self) -> Mark:
@@ -309,7 +310,7 @@ class Table:
                     f"{self.path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
                 )
             return self._create()
-        properties = properties or properties_of(self._spark, self.path)
+        properties = properties or self._log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.bookkeeping()
         existing, ids = from_properties(properties)
@@ -324,18 +325,19 @@ class Table:
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
         """Keep what the configuration says today: readers find it in the table's properties (TBL-16, DLQ-3)."""
         listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
-        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(before)):
-            self._spark.sql(f"ALTER TABLE {quoted(self.path)} SET TBLPROPERTIES ({listed})")
+        with explained(f"table {self._definition.name}"):
+            session_saying(self._spark, self._said(before)).sql(f"ALTER TABLE {quoted(self.path)} SET TBLPROPERTIES ({listed})")
 
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        builder = DeltaTable.create(self._spark).location(self.path).partitionedBy(BUCKET)
+        session = session_saying(self._spark, self._said(Bookkeeping()))
+        builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)
         for name, text in new_properties(self._definition, ids).items():
             builder = builder.property(name, text)
-        with explained(f"table {self._definition.name}"), saying(self._spark, self._said(Bookkeeping())):
+        with explained(f"table {self._definition.name}"):
             self._log.forget_beginning()
             builder.execute()
         return layout
@@ -355,11 +357,6 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
         **_statistics(definition),
         "delta.checkpointInterval": "50",
     }
-
-
-def properties_of(spark: SparkSession, path: str) -> Mapping[str, str]:
-    """The properties of the Delta table at `path`, which is absolute, as of now."""
-    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(path)}").collect()}
 
 
 def _escaped(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
@@ -38,6 +38,7 @@ class Live:
     warehouse: Path
     stack: ExitStack
     published: list[DataChange] = field(default_factory=list)
+    tables: tuple[TableDefinition, ...] = (definition(max_staleness_s=2),)
 
     @property
     def stream(self) -> StreamConfig:
@@ -45,15 +46,15 @@ class Live:
 
     @property
     def config(self) -> ConnectorConfig:
-        tables = {"accounts": definition(max_staleness_s=2)}
+        tables = {table.name: table for table in self.tables}
         return ConnectorConfig(str(self.warehouse), self.kafka, streams={"s": self.stream}, tables=tables)
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self, on_step: Callable[[str], None] = lambda step: None) -> Pipeline:
         """A new one, as after a restart."""
         worlds = {"s": run._world(self.config, self.stream, self.stack)}
         history = History(str(self.warehouse))
         journal = Journal(history.add_job, history.add_cut, history.newest_cut)
-        return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)}, journal)
+        return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)}, journal, on_step=on_step)
 
     def publish(self, *changes: DataChange, at: int | None = None) -> None:
         """To the Kafka partition of the key, or to the one given."""

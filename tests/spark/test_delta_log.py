@@ -6,9 +6,10 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from connector.spark.delta_log import DeltaLog, user_metadata
+from connector.spark.delta_log import DeltaLog, quoted, session_saying, user_metadata
 
 COMMITS = 200
 
@@ -35,3 +36,39 @@ def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: P
 
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(look, range(20))) == {COMMITS - 1}
+
+
+def test_what_a_command_says_is_seen_by_no_other_thread(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-5, TBL-10: commands of several tables at once, each with metadata of its own; a commit that has none beside them."""
+    names, silent = ["a", "b", "c", "d"], f"{tmp_path}/silent"
+    for path in (silent, *(f"{tmp_path}/{name}" for name in names)):
+        spark.range(3).write.format("delta").save(path)
+
+    def command(name: str) -> None:
+        for row in range(3):
+            session = session_saying(spark, user_metadata({"said_by": name}))
+            DeltaTable.forPath(session, f"{tmp_path}/{name}").delete(f"id = {row}")
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        told = [threads.submit(command, name) for name in names]
+        for _ in range(4):
+            spark.range(1).write.format("delta").mode("append").save(silent)
+        for each in told:
+            each.result()
+    for name in names:
+        said = spark.sql(f"DESCRIBE HISTORY {quoted(f'{tmp_path}/{name}')}").where("version > 0").select("userMetadata").collect()
+        assert [row[0] for row in said] == [user_metadata({"said_by": name})] * 3
+    assert spark.sql(f"DESCRIBE HISTORY {quoted(silent)}").where("userMetadata IS NOT NULL").isEmpty()
+
+
+def test_properties_are_those_of_the_newest_version_with_and_without_its_checksum(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-8: they are read from the log, without a query; a checksum that is missing, as of a foreign commit, is done without."""
+    path = str(tmp_path / "t")
+    spark.range(1).write.format("delta").save(path)
+    for value in ("first", "second"):
+        spark.sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ('lowmark.test' = '{value}')")
+        assert DeltaLog(spark, path).properties()["lowmark.test"] == value
+    checksum = tmp_path / "t" / "_delta_log" / f"{2:020}.crc"
+    checksum.unlink()
+    (checksum.parent / f".{checksum.name}.crc").unlink(missing_ok=True)
+    assert DeltaLog(spark, path).properties()["lowmark.test"] == "second"

@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -22,12 +24,16 @@ from pyspark.sql import SparkSession
 from connector import cli, upkeep
 from connector.cli import local_spark
 from connector.config import KafkaConfig
-from connector.errors import StorageError, TopicError
+from connector.errors import ConnectorError, StorageError, TopicError
+from connector.history import Job
+from connector.lake.history import History
+from connector.lake.standing import bookkeeping_of
 from connector.spark.pipeline import StreamIngest
+from connector.spark.pools import Pool, in_pool
 from connector.spark.source import forget_checkpoint
 from tests.broker import NewTopic
 from tests.spark.live import Live
-from tests.spark.streams import account, versions
+from tests.spark.streams import account, crash_at, definition, versions
 
 DONE = ("small files are put together", "files of old versions are removed")
 
@@ -130,6 +136,123 @@ def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: py
             assert {line for line in said if line.endswith(DONE)} == expected
             assert not [line for line in said if "failed" in line]
         check(live)
+
+
+def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TBL-16, OPS-4: Kafka ends where the changelog does. A table defined since is made and filled; a record more is read."""
+    live.publish(account("a", 1, name="Ada"))
+    live.pipeline().run_once()
+    started: list[str] = []
+    start = StreamIngest.start
+
+    def heard(ingest: StreamIngest, *, once: bool) -> None:
+        started.append("query")
+        start(ingest, once=once)
+
+    monkeypatch.setattr(StreamIngest, "start", heard)
+    before = live.changelog().progress().moments.newest
+    live.tables = (*live.tables, definition("copy"))
+    live.pipeline().run_once()
+    after = live.changelog().progress()
+    assert (started, after.ingest_batch) == ([], 1)
+    assert before is not None
+    assert after.moments.newest is not None
+    assert after.moments.newest > before
+    assert live.spark.read.format("delta").load(f"{live.warehouse}/tables/copy/data").count() == 1
+
+    jobs = job_count(live.spark)
+    live.pipeline().run_once()
+    assert job_count(live.spark) == jobs, "the first Spark job of a process takes seconds"
+
+    live.publish(account("b", 2, name="Bob"))
+    live.pipeline().run_once()
+    assert started == ["query"]
+    check(live)
+
+
+def job_count(spark: SparkSession) -> int:
+    """How many Spark jobs there were so far."""
+    jvm_context: Any = spark.sparkContext._jsc
+    return int(jvm_context.sc().dagScheduler().numTotalJobs())
+
+
+def test_letters_are_published_where_nothing_is_new_but_a_crash_came_between(live: Live) -> None:
+    """TBL-2: what is left of the newest batch is done, though no query is started."""
+    live.publish(account("a", 1, name="Ada"))
+    live.send([(0, b"x", b"rubbish")])
+    crashes = crash_at("stream s: logged")
+    with pytest.raises(ConnectorError, match="CrashError"):
+        live.pipeline(crashes).run_once()
+    assert live.letters() == []
+    live.pipeline().run_once()
+    assert len(live.letters()) == 1
+    assert live.changelog().progress().ingest_batch == 1
+    check(live)
+
+
+def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
+    """JOB-2, JOB-3, TBL-10: a short pace makes no other table apply; the stop brings all to one cut. Ingest and applies have pools."""
+    live.tables = (definition(max_staleness_s=2), definition("rare", apply_every_s=3600))
+    stop, pools = threading.Event(), set[tuple[str, str | None]]()
+
+    def on_step(step: str) -> None:
+        pools.add((step.split()[0], live.spark.sparkContext.getLocalProperty("spark.scheduler.pool")))
+
+    def publish() -> None:
+        deadline = time.monotonic() + 120
+        for at in range(1, 1000):
+            live.publish(account(f"r{at % 7}", at, name=f"n{at}"))
+            if len(applies("accounts")) >= 4 or time.monotonic() > deadline:
+                break
+            time.sleep(0.2)
+        rare.extend(applies("rare"))
+        stop.set()
+
+    def applies(table: str) -> list[Job]:
+        return History(str(live.warehouse)).jobs(table)
+
+    rare: list[Job] = []
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        live.pipeline(on_step).run(stop)
+    finally:
+        publisher.join()
+    often = [job.started_at for job in applies("accounts")][::-1]
+    assert len(often) >= 4
+    assert all(later - earlier >= 1_000_000 for earlier, later in pairwise(often[:-1]))
+    assert len(rare) == 1, "with the first batch, and then in an hour"
+    batches = {book.to_batch for book in (bookkeeping_of(str(live.warehouse), table.name) for table in live.tables)}
+    assert batches == {live.changelog().progress().ingest_batch}
+    assert pools == {("stream", "ingest"), ("table", "apply")}
+
+
+def test_ingest_does_not_wait_for_a_long_apply(spark: SparkSession) -> None:
+    """JOB-3: its tasks are the next to run, though an apply has many waiting."""
+
+    def nap(_: int) -> None:
+        time.sleep(0.1)
+
+    def long_apply() -> None:
+        with in_pool(spark, Pool.APPLY):
+            spark.sparkContext.parallelize(range(60), 60).foreach(nap)
+
+    apply = threading.Thread(target=long_apply)
+    apply.start()
+    deadline = time.monotonic() + 60
+    status = spark.sparkContext.statusTracker()
+
+    def done() -> int:
+        stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
+        return max((stage.numCompletedTasks for stage in stages if stage is not None and stage.numTasks == 60), default=-1)
+
+    while done() < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with in_pool(spark, Pool.INGEST):
+        spark.sparkContext.parallelize(range(2), 2).foreach(nap)
+    left = 60 - done()
+    apply.join()
+    assert 30 < left <= 60
 
 
 def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,15 +12,22 @@ from random import Random
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from connector.config import ConnectorConfig, KafkaConfig
 from connector.errors import WriterConflictError
+from connector.history import CutRecord
+from connector.lake.plain_table import open_table
 from connector.ordering import OrderBy
+from connector.spark.applies import Journal
 from connector.spark.merging import Survey
+from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
 from connector.spark.table import Table
-from connector.tables import TableDefinition, Versions
+from connector.tables import Key, KeyPart, TableDefinition, Versions
+from connector.values import ColumnType
 from tests.property.histories import history
-from tests.spark.streams import CrashError, Stream, crash_at, rows_by_key, shown
+from tests.spark.streams import CrashError, Stream, crash_at, definition, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS, nasty
+from tests.spark.test_cut import Bank
 from tests.spark.test_rebuild import rebuilt
 
 BATCHES = 6
@@ -81,3 +89,73 @@ def test_newest_wins_whoever_else_works_on_the_table(
         rebuilt(stream, wanted)
     stream.apply(stream.table(wanted))
     assert shown(stream.table(wanted)) == stream.truth(wanted)
+
+
+class Meeting:
+    """Two applies wait at their first step until the other is there, if it comes soon. One of them may be killed at a step."""
+
+    def __init__(self, crash: str = "") -> None:
+        self._barrier, self._crash, self.times = threading.Barrier(2), crash, 0
+
+    def __call__(self, step: str) -> None:
+        if step.endswith(STEPS[0]):
+            with suppress(threading.BrokenBarrierError):
+                self.times += self._barrier.wait(5) == 0
+        if step == self._crash:
+            raise CrashError(step)
+
+
+def pipeline(stream: Stream, tables: tuple[TableDefinition, ...], cuts: list[CutRecord], on_step: Callable[[str], None]) -> Pipeline:
+    """A new one, as after a restart, that applies what was ingested."""
+    kafka, by_name = KafkaConfig("127.0.0.1:1"), {table.name: table for table in tables}
+    config = ConnectorConfig(str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name)
+    journal = Journal(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
+    return Pipeline(stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal, on_step=on_step)
+
+
+def test_newest_wins_in_two_tables_that_are_applied_at_once(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """JOB-3, nothing_lost, nothing_invented, deletes_stay_deleted, resumable: one of them killed at a step leaves the other alone."""
+    rng, stream, tables = Random(f"{seed}/at once"), Stream(spark, tmp_path), TABLES[:2]
+    deliveries = [d for n in range(6) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    rng.shuffle(deliveries)
+    met, killed = 0, 0
+    for batch in range(4):
+        stream.topic.send(*(delivery.change for delivery in deliveries[batch::4]))
+        stream.ingest()
+        meeting = Meeting(f"table {rng.choice(tables).name}: {rng.choice(STEPS)}" if batch % 2 else "")
+        try:
+            pipeline(stream, tables, [], meeting)._applies.all()
+        except CrashError:
+            killed += 1
+        met += meeting.times
+        if batch % 2 == 0:
+            assert [shown(stream.table(wanted)) for wanted in tables] == [stream.truth(wanted) for wanted in tables]
+    assert killed == 2
+    assert met >= 2
+    pipeline(stream, tables, [], Meeting())._applies.all()
+    assert [shown(stream.table(wanted)) for wanted in tables] == [stream.truth(wanted) for wanted in tables]
+
+
+def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """JOB-3, TBL-10, TBL-17: whatever is killed, what is recorded as one cut is the bank at that moment, in both tables."""
+    rng = Random(f"{seed}/cuts at once")
+    bank, cuts = Bank(spark, tmp_path, rng), list[CutRecord]()
+    key = Key((KeyPart("id", ColumnType.BYTES),))
+    tables = (definition(key=key), definition("copy", key=key))
+    for turn in range(4):
+        bank.world.turn()
+        bank.ingest(everything=turn == 3)
+        crash = f"table {rng.choice(tables).name}: {rng.choice(STEPS)}" if turn % 2 else ""
+        with suppress(CrashError):
+            pipeline(bank.stream, tables, cuts, Meeting(crash))._applies.all()
+    bank.world.finish()
+    bank.ingest(everything=True)
+    pipeline(bank.stream, tables, cuts, Meeting())._applies.all()
+    assert cuts
+    for cut in cuts:
+        assert cut.versions.keys() == {"accounts", "copy"}
+        for name, version in cut.versions.items():
+            table = open_table(f"{tmp_path}/tables/{name}/data", version)
+            rows = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
+            assert {row["id"]: row["amount"] for row in rows} == bank.world.at(cut.low_watermark)
+    assert bank.world.at(cuts[-1].low_watermark) == bank.world.at(bank.world.clock + 1)

@@ -61,9 +61,9 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     assert read(5, max_staleness_s=0).changes == 2, "no bound: everything"
 
     wishes = Wishes(str(tmp_path))
-    wishes.set_bound(BoundWish("accounts", 60, 1, "me"))
+    wishes.set(BoundWish("accounts", 60, 1, "me"))
     assert read(5).changes == 2, "an operator's bound outranks the declared one"
-    wishes.set_bound(BoundWish("accounts", None, 2, "me"))
+    wishes.set(BoundWish("accounts", None, 2, "me"))
     assert read(5).changes is None, "until it is unset"
 
     merged = read(10.001)
@@ -312,7 +312,7 @@ def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Pa
     )
     rows = spark.sql(f"SELECT {shown} FROM lowmark_tables ORDER BY name").collect()
     assert [tuple(row) for row in rows] == [("one", 10 * S + 1, True, 1, True, False), ("other", None, False, 2, None, True)]
-    Wishes(str(tmp_path)).set_bound(BoundWish("one", 300, 1, "me"))
+    Wishes(str(tmp_path)).set(BoundWish("one", 300, 1, "me"))
     warehouse = os.path.relpath(tmp_path)
     register_tables(spark, warehouse, now=stream.clock + 400 * S)
     assert [row[0] for row in spark.sql("SELECT name FROM lowmark_tables WHERE age > max_staleness").collect()] == ["one"]

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from connector.deadletter import Reason
 from connector.errors import TableError, WriterConflictError
 from connector.model import DeleteCells, Heartbeat
+from connector.spark.delta_log import DeltaLog
 from connector.spark.reader import read_table
 from connector.spark.rebuild import Rebuilt, rebuild
-from connector.spark.table import properties_of
 from connector.tables import Column, ColumnIds, TableDefinition, Versions, from_properties
 from connector.values import ColumnType
 from tests.changes import change, put
@@ -238,4 +238,4 @@ def test_columns_of_a_table_that_nothing_was_ingested_for(spark: SparkSession, t
     stream.table()
     rebuilt(stream, definition(columns=COLUMNS[:1]))
     rebuilt(stream)
-    assert from_properties(properties_of(spark, f"{tmp_path}/tables/accounts/data"))[1] == ColumnIds({"name": 0, "amount": 2}, 3)
+    assert from_properties(DeltaLog(spark, f"{tmp_path}/tables/accounts/data").properties())[1] == ColumnIds({"name": 0, "amount": 2}, 3)

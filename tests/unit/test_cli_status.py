@@ -73,6 +73,17 @@ def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.C
     assert found["errors"] == {}
 
 
+def test_a_person_sees_when_a_table_is_due(warehouse: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """JOB-2: half of its bound after the start of its last apply; at once, if that is over and something is pending."""
+    monkeypatch.setenv("COLUMNS", "200")
+    one = status(capsys)["tables"]["one"]
+    assert (one["apply_every_s"], one["due_at"] is None) == (300, False)
+    assert cli.invoke(["status"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert "in 4m5" in rows["one"]
+    assert " now" in rows["never"]
+
+
 def test_reads_that_merge_do_not_hide_an_apply_that_failed(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """OPS-5, JOB-1: they are in the history, and say nothing of the table."""
     now = time.time_ns() // 1000

@@ -40,8 +40,28 @@ def test_a_bound_is_set_and_unset(capsys: pytest.CaptureFixture[str], text: str,
     assert bounds(capsys) == (600, 600)
 
 
+def test_a_pace_is_set_and_unset(capsys: pytest.CaptureFixture[str]) -> None:
+    """JOB-2, TBL-20: beside a bound; `--unset` has what the configuration says of both hold again."""
+
+    def shown() -> tuple[float, int]:
+        assert cli.invoke(["status", "--json"]) == 0
+        table = json.loads(capsys.readouterr().out)["tables"]["one"]
+        return table["apply_every_s"], table["max_staleness_s"]
+
+    assert shown() == (300, 600)
+    assert cli.invoke(["table", "set", "one", "apply_every=1h"]) == 0
+    assert "one: applied every 1h, until it is unset" in capsys.readouterr().err
+    assert cli.invoke(["table", "set", "one", "max_staleness=20s"]) == 0
+    assert "one: applied every 1h" in capsys.readouterr().err
+    assert shown() == (3600, 20)
+    assert cli.invoke(["table", "set", "one", "--unset"]) == 0
+    assert "one: applied every 5m" in capsys.readouterr().err
+    assert shown() == (300, 600)
+
+
 @pytest.mark.parametrize(
-    "words", [[], ["max_staleness=5m", "--unset"], ["max_staleness"], ["max_stalenes=5m"], ["max_staleness=soon"], ["key=5m"]]
+    "words",
+    [["apply_every=0"], [], ["max_staleness=5m", "--unset"], ["max_staleness"], ["max_stalenes=5m"], ["max_staleness=soon"], ["key=5m"]],
 )
 def test_what_is_no_setting_is_a_wrong_call(folder: Path, words: list[str]) -> None:
     assert cli.invoke(["table", "set", "one", *words]) == 2

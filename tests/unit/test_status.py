@@ -222,6 +222,19 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
         assert len(status.hints) == hints, (bound_s, applies_s)
 
 
+def test_a_table_says_when_it_is_due() -> None:
+    """JOB-2: its pace after the start of its last apply, not after its end; one that is rarer than its bound is hinted at."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    job = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
+    fresh = replace(APPLIED, as_of=NOW)
+    status = table_status(TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=30, last_job=job)
+    assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
+    never = table_status(TABLE, Bookkeeping(), stands, NOW)
+    assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (10, None, None)
+    rare = table_status(TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job)
+    assert rare.hints == ["applied every 3600 s, more than its max_staleness: reads in between merge"]
+
+
 def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
     """TBL-11"""
     stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
@@ -340,7 +353,8 @@ def test_names_for_programs_are_stable() -> None:
     }
     assert table.keys() == {
         *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters", "replays_under_way"),
-        *("age_s", "apply", "as_of", "declared_max_staleness_s", "held_by", "hints", "is_consistent_cut", "last_job", "letters"),
+        *("age_s", "apply", "apply_every_s", "as_of", "declared_max_staleness_s", "due_at", "held_by", "hints"),
+        *("is_consistent_cut", "last_job", "letters"),
         *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
         "upsert_stream_apply_watermark",
     }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from connector.lake.rows import select
+from connector.lake.rows import append_next, select
 from connector.lake.wishes import Wishes
 from connector.tables import Key, KeyPart, TableDefinition
 from connector.values import ColumnType
-from connector.wishes import BoundWish, bounds_in, bounds_in_force, saying
+from connector.wishes import BoundWish, PaceWish, bounds_in, bounds_in_force, pace_in_force, saying
 
 
 def defined(name: str, bound: int | None) -> TableDefinition:
@@ -30,18 +31,48 @@ def test_what_is_set_is_read_back_and_who_set_it_is_kept(tmp_path: Path) -> None
     """TBL-20, TBL-22"""
     wishes = Wishes(str(tmp_path))
     assert wishes.bounds() == {}
-    wishes.set_bound(BoundWish("one", 600, 1, "ann"))
-    wishes.set_bound(BoundWish("other", 0, 2, "bob"))
-    wishes.set_bound(BoundWish("one", None, 3, "bob"))
+    wishes.set(BoundWish("one", 600, 1, "ann"))
+    wishes.set(BoundWish("other", 0, 2, "bob"))
+    wishes.set(BoundWish("one", None, 3, "bob"))
     assert wishes.bounds() == {"other": 0}
     kept = select(f"{tmp_path}/_connector/settings", "true ORDER BY made_at", "made_by, max_staleness_s")
     assert kept == [{"made_by": who, "max_staleness_s": bound} for who, bound in (("ann", 600), ("bob", 0), ("bob", None))]
 
 
+def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> None:
+    """JOB-2, TBL-20: what is set outranks the configuration; half of a bound that is set is the pace where none is."""
+    wishes, table = Wishes(str(tmp_path)), replace(defined("one", 600), apply_every_s=50)
+    wishes.set(BoundWish("one", 60, 1, "ann"))
+    wishes.set(PaceWish("one", 7, 2, "ann"))
+    wishes.set(BoundWish("other", 20, 3, "ann"))
+    assert (wishes.bounds(), wishes.paces()) == ({"one": 60, "other": 20}, {"one": 7})
+    assert pace_in_force(table, wishes.bounds(), wishes.paces()) == 7
+    assert pace_in_force(defined("other", 600), wishes.bounds(), wishes.paces()) == 10
+    wishes.set(PaceWish("one", None, 4, "bob"))
+    assert (wishes.bounds(), wishes.paces()) == ({"one": 60, "other": 20}, {})
+    assert pace_in_force(table, wishes.bounds(), wishes.paces()) == 50
+    assert pace_in_force(defined("third", 600), {}, {}) == 300
+
+
+def test_settings_of_an_earlier_release_are_gone_on_with(tmp_path: Path) -> None:
+    """JOB-2: its table has no column for paces."""
+    path, of_old = (
+        f"{tmp_path}/_connector/settings",
+        {"table": "string", "max_staleness_s": "int64", "made_at": "int64", "made_by": "string"},
+    )
+    row = {"table": "one", "max_staleness_s": 60, "made_at": 1, "made_by": "ann"}
+    append_next(path, of_old, lambda said: (row, {"max_staleness_s": {"one": 60}}))
+    wishes = Wishes(str(tmp_path))
+    wishes.set(PaceWish("one", 7, 2, "ann"))
+    assert (wishes.bounds(), wishes.paces()) == ({"one": 60}, {"one": 7})
+    kept = select(path, "true ORDER BY made_at", "max_staleness_s, apply_every_s")
+    assert kept == [{"max_staleness_s": 60, "apply_every_s": None}, {"max_staleness_s": None, "apply_every_s": 7}]
+
+
 def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
     def set_some(first: int) -> None:
         for number in (first, first + 1):
-            Wishes(str(tmp_path)).set_bound(BoundWish(f"t{number}", number, 1, "me"))
+            Wishes(str(tmp_path)).set(BoundWish(f"t{number}", number, 1, "me"))
 
     threads = [Thread(target=set_some, args=(first,)) for first in (0, 2)]
     for thread in threads:
