@@ -55,6 +55,7 @@ source = "shop.orders"
 order = "change_sequence_number"
 versions = "all"
 max_staleness = "10m"
+apply_every = "1h"
 keep_unmapped = false
 deletion_vectors = false
 hold_rows = false
@@ -112,7 +113,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.bound_buffer_s, stream.buffer_s) == (420, 420)
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
     table = made.tables["orders"]
-    assert (table.stream, table.source, table.max_staleness_s) == ("orders", "shop.orders", 600)
+    assert (table.stream, table.source, table.max_staleness_s, table.apply_every_s) == ("orders", "shop.orders", 600, 3600)
     assert (table.order, table.versions) == (OrderBy.SEQUENCE_NUMBER, Versions.ALL)
     assert (table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (False, False, False)
     assert table.key == Key((KeyPart("shop", ColumnType.STRING), KeyPart("number", ColumnType.INT64)), KeyForm.DELIMITED, "|")
@@ -193,6 +194,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
     [
         ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
         ("versions = 'both'\n", ["tables.t.versions", "all, latest"]),
+        ("apply_every = '500ms'\n", ['tables.t.apply_every is "500ms"', "of at least 1000 ms"]),
         ("max_stalenes = '1m'\n", ["tables.t.max_stalenes is not a known setting", "did you mean max_staleness?"]),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),

@@ -174,6 +174,7 @@ REFUSED = {
     "a name outside the warehouse": (lambda: table(name="../t"), "A table is named '../t'"),
     "a stream outside the warehouse": (lambda: table(stream="a/b"), "The stream of tables.t is named 'a/b'"),
     "a source that cannot be": (lambda: table(source="a b"), "tables.t.source is 'a b'"),
+    "a pace below a second": (lambda: table(apply_every_s=0), "tables.t.apply_every is 0 s"),
     "a negative bound": (lambda: table(max_staleness_s=-1), "tables.t.max_staleness is -1 s"),
     "a table of nothing": (lambda: table(keep_unmapped=False), "tables.t has no columns and keep_unmapped = false"),
     "FLOAT64 in an ordered key": (lambda: ordered(ColumnType.FLOAT64), "Key column k0 is FLOAT64"),
