@@ -16,19 +16,9 @@ from pathlib import Path
 from benchmarks.report import Figure, figures, number
 
 NAMES = (
-    "commands",
-    "encoder",
-    "producer",
-    "ingest",
-    "poison",
-    "apply",
-    "sparse",
-    "rounds",
-    "backlog",
-    "read",
-    "freshness",
-    "letters",
-    "demo",
+    *("commands", "encoder", "producer"),
+    *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "freshness", "disk"),
+    *("letters", "demo"),
 )
 
 _HEAD = """# Performance

@@ -129,7 +129,7 @@ class Window:
 class Scene:
     """The pipeline at work: its processes, its warehouse, and what is seen of it."""
 
-    spark: SparkSession
+    spark: SparkSession | None
     warehouse: Path
     pids: dict[str, int]
     pipeline: subprocess.Popen[bytes]
@@ -150,12 +150,13 @@ class Scene:
         while (left_s := until - time.monotonic()) > 0:
             self.look()
             if reads:
+                assert self.spark is not None, "who reads needs Spark"
                 self.reads.read(self.spark, self.warehouse)
             else:
                 time.sleep(min(1.0, left_s))
 
     def look(self) -> None:
-        assert self.pipeline.poll() is None, "the pipeline has ended"
+        assert self.pipeline.poll() is None, f"the pipeline has ended: {(self.warehouse.parent / 'pipeline.log').read_text()[-2000:]}"
         self.changelog.look()
         self.table.look()
 
@@ -204,8 +205,7 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def configuration(kafka: KafkaConfig, topic: str, settings: str) -> str:
-    of_stream, of_table = SETTINGS[settings]
+def configuration(kafka: KafkaConfig, topic: str, of_stream: str, of_table: str) -> str:
     table = workload.definition()
     columns = [(column.name, column.family, column.type) for column in table.columns]
     return (
@@ -218,12 +218,17 @@ def configuration(kafka: KafkaConfig, topic: str, settings: str) -> str:
 
 
 @contextmanager
-def started(folder: Path, broker: LocalBroker, spark: SparkSession, settings: str, rows: int) -> Iterator[Scene]:
-    """A topic, a load and a pipeline that has applied the rows; all ended with the block."""
+def started(
+    folder: Path, broker: LocalBroker, spark: SparkSession | None, settings: str, rows: int, lines: tuple[str, str] | None = None
+) -> Iterator[Scene]:
+    """A topic, a load and a pipeline that has applied the rows; all ended with the block.
+
+    `lines` are what the configuration says of the stream and of the table, if that is none of `SETTINGS`.
+    """
     kafka, topic = KafkaConfig(broker.bootstrap_servers), f"bench-{settings}"
     facts = topics.create_topic(kafka, topic, kafka_partitions=KAFKA_PARTITIONS)
     folder.mkdir()
-    (folder / "connector.toml").write_text(configuration(kafka, topic, settings))
+    (folder / "connector.toml").write_text(configuration(kafka, topic, *(lines or SETTINGS[settings])))
     words = [sys.executable, "-m", "benchmarks.load", kafka.bootstrap_servers, topic, str(rows), str(folder)]
     command = [str(Path(sys.executable).with_name("connector")), "--config", str(folder / "connector.toml"), "run"]
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 from connector.errors import ConfigError
 from connector.sections import FromEnvironment, Section, all_in_one, flat, is_secret, nearest, one_of, overlay
 from connector.tables import DEFAULT_DELIMITER, MAX_BUCKETS, NAME_PATTERN, Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
+from connector.upkeep import DEFAULT_FILE_RETENTION_S, LEAST_DEFAULT_SNAPSHOT_RETENTION_S, Retention
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -73,9 +74,9 @@ class StreamConfig:
     """One change stream: its topic, and how its records are judged, ingested and remembered.
 
     `partitions` are the root stream partitions that must speak before the low watermark is known (WMK-6); empty: those that
-    are announced. `changelog_retention_s` of None keeps the changelog for ever (TBL-15). `halt_on_first` halts the stream at
-    the first rejected record (DLQ-5). `bound_buffer_s` is added to the bound that is recommended for a table (JOB-4); None: `buffer_s` is
-    twice the trigger.
+    are announced. `changelog_retention_s` of None keeps the changelog for ever (TBL-15). `file_retention_s` and `snapshot_retention_s` are
+    how long old versions are kept (TBL-23); `retention` has what is in force. `halt_on_first` halts the stream at the first rejected
+    record (DLQ-5). `bound_buffer_s` is added to the bound that is recommended for a table (JOB-4); None: `buffer_s` is twice the trigger.
     """
 
     name: str
@@ -83,6 +84,8 @@ class StreamConfig:
     partitions: tuple[str, ...] = ()
     delete_retention_s: int = 2 * 86_400
     changelog_retention_s: int | None = None
+    file_retention_s: int = DEFAULT_FILE_RETENTION_S
+    snapshot_retention_s: int | None = None
     stall_after_s: int = 300
     limits: Limits = field(default_factory=Limits)
     unknown_tables: UnknownTables = UnknownTables.KEEP
@@ -96,6 +99,12 @@ class StreamConfig:
     def buffer_s(self) -> int:
         """What is added to the bound that is recommended for a table, in whole seconds (JOB-4)."""
         return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
+
+    @property
+    def retention(self) -> Retention:
+        """How long old versions are kept. Cuts are kept as long as files, and for an hour at least, unless it is said (TBL-23)."""
+        least_s = max(self.file_retention_s, LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
+        return Retention(self.file_retention_s, least_s if self.snapshot_retention_s is None else self.snapshot_retention_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,8 @@ def _stream(name: str, section: Section) -> StreamConfig:
         partitions=section.texts("partitions"),
         delete_retention_s=section.duration_s("delete_retention", 2 * 86_400, least_s=1),
         changelog_retention_s=section.duration_s("changelog_retention", None, least_s=1),
+        file_retention_s=section.duration_s("file_retention", DEFAULT_FILE_RETENTION_S, least_s=60),
+        snapshot_retention_s=section.duration_s("snapshot_retention", None, least_s=60),
         stall_after_s=section.duration_s("stall_after", 300, least_s=1),
         limits=Limits(
             max_clock_skew_s=section.duration_s("max_clock_skew", 300),

@@ -13,19 +13,32 @@ RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
 
 
 class JobKind(StrEnum):
-    """An apply moves a table; a rebuild puts another in its place; a runtime merge is worked out for one reader, and moves nothing."""
+    """An apply moves a table; a rebuild puts another in its place; a runtime merge is worked out for one reader, and moves nothing.
+
+    Maintenance, of a table or of a stream's changelog, changes no row: a compaction puts small files together, a clean-up removes those
+    of old versions (JOB-1).
+    """
 
     APPLY = "apply"
     REBUILD = "rebuild"
     RUNTIME_MERGE = "runtime_merge"
+    COMPACTION = "compaction"
+    CLEAN_UP = "clean_up"
+
+
+MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One apply, rebuild or runtime merge. Times and watermarks in microseconds.
+    """One apply, rebuild, runtime merge, or maintenance. Times and watermarks in microseconds.
 
     It took the batches after `from_batch` to `to_batch`; `changes` counts those it merged, `letters` those that it set aside. A
     watermark is what the table is complete below; None: not known. `error` is empty where all went well.
+
+    Maintenance of a changelog has a `stream` and no table. `files` counts those that a compaction made fewer, or a clean-up removed,
+    `bytes` those that it has rewritten, or freed. A clean-up leaves `live_bytes` of the newest version and, with old ones and logs,
+    `disk_bytes` on disk.
     """
 
     kind: JobKind
@@ -39,6 +52,11 @@ class Job:
     watermark_before: int | None = None
     watermark_after: int | None = None
     error: str = ""
+    stream: str = ""
+    files: int = 0
+    bytes: int = 0
+    live_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def duration_s(self) -> float:

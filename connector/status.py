@@ -100,6 +100,7 @@ class StreamStatus:
     uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
     without_key_range   where it has a hole: the live descendants of that root that were announced without a key range, which may fill it
     dead_letters        rejected records and table letters that were neither replayed nor discarded (DLQ-7)
+    maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
     """
 
     name: str
@@ -122,6 +123,7 @@ class StreamStatus:
     silent: tuple[str, ...]
     uncovered: tuple[str, KeyRange] | None
     without_key_range: tuple[str, ...]
+    maintenance: tuple[Job, ...] = ()
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -161,7 +163,7 @@ class StreamStatus:
             found.append("dead letters were replayed that are not ingested yet: see that `connector run` is at work")
         if not self.dead_letters.is_known:
             found.append("the ledger of dead letters could not be read: those that were replayed or discarded are counted as open")
-        return found
+        return found + failed_maintenance(self.maintenance)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it; names are stable, times ISO 8601."""
@@ -176,6 +178,7 @@ class StreamStatus:
             "silent": list(self.silent),
             "uncovered": uncovered,
             "without_key_range": list(self.without_key_range),
+            "maintenance": [view_of_job(job) for job in self.maintenance],
             "hints": self.hints,
         }
 
@@ -196,6 +199,7 @@ class TableStatus:
     p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
     apply_every_s, due_at           the time from one apply to the next, and when the next one is due, if there is something to apply
                                     (JOB-2); None: at once
+    maintenance                     the last compaction and the last clean-up, of the table and its graveyard (TBL-15)
     """
 
     name: str
@@ -220,6 +224,7 @@ class TableStatus:
     recommended_max_staleness_s: int | None
     apply_every_s: float
     due_at: int | None
+    maintenance: tuple[Job, ...] = ()
 
     @property
     def age_s(self) -> float | None:
@@ -256,7 +261,7 @@ class TableStatus:
         if self.dead_letters.count:
             letters = f"{self.dead_letters.count:,} dead letter{'' if self.dead_letters.count == 1 else 's'}"
             found.append(f"not complete without {letters}: see `connector dead-letters list`")
-        return found
+        return found + failed_maintenance(self.maintenance)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it; names are stable, times ISO 8601."""
@@ -266,6 +271,7 @@ class TableStatus:
             "age_s": self.age_s,
             "held_by": None if self.held_by is None else _view_of_stall(self.held_by),
             "last_job": None if self.last_job is None else view_of_job(self.last_job),
+            "maintenance": [view_of_job(job) for job in self.maintenance],
             "hints": self.hints,
         }
 
@@ -329,7 +335,14 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
 
 
 def stream_status(
-    name: str, progress: Progress, now: int, *, stall_after_s: int, roots: Sequence[str] = (), dead_letters: OpenLetters = NONE_OPEN
+    name: str,
+    progress: Progress,
+    now: int,
+    *,
+    stall_after_s: int,
+    roots: Sequence[str] = (),
+    dead_letters: OpenLetters = NONE_OPEN,
+    maintenance: Sequence[Job] = (),
 ) -> StreamStatus:
     """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
     frontier, asked_at, stall_after = progress.frontier, progress.moments.newest, stall_after_s * 1_000_000
@@ -355,6 +368,7 @@ def stream_status(
         silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
         uncovered=uncovered,
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
+        maintenance=tuple(maintenance),
     )
 
 
@@ -370,6 +384,7 @@ def table_status(
     durations_us: Sequence[int] = (),
     bound_buffer_s: int = 0,
     dead_letters: OpenLetters = NONE_OPEN,
+    maintenance: Sequence[Job] = (),
 ) -> TableStatus:
     """How the table stands. `max_staleness_s` and `apply_every_s` are those in force, `durations_us` of the last week's applies (TBL-19).
 
@@ -400,6 +415,7 @@ def table_status(
         recommended_max_staleness_s=recommended_bound_s(p95, bound_buffer_s),
         apply_every_s=apply_every_s,
         due_at=None if last_job is None else last_job.started_at + int(apply_every_s * 1_000_000),
+        maintenance=tuple(maintenance),
     )
 
 
@@ -408,6 +424,11 @@ def holder(frontier: Frontier) -> Stall | None:
     k = frontier.kafka_partitions
     least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)
     return None if least is None else Stall(least[0], least[1].held_by(k), *frontier.moved[least[0]])
+
+
+def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
+    """A hint for each kind of maintenance whose last job failed."""
+    return [f"its last {job.kind.value.replace('_', '-')} failed, and is tried again: {job.error}" for job in jobs if job.error]
 
 
 def few(names: Sequence[str]) -> str:

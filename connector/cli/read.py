@@ -119,7 +119,14 @@ def _snapshot(config: ConnectorConfig, name: str) -> Found:
             "The low watermark of its stream is not known yet, or a table of the stream is not a consistent cut",
             "See `connector status`, and read the table without --snapshot meanwhile",
         )
-    found = open_table(f"{config.warehouse}/tables/{name}/data", version=cut.versions[name])
+    try:
+        found = open_table(f"{config.warehouse}/tables/{name}/data", version=cut.versions[name])
+    except TableError as error:
+        raise TableError(
+            f"The cut of {name} at {view_of_time(cut.low_watermark)} cannot be read",
+            f"it may have expired: {error.cause}",
+            "read the table without --snapshot; a longer snapshot_retention keeps cuts longer",
+        ) from error
     revised = f", revision {cut.revision}" if cut.revision else ""
     return Found(found.types, found.rows(), f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}")
 

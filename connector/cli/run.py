@@ -59,7 +59,11 @@ def _run(
     spark = local_spark.start(stack, cores=cores, memory=memory)
     history = History(config.warehouse)
     wishes = Wishes(config.warehouse)
-    journal = Journal(history.add_job, history.add_cut, history.newest_cut, wishes.bounds, wishes.paces)
+    journal = Journal(
+        *(history.add_job, history.add_cut, history.newest_cut, wishes.bounds, wishes.paces),
+        last_clean_up=history.last_clean_up,
+        forget_cuts=history.forget_cuts,
+    )
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
     pipeline = Pipeline(spark, config, worlds, earliest, journal, terminal.say)
     if once:

@@ -6,7 +6,7 @@ Names of stream partitions, keys and reasons came from outside: all of it is esc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -87,7 +87,11 @@ class Found:
             of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
             letters, of_tables = open_letters_of(config, stream, progress, of_stream)
             found.streams[name] = stream_status(
-                name, progress, at, stall_after_s=stream.stall_after_s, dead_letters=letters, roots=stream.partitions
+                *(name, progress, at),
+                stall_after_s=stream.stall_after_s,
+                dead_letters=letters,
+                roots=stream.partitions,
+                maintenance=found._maintenance(config, f"streams.{name}", stream=name),
             )
             for of, book in of_stream.items():
                 found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
@@ -127,7 +131,14 @@ class Found:
             last_job=last_job,
             durations_us=durations,
             bound_buffer_s=config.streams[definition.stream].buffer_s,
+            maintenance=self._maintenance(config, f"tables.{name}", table=name),
         )
+
+    def _maintenance(self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = "") -> list[Job]:
+        from connector.lake.history import History
+
+        found = self._try(path, partial(History(config.warehouse).maintenance, table=table, stream=stream))
+        return list(found.values()) if found else []
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
         try:
@@ -173,6 +184,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         since = "" if stream.dead_letters.since is None else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"
         known = f"{stream.dead_letters.count:,} open" if stream.dead_letters.is_known else f"at most {stream.dead_letters.count:,} open"
         yield "dead letters", f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
+    if (kept := _maintained(stream.maintenance, stream.now)) is not None:
+        yield "maintained", kept
     for hint in stream.hints:
         yield "hint", hint
 
@@ -195,8 +208,26 @@ def _print_tables(found: Found) -> None:
         )
     console().print(shown)
     for of in found.tables.values():
+        if (kept := _maintained(of.maintenance, of.now)) is not None:
+            out(f"maintained: {of.name}: {kept}")
         for hint in of.hints:
             out(f"hint: {of.name}: {escaped(hint)}")
+
+
+def _maintained(jobs: Iterable[Job], now: int) -> str | None:
+    """What was done last, and what was left on disk then; None if nothing was done yet."""
+    parts = []
+    for job in jobs:
+        what = "fewer" if job.kind is JobKind.COMPACTION else f"removed, {_mib(job.bytes)} freed"
+        did = "failed" if job.error else f"{counted(job.files, 'file')} {what}"
+        parts.append(f"{job.kind.value.replace('_', '-')} {_ago(now, job.ended_at)}, {did}")
+        if job.disk_bytes:
+            parts.append(f"then {_mib(job.disk_bytes)} on disk, {_mib(job.live_bytes)} of the newest version")
+    return "; ".join(parts) or None
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
 
 
 def _cut(of: TableStatus) -> str:

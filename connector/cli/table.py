@@ -15,7 +15,7 @@ from connector.cli.status import duration
 from connector.cli.terminal import console, counted, escaped, out, say
 from connector.cli.terminal import table as empty_table
 from connector.errors import ConnectorError
-from connector.history import RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
+from connector.history import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
 from connector.json_view import to_line, view_of_time
 from connector.ledger import State
 from connector.sections import nearest
@@ -67,8 +67,10 @@ def _print(jobs: list[Job]) -> None:
     for job in jobs:
         below = "" if job.watermark_after is None else str(view_of_time(job.watermark_after))
         batches = f"{job.from_batch + 1} to {job.to_batch}" if job.to_batch > job.from_batch else ""
+        if job.kind in MAINTENANCE:
+            batches = counted(job.files, "file")
         counts = (f"{job.changes:,}", f"{job.letters:,}")
-        kind = job.kind.value.replace("_", " ")
+        kind = job.kind.value.replace("_", "-" if job.kind in MAINTENANCE else " ")
         shown.add_row(kind, str(view_of_time(job.ended_at)), f"{job.duration_s:.1f} s", batches, *counts, below, escaped(job.error))
     console().print(shown)
 

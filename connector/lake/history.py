@@ -13,18 +13,24 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from connector.history import CutRecord, Job, JobKind
-from connector.lake.rows import append, quoted, select
+from connector.history import MAINTENANCE, CutRecord, Job, JobKind
+from connector.lake.rows import append, delete, quoted, select
 
 _JOBS: Final = {
     **dict.fromkeys(("kind", "table", "error"), "string"),
     **dict.fromkeys(("started_at", "ended_at", "from_batch", "to_batch", "changes", "letters"), "int64"),
     **dict.fromkeys(("watermark_before", "watermark_after"), "int64"),
+    "stream": "string",
+    **dict.fromkeys(("files", "bytes", "live_bytes", "disk_bytes"), "int64"),
 }
 _CUTS: Final = {
     **dict.fromkeys(("stream", "table"), "string"),
     **dict.fromkeys(("low_watermark", "to_batch", "revision", "merged", "recorded_at", "version"), "int64"),
 }
+
+JOBS_KEPT_US: Final = 30 * 86_400_000_000
+MAX_JOBS: Final = 50_000
+"""The newest are kept, none longer than thirty days."""
 
 
 class History:
@@ -36,7 +42,7 @@ class History:
 
     def add_job(self, job: Job) -> None:
         """Keep a job."""
-        append(self._jobs, [{**asdict(job), "kind": job.kind.value}], _JOBS)
+        append(self._jobs, [{**asdict(job), "kind": job.kind.value}], _JOBS, lambda: self._jobs_to_forget(job.ended_at))
 
     def add_cut(self, cut: CutRecord) -> None:
         """Keep a cut."""
@@ -48,7 +54,24 @@ class History:
         wanted = ", ".join(quoted(kind.value) for kind in kinds)
         condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY ended_at DESC'
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
-        return [Job(**{**row, "kind": JobKind(row["kind"])}) for row in rows]
+        return [_job(row) for row in rows]
+
+    def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
+        """The newest job of each kind of maintenance, of a table or of a stream's changelog (JOB-1)."""
+        of = f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
+        newest = {}
+        for kind in MAINTENANCE:
+            condition = f"{of} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
+            for row in select(self._jobs, condition, needs="stream"):
+                newest[kind] = _job(row)
+        return newest
+
+    def last_clean_up(self, table: str, stream: str) -> int | None:
+        """When the last clean-up began that ended well, of a table, or of a stream's changelog if `table` is empty; None: not known."""
+        of = f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
+        condition = f"{of} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
+        found = select(self._jobs, condition, "max(started_at) AS newest", needs="stream")
+        return found[0]["newest"] if found else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
         """How long each apply of a table took that ended well, at or after `since` (microseconds)."""
@@ -66,10 +89,28 @@ class History:
         found = self._found(f"{of_stream} AND recorded_at = {newest}")
         return found[0] if found else None
 
+    def forget_cuts(self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None) -> None:
+        """Remove the cuts of a stream that name a table in a version below that in `oldest`, all but one (TBL-23)."""
+        gone = [cut for cut in self.cuts(stream) if any(version < oldest.get(name, 0) for name, version in cut.versions.items())]
+        times = sorted({cut.recorded_at for cut in gone if but is None or cut.recorded_at != but.recorded_at})
+        if times:
+            delete(self._cuts, f"stream = {quoted(stream)} AND recorded_at IN ({', '.join(map(str, times))})")
+
+    def _jobs_to_forget(self, now: int) -> str:
+        """The condition of jobs that are too old, or too many."""
+        of_many = f"true ORDER BY ended_at DESC LIMIT 1 OFFSET {MAX_JOBS}"
+        newest_of_many = max((row["ended_at"] for row in select(self._jobs, of_many, "ended_at")), default=0)
+        return f"ended_at <= {max(now - JOBS_KEPT_US, newest_of_many)}"
+
     def _found(self, condition: str) -> list[CutRecord]:
         rows = select(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
         by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
         return [_cut(common, list(of_cut)) for common, of_cut in by_cut]
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    """A row as a job; what an older release did not keep is as if it were nothing."""
+    return Job(**{**{name: value for name, value in row.items() if value is not None}, "kind": JobKind(row["kind"])})
 
 
 def _cut(common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:

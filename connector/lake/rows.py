@@ -4,29 +4,66 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from connector.lake.plain_table import batches, bookkeeping_of, rows_in, trouble
 
-COMPACT_EVERY: Final = 200
-"""After so many commits the small files become one."""
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+TIDY_EVERY: Final = 200
+"""After so many commits the small files become one, and what is too old goes."""
+OLD_VERSIONS_KEPT_H: Final = 1
+"""For who reads the table at that moment."""
+_KEPT: Final = {
+    "delta.deletedFileRetentionDuration": f"interval {OLD_VERSIONS_KEPT_H} hours",
+    "delta.logRetentionDuration": f"interval {OLD_VERSIONS_KEPT_H} hours",
+}
 ATTEMPTS: Final = 5
 
 Following = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
 """From what the newest commit says to a row and what its commit says."""
 
 
-def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> None:
-    """Append rows of these columns (`string` or `int64`) in one commit; the table is made with its first. Raises `TableError`."""
+def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str], forget: Callable[[], str | None] = lambda: None) -> None:
+    """Append rows of these columns (`string` or `int64`) in one commit; the table is made with its first. Raises `TableError`.
+
+    A table that lacks some of the columns gets them. Now and then it is put in order: few files, no old ones, and no rows for which the
+    condition in SQL holds that `forget` returns (TBL-23).
+    """
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import DeltaError
 
     try:
-        write_deltalake(path, as_arrow(rows, types), mode="append")
+        write_deltalake(path, as_arrow(rows, types), mode="append", schema_mode="merge", configuration=_KEPT)
         table = DeltaTable(path)
-        if table.version() % COMPACT_EVERY == COMPACT_EVERY - 1:
-            table.optimize.compact()
-            table.vacuum(dry_run=False)
+        if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
+            tidy(table, forget())
+    except (DeltaError, OSError, ValueError) as error:
+        raise trouble(path, "written", error) from error
+
+
+def tidy(table: DeltaTable, forget: str | None = None) -> None:
+    """Put a table in order: few files, no old ones, neither of rows nor of the log, and no rows for which a condition in SQL holds."""
+    if any(table.metadata().configuration.get(name) != text for name, text in _KEPT.items()):
+        table.alter.set_table_properties(dict(_KEPT))
+    if forget is not None:
+        table.delete(forget)
+    table.optimize.compact()
+    table.vacuum(retention_hours=OLD_VERSIONS_KEPT_H, enforce_retention_duration=False, dry_run=False)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+def delete(path: str, condition: str) -> None:
+    """Remove the rows for which a condition in SQL holds; nothing where there is no table. Raises `TableError`."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        DeltaTable(path).delete(condition)
+    except TableNotFoundError:
+        return
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "written", error) from error
 
@@ -56,8 +93,11 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
             return
 
 
-def select(path: str, condition: str, columns: str = "*") -> list[dict[str, Any]]:
-    """The rows of the table for which `condition` holds, in SQL; none where there is no table. Raises `TableError`."""
+def select(path: str, condition: str, columns: str = "*", *, needs: str | None = None) -> list[dict[str, Any]]:
+    """The rows of the table for which `condition` holds, in SQL; none where there is no table, or none with the column `needs`.
+
+    Raises `TableError`.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -67,6 +107,8 @@ def select(path: str, condition: str, columns: str = "*") -> list[dict[str, Any]
         return []
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error
+    if needs is not None and needs not in {field.name for field in delta.schema().fields}:
+        return []
     found = batches(delta, f"SELECT {columns} FROM t WHERE {condition}")  # noqa: S608, names are quoted
     return [dict(zip(batch.schema.names, row, strict=True)) for batch in found for row in rows_in(batch)]
 

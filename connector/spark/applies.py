@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -40,6 +40,7 @@ CHECK_EVERY_S: Final = 1.0
 """How soon it is noticed that ingest has stopped."""
 _STOP_WITHIN_S: Final = 0.2
 
+Done = TypeVar("Done")
 Say = Callable[[str], None]
 Stood = tuple[int, Bookkeeping]
 """A version of a table, and what it says."""
@@ -49,7 +50,9 @@ Stood = tuple[int, Bookkeeping]
 class Journal:
     """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19).
 
-    `bounds` and `paces` ask for what operators have set since, in seconds by table (TBL-20, JOB-2).
+    `bounds` and `paces` ask for what operators have set since, in seconds by table (TBL-20, JOB-2). `last_clean_up` says when old files
+    of a table, or without its name of a stream's changelog, were removed last. `forget_cuts` removes the cuts of a stream that name a
+    table in a version below the given one, all but one (TBL-23).
     """
 
     add_job: Callable[[Job], None]
@@ -57,6 +60,8 @@ class Journal:
     newest_cut: Callable[[str], CutRecord | None]
     bounds: Callable[[], Mapping[str, int]] = dict
     paces: Callable[[], Mapping[str, int]] = dict
+    last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
+    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = lambda stream, oldest, but: None
 
 
 @dataclass(slots=True)
@@ -73,7 +78,7 @@ class _Round:
 class Applies:
     """The applies of all tables of a configuration. `record` hears of each round that came to its end, and which versions stand at it.
 
-    Not for use by two threads at once, but for `heard` and `between`.
+    Not for use by two threads at once, but for `heard`, `between` and `add_job`.
     """
 
     def __init__(
@@ -110,10 +115,15 @@ class Applies:
         self._news[stream] = True
         self._wake.set()
 
-    def between(self, name: str, act: Callable[[], None]) -> None:
+    def between(self, name: str, act: Callable[[], Done]) -> Done:
         """Do something to a table between two applies of it. From any thread."""
         with self._alone[name]:
-            act()
+            return act()
+
+    def add_job(self, job: Job) -> None:
+        """Keep it in the history. From any thread."""
+        with self._journalling:
+            self._journal.add_job(job)
 
     def all(self, stop: threading.Event | None = None) -> None:
         """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them.
@@ -235,19 +245,15 @@ class Applies:
                     discarded=partial(_discarded, world),
                 )
         except ConnectorError as error:
-            self._add_job(replace(job, ended_at=world.now(), error=error.problem))
+            self.add_job(replace(job, ended_at=world.now(), error=error.problem))
             raise
         if applied is None:
             return False
         done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.bookkeeping.complete_below)
-        self._add_job(replace(done, ended_at=world.now()))
+        self.add_job(replace(done, ended_at=world.now()))
         letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
         self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
         return True
-
-    def _add_job(self, job: Job) -> None:
-        with self._journalling:
-            self._journal.add_job(job)
 
 
 class _Upkeep:

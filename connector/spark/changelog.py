@@ -22,14 +22,15 @@ from pyspark.sql import functions as F
 from connector.errors import TableError, TopicError, WriterConflictError
 from connector.freshness import Asked
 from connector.progress import Progress
-from connector.spark.delta_log import Commit, DeltaLog, session_saying, user_metadata
+from connector.spark.deletion_vectors import size_in_bytes
+from connector.spark.delta_log import Commit, DeltaLog, quoted, session_saying, user_metadata
 from connector.spark.failures import explained
 from connector.spark.files import Files
-from connector.spark.maintenance import clean, compact
+from connector.spark.maintenance import Rewritten, Work, bytes_on_disk, clean, retention_properties, rewrite
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
 from connector.spark.transaction import Transaction
-from connector.upkeep import Mark
+from connector.upkeep import LOG_BEYOND_S, Passed, Retention
 from connector.watermark import UNKNOWN, Frontier
 from connector.wishes import EndWish
 
@@ -152,7 +153,10 @@ _RENEWALS: Final = 2**32
 class Changelog:
     """The changelog of one stream at `path`. One process writes it; whoever else does is noticed, and nothing is interleaved."""
 
-    def __init__(self, spark: SparkSession, path: str, stream: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, stream: str, retention: Retention | None = None) -> None:
+        """`retention` is declared today, for `declare`, and for a changelog that is begun; None leaves what it says of itself."""
+        self._retention_s = (retention or Retention()).file_s
+        self._declares_retention = retention is not None
         self._spark = spark
         self._path = path
         self._stream = stream
@@ -326,23 +330,51 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
-    def mark(self) -> Mark:
-        """How many batches there are, and when the newest commit was made."""
-        bookkeeping, commit = self._bookkeeping(), self._log.newest()
-        return Mark(bookkeeping["ingest_batch"] if bookkeeping else 0, commit.at if commit else 0)
+    def declare(self) -> None:
+        """Have the table keep files of old versions as long as is declared today (TBL-23). While nothing is ingested."""
+        bookkeeping = self._bookkeeping()
+        if bookkeeping is None or not self._declares_retention or bookkeeping.get("file_retention_s") == self._retention_s:
+            return
+        said = user_metadata({**bookkeeping, "commit": "declared", "file_retention_s": self._retention_s})
+        listed = ", ".join(f"'{name}' = '{text}'" for name, text in retention_properties(self._retention_s, LOG_BEYOND_S).items())
+        with explained(f"stream {self._stream}"):
+            session_saying(self._spark, said).sql(f"ALTER TABLE {quoted(self._path)} SET TBLPROPERTIES ({listed})")
 
-    def compact(self) -> None:
-        """Put small files together; no row changes (TBL-15). While nothing is ingested."""
-        if (bookkeeping := self._bookkeeping()) is not None:
-            with explained(f"stream {self._stream}"):
-                compact(self._spark, self._path, user_metadata(bookkeeping))
-            self._recent.clear()
+    def passed(self) -> list[Passed]:
+        """What commits did to the files of the changelog since the last call."""
+        return self._log.passed()
 
-    def clean(self) -> None:
-        """Remove files that no version of the last `KEPT_HOURS` needs (TBL-15). Ingest may go on meanwhile."""
-        if self._bookkeeping() is not None:
-            with explained(f"stream {self._stream}"):
-                clean(self._spark, self._path)
+    def begun_at(self) -> int:
+        """When the oldest commit was made that is still known, in microseconds."""
+        return self._log.oldest_at()
+
+    def rewrite(self) -> Rewritten | None:
+        """Write small files together, if it is worth it, for `put_together`; no row changes (TBL-15). Ingest may go on meanwhile."""
+        if self._bookkeeping() is None:
+            return None
+        with explained(f"stream {self._stream}"):
+            return rewrite(self._spark, self._path)
+
+    def put_together(self, rewritten: Rewritten) -> None:
+        """Have new files take the place of the old ones, in one commit that says what the newest one does. While nothing is ingested."""
+        with explained(f"stream {self._stream}"):
+            app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
+            rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
+        self._recent.clear()
+
+    def clean(self) -> Work:
+        """Remove files that no version needs which the retention keeps (TBL-23). Ingest may go on meanwhile."""
+        if self._bookkeeping() is None:
+            return Work()
+        before = bytes_on_disk(self._spark, self._path)
+        with explained(f"stream {self._stream}"):
+            removed = clean(self._spark, self._path)
+        after = bytes_on_disk(self._spark, self._path)
+        return Work(removed, max(0, before - after), size_in_bytes(self._spark, self._path), after)
+
+    def clean_log(self, before: int) -> None:
+        """Remove what no version needs of the log that was the newest one at `before` (microseconds) or later."""
+        self._log.clean(before)
 
     def trim(self, covered: int, *, before: int) -> int:
         """Let changes and control records go of the oldest batches that were ingested before `before` (microseconds), none above `covered`.
@@ -477,6 +509,7 @@ class Changelog:
             "end": {},
             "progress": Progress().to_json(),
             "frontier": UNKNOWN.to_json(),
+            "file_retention_s": self._retention_s,
         }
         self._make(rows.limit(0), begun)
         return self._bookkeeping() or begun
@@ -503,6 +536,7 @@ class Changelog:
         writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option("delta.appendOnly", "false").option(
             "delta.checkpointInterval", "50"
         ).option("txnAppId", f"lowmark/{self._stream}/batches").option("txnVersion", "0").option("userMetadata", user_metadata(bookkeeping))
+        writer.options(**retention_properties(self._retention_s, LOG_BEYOND_S))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
 

@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-_COMMIT: Final = re.compile(r"/_delta_log/(\d{20})\.json(?=[,}])")
+from connector.spark.files import delta, none
+from connector.upkeep import Passed, superfluous
+
+_NAME: Final = re.compile(r"/_delta_log/([^,/}]+)(?=[,}])")
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_DELETED_AT_ONCE: Final = 5_000
+"""A log that was never cleaned is cleaned bit by bit: each file is a call."""
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: its version, when it was made (microseconds), Delta's word for what it did, and our bookkeeping, if it is ours."""
+    """One commit: its version, when it was made (microseconds), Delta's word for what it did, and our bookkeeping, if it is ours.
+
+    `files` says what it did to the files of the table; `removed` are the paths of those that it removed, or marked rows of.
+    """
 
     version: int
     at: int
     operation: str
     bookkeeping: Mapping[str, Any] | None
+    files: Passed
+    removed: frozenset[str]
 
 
 class DeltaLog:
@@ -41,6 +53,7 @@ class DeltaLog:
         self._folder = self._path_of(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
+        self._passed: dict[int, Passed] | None = None
 
     @property
     def location(self) -> str:
@@ -50,12 +63,16 @@ class DeltaLog:
     def newest(self) -> Commit | None:
         """The newest commit, or None where there is no table. If a commit since the last look is not ours, that one, for good."""
         # What is remembered may be a step behind what another thread has seen, but is never changed by steps.
-        version = self._version if self._version >= 0 else self._listed()
+        version = self._version
+        if version < 0 or not self._files.exists(self._file(version)):
+            version = self._listed()
         if version < 0:
             return None
         commit = self._read(version)
         while commit.bookkeeping is not None and self._files.exists(self._file(commit.version + 1)):
             commit = self._read(commit.version + 1)
+            if self._passed is not None:
+                self._passed[commit.version] = commit.files
         self._version = commit.version
         return commit
 
@@ -81,10 +98,48 @@ class DeltaLog:
         if self._files.exists(checksum):
             return dict(json.loads(self._text_of(checksum))["metadata"].get("configuration", {}))
         jvm: Any = self._spark._jvm
-        none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.location)
-        configuration = log.update(False, none, none).metadata().configuration()
+        log, no = delta(self._spark).DeltaLog.forTable(self._spark._jsparkSession, self.location), none(self._spark)
+        configuration = log.update(False, no, no).metadata().configuration()
         return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
+
+    def passed(self) -> list[Passed]:
+        """What the commits did that `newest` has gone past since the last call; from the first call on, which returns none."""
+        passed, self._passed = self._passed or {}, {}
+        return [passed[version] for version in sorted(passed)]
+
+    def at(self, version: int) -> Commit | None:
+        """A commit; None if it is not there, or not any more."""
+        return self._read(version) if self._files.exists(self._file(version)) else None
+
+    def oldest_at(self) -> int:
+        """When the oldest commit was made that is still there; 0 if there is none."""
+        versions = [int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))]
+        return self._read(min(versions)).at if versions else 0
+
+    def version_at(self, at: int) -> int | None:
+        """The newest version that was committed at `at` or before (microseconds); None if none is known to be."""
+        versions = sorted(int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name)))
+        place = bisect_right(versions, at, key=lambda version: self._read(version).at)
+        return versions[place - 1] if place else None
+
+    def removed_between(self, after: int, to: int) -> frozenset[str]:
+        """The paths of files that the versions `(after, to]` removed, or marked rows of."""
+        return frozenset().union(*(self._read(version).removed for version in range(after + 1, to + 1)))
+
+    def clean(self, before: int, readable: Collection[int] = ()) -> int:
+        """Remove what the versions do not need that were the newest ones at `before` (microseconds) or later; returns how many files.
+
+        Of earlier ones, those in `readable` stay readable.
+        """
+        names = self._names()
+        first_needed = self.version_at(before)
+        if first_needed is not None:
+            first_needed = min([first_needed, *readable])
+        newest = max((int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))), default=-1)
+        going = superfluous(names, first_needed, newest)[:_DELETED_AT_ONCE]
+        for name in going:
+            self._files.delete(self._path_of(self._folder, name), False)
+        return len(going)
 
     def has_other_files(self) -> bool:
         """Whether something lies at the table's path although there is no Delta log. A log without a commit is none."""
@@ -104,11 +159,14 @@ class DeltaLog:
             self._files.delete(self._folder, False)
 
     def _listed(self) -> int:
+        return max((int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))), default=-1)
+
+    def _names(self) -> list[str]:
+        """The names of all files in the log."""
         if not self._files.exists(self._folder):
-            return -1
+            return []
         # As one text: in a long log, asking the JVM for name after name takes seconds.
-        listed = self._arrays.toString(self._file_util.stat2Paths(self._files.listStatus(self._folder)))
-        return max(map(int, _COMMIT.findall(listed)), default=-1)
+        return _NAME.findall(self._arrays.toString(self._file_util.stat2Paths(self._files.listStatus(self._folder))))
 
     def _file(self, version: int) -> Any:
         return self._path_of(self._folder, f"{version:020}.json")
@@ -121,8 +179,8 @@ class DeltaLog:
             stream.close()
 
     def _read(self, version: int) -> Commit:
-        text = self._text_of(self._file(version))
-        infos = [action["commitInfo"] for action in map(json.loads, text.splitlines()) if "commitInfo" in action]
+        actions = [json.loads(line) for line in self._text_of(self._file(version)).splitlines()]
+        infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}
         operation, bookkeeping = str(info.get("operation", "")), _bookkeeping(info.get("userMetadata"))
         if operation == "RESTORE" and bookkeeping is None:
@@ -130,7 +188,13 @@ class DeltaLog:
             restored = info.get("operationParameters", {}).get("version")
             if restored is not None and self._files.exists(self._file(int(restored))):
                 bookkeeping = self._read(int(restored)).bookkeeping
-        return Commit(version, int(info.get("timestamp", 0)) * 1000, operation, bookkeeping)
+        at = int(info.get("timestamp", 0)) * 1000
+        added = {action["add"]["path"] for action in actions if "add" in action}
+        removed = {action["remove"]["path"]: action["remove"].get("size") or 0 for action in actions if "remove" in action}
+        # A file of which rows were marked is removed and added.
+        gone = removed.keys() - added
+        files = Passed(at, len(added), len(gone), sum(removed[path] for path in gone))
+        return Commit(version, at, operation, bookkeeping, files, frozenset(removed))
 
 
 @cache

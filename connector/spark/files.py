@@ -45,6 +45,14 @@ def files_of(spark: SparkSession, path: str, version: int) -> Files | None:
     return Files(spark, log, snapshot, checksum.get().allFiles().get())
 
 
+def all_files(spark: SparkSession, path: str) -> Files:
+    """All files of the newest version of the table. Where they are too many for a list beside the commit, Spark jobs look for them."""
+    log = delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
+    snapshot = log.update(False, none(spark), none(spark))
+    listed = files_of(spark, path, snapshot.version())
+    return listed or Files(spark, log, snapshot, snapshot.filesForScan(scala_list(spark, ()), True).files())
+
+
 def delta(spark: SparkSession) -> Any:
     """Delta's package in the JVM."""
     jvm: Any = spark._jvm

@@ -1,78 +1,239 @@
-"""Maintenance of Delta tables: few files of many small ones, and none that no version needs (TBL-15)."""
+"""Maintenance of Delta tables: few files of many small ones, and none that no version needs (TBL-15, TBL-23).
+
+Small files are put together in two steps: new files are written, which nobody sees and which hold up nobody, and a commit puts them in
+the place of the old ones. What Delta's OPTIMIZE does is the same, but it takes what its commit says from the session, which others
+share, and from before it has written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError
-from connector.spark.delta_log import quoted, session_saying, session_with
+from connector.errors import ConnectorError, WriterConflictError
+from connector.history import Job, JobKind
+from connector.spark.delta_log import DeltaLog, quoted
 from connector.spark.failures import first_line
-from connector.upkeep import Mark
+from connector.spark.files import Files, all_files, none, scala_list
+from connector.spark.transaction import Transaction
+from connector.upkeep import HOUR_US, LOG_EVERY, LOOK_EVERY, DataFile, Passed, cleans, to_compact
 
-KEPT_HOURS: Final = 7 * 24
-"""Files of older versions stay so long: for who reads one, or a cut (TBL-17)."""
+LOG_RETENTION: Final = "delta.logRetentionDuration"
+FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
+OWN_LOG_CLEANING: Final = "delta.enableExpiredLogCleanup"
 
-_COMPACTING: Final = {
-    # Files of a good size stay as they are, or every compaction would write the whole table again.
-    "spark.databricks.delta.optimize.minFileSize": str(32 * 1024 * 1024),
-    "spark.databricks.delta.optimize.maxFileSize": str(128 * 1024 * 1024),
-}
-_CLEANING: Final = {
-    # It would make commits, which say nothing of ours.
-    "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # Folders are listed by as many tasks as that, 10,000 unless it is said.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-}
+
+def retention_properties(file_s: int, log_beyond_s: int) -> dict[str, str]:
+    """The properties of a Delta table that keeps files of old versions so long, and its log longer by `log_beyond_s`.
+
+    VACUUM takes no other word for it. The log is cleaned by us (`DeltaLog.clean`): Delta would keep what belongs to the current day, and
+    would not keep what a recorded cut needs.
+    """
+    return {
+        FILE_RETENTION: f"interval {file_s} seconds",
+        LOG_RETENTION: f"interval {file_s + log_beyond_s} seconds",
+        OWN_LOG_CLEANING: "false",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What was done: so many files fewer, and so many bytes rewritten, or freed; see `Job`."""
+
+    files: int = 0
+    bytes: int = 0
+    live_bytes: int = 0
+    disk_bytes: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.files + other.files,
+            self.bytes + other.bytes,
+            self.live_bytes + other.live_bytes,
+            self.disk_bytes + other.disk_bytes,
+        )
 
 
 class Upkeep:
     """The maintenance of `what`, a table or a changelog, by the process that writes it. What fails is said, and tried again later.
 
-    `mark` asks how many commits it has had. `clean` gets the time in microseconds.
+    `passed` tells what commits did since it was asked last, `compact` puts small files together if it is worth it, `clean` and `clean_log`
+    remove old files; they get the time in microseconds. `job` is what is kept of a work, but for kind, times and outcome.
+    `last_clean` says when old files were removed last, `begun_at` when the first commit was made that is known.
     """
 
     def __init__(
         self,
         what: str,
-        mark: Callable[[], Mark],
-        compact: Callable[[], None],
-        clean: Callable[[int], None],
+        job: Job,
+        keep: Callable[[Job], None],
         say: Callable[[str], None],
-        compact_every: int | None = None,
+        *,
+        retention_s: int,
+        passed: Callable[[], list[Passed]],
+        compact: Callable[[], Work | None],
+        clean: Callable[[int], Work],
+        clean_log: Callable[[int], None],
+        last_clean: Callable[[], int | None],
+        begun_at: Callable[[], int],
     ) -> None:
-        self._compact_every = compact_every
-        self._what, self._mark, self._compact, self._clean, self._say = what, mark, compact, clean, say
-        self._compacted = self._cleaned = mark()
+        self._what, self._job, self._keep, self._say, self._retention_s = what, job, keep, say, retention_s
+        self._passed, self._compact, self._clean, self._clean_log = passed, compact, clean, clean_log
+        self._last_clean, self._begun_at = last_clean, begun_at
+        self._cleaned_at: int | None = None
+        self._log_cleaned_at: int | None = None
+        self._removed: list[Passed] = []
+        # What an earlier process has left is looked at with the first new file.
+        self._added, self._commits, self._newest_at = LOOK_EVERY - 1, 0, 0
+        passed()
 
     def after_round(self, now: int) -> None:
         """Do what is due. Between applies; raises nothing that an apply should not raise for itself."""
         try:
-            reached = Mark(self._mark().number, now)
-            if self._compacted.compacts(reached, self._compact_every):
-                self._compacted = reached
-                self._compact()
-                self._say(f"{self._what}: small files are put together")
-            if self._cleaned.cleans(reached):
-                self._cleaned = reached
-                self._clean(now)
-                self._say(f"{self._what}: files of old versions are removed")
+            self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
             self._say(f"{self._what}: maintenance failed, and is tried again later: {first_line(error, type(error).__name__)}")
 
+    def _look(self, now: int) -> None:
+        passed = self._passed()
+        self._removed += (commit for commit in passed if commit.removed)
+        self._added += sum(commit.added for commit in passed)
+        self._commits += len(passed)
+        self._newest_at = max([self._newest_at, *(commit.at for commit in passed)])
+        if self._added >= LOOK_EVERY:
+            self._added = 0
+            done = self._timed(JobKind.COMPACTION, now, self._compact)
+            if done is not None:
+                self._say(f"{self._what}: {done.files:,} small files fewer")
+        if self._cleaned_at is None:
+            known = self._last_clean()
+            self._cleaned_at = self._begun_at() if known is None else known
+            self._newest_at = max(self._newest_at, self._cleaned_at)
+        if cleans(self._removed, now, last=self._cleaned_at, newest_at=self._newest_at, retention_s=self._retention_s):
+            self._cleaned_at = now
+            horizon = now - self._retention_s * 1_000_000
+            self._removed = [commit for commit in self._removed if commit.at >= horizon]
+            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._clean(now))
+            if done is not None:
+                self._say(f"{self._what}: {done.files:,} files of old versions are removed")
+        if self._log_cleaned_at is None:
+            self._log_cleaned_at = now
+        if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
+            self._commits, self._log_cleaned_at = 0, now
+            self._clean_log(now)
 
-def compact(spark: SparkSession, path: str, metadata: str) -> None:
-    """Put the small files of each partition together, in one commit that bears `metadata`, or in none if there are no two of them.
+    def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
+        """Do it, and keep it as a job, unless there was nothing to do."""
+        began = time.monotonic_ns()
+        job = replace(self._job, kind=kind, started_at=now)
+        try:
+            done = act()
+        except (ConnectorError, PySparkException, Py4JError) as error:
+            ended_at = now + (time.monotonic_ns() - began) // 1000
+            self._keep(replace(job, ended_at=ended_at, error=first_line(error, type(error).__name__)))
+            raise
+        if done is not None:
+            ended_at = now + (time.monotonic_ns() - began) // 1000
+            of_work = {name: getattr(done, name) for name in Work.__dataclass_fields__}
+            self._keep(replace(job, ended_at=ended_at, **of_work))
+        return done
 
-    No row changes. Where others commit meanwhile, `metadata` may be out of date: keep them out.
+
+class Rewritten:
+    """New files, written and seen by nobody, for old ones of a table: `commit` puts them there."""
+
+    def __init__(self, files: Files, path: str, groups: Iterable[Iterable[Any]]) -> None:
+        spark = self._spark = files.spark
+        self._path, self._version = path, int(files.snapshot.version())
+        jvm: Any = spark._jvm
+        writing = files.log.startTransaction(none(spark), jvm.scala.Some(files.snapshot))
+        from_json = jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+        self._old, self._new = list[Any](), list[Any]()
+        self.work = Work()
+        for group in groups:
+            old = list(group)
+            new = writing.writeFiles(files.only(old).rows().coalesce(1)._jdf, none(spark), True, scala_list(spark, ()))
+            # The rows are the old ones: who follows the table's changes is to see none.
+            made = [new.apply(number).json().replace('"dataChange":true', '"dataChange":false') for number in range(new.size())]
+            self._new += map(from_json, made)
+            self._old += old
+            self.work += Work(len(old) - len(made), sum(int(file.size()) for file in old))
+        self._paths = frozenset(str(file.path()) for file in self._old)
+
+    def commit(self, log: DeltaLog, app_ids: Collection[str], saying: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Put the new files in the place of the old ones; `saying` makes what the commit says of what the newest one does.
+
+        `app_ids` are those of the table's writers: where one commits meanwhile, nothing is done. Raises `WriterConflictError`, or Delta's
+        conflict, if somebody has removed one of the old files, or commits at this moment.
+        """
+        transaction = Transaction(self._spark, self._path, None)
+        for app_id in app_ids:
+            transaction.depend_on(app_id)
+        newest = log.newest()
+        version = int(transaction.delta.snapshot().version())
+        is_ours = newest is not None and newest.bookkeeping is not None and newest.version == version
+        if newest is None or newest.bookkeeping is None or not is_ours or self._paths & log.removed_between(self._version, version):
+            problem = f"The files of {self._path} are others than those that were put together"
+            raise WriterConflictError(problem, "Another process wrote to it", "Nothing was changed; it is tried again")
+        transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
+        now = time.time_ns() // 1_000_000
+        actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
+        transaction.commit(0, saying(newest.bookkeeping), actions=scala_list(self._spark, actions))
+
+
+def rewrite(spark: SparkSession, path: str) -> Rewritten | None:
+    """Write small files of each partition together, if it is worth it. No commit, no lock: whoever writes to the table goes on."""
+    files = all_files(spark, path)
+    each = list(files)
+    groups = to_compact([_data_file(file) for file in each])
+    return Rewritten(files, path, [[each[number] for number in group] for group in groups]) if groups else None
+
+
+def _data_file(file: Any) -> DataFile:
+    rows, vector = file.numPhysicalRecords(), file.deletionVector()
+    marked = 0 if vector is None else int(vector.cardinality())
+    return DataFile(str(file.partitionValues().toString()), int(file.size()), int(rows.get()) if rows.isDefined() else 0, marked)
+
+
+def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
+    """Remove the files that no version needs which was the newest within the table's retention; those of the versions `keep` stay.
+
+    Makes no commit; others may write meanwhile. Returns how many files went.
     """
-    session_saying(spark, metadata, _COMPACTING).sql(f"OPTIMIZE {quoted(path)}")
+    jvm: Any = spark._jvm
+    going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
+    if going and keep:
+        log, no = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path), none(spark)
+        folder = log.dataPath()
+        for version in keep:
+            for file in log.getSnapshotAt(version, no, no, False).allFiles().collect():
+                going.discard(f"{folder.toString()}/{unquote(file.path())}")
+                vector = file.deletionVector()
+                if vector is not None and vector.isOnDisk():
+                    going.discard(vector.absolutePath(folder).toString())
+    path_of = jvm.org.apache.hadoop.fs.Path
+    files = path_of(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    removed = 0
+    for each in going:
+        # Folders stay: a writer may be about to put a file into one that is empty.
+        if "." in each.rpartition("/")[2]:
+            removed += bool(files.delete(path_of(each), False))
+    return removed
 
 
-def clean(spark: SparkSession, path: str) -> None:
-    """Remove the files that no version of the last `KEPT_HOURS` needs. Makes no commit; others may write meanwhile."""
-    session_with(spark, _CLEANING).sql(f"VACUUM {quoted(path)} RETAIN {KEPT_HOURS} HOURS")
+def bytes_on_disk(spark: SparkSession, path: str) -> int:
+    """How large all files below a folder are; 0 if that is not to be had, as where others remove some at this moment."""
+    folder = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    for _ in range(3):
+        with suppress(Py4JError):
+            return int(files.getContentSummary(folder).getLength())
+    return 0

@@ -18,18 +18,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connector.config import ConnectorConfig, StreamConfig, UnknownTables
 from connector.errors import BrokerError, TopicError
-from connector.history import CutRecord
+from connector.history import CutRecord, Job, JobKind
 from connector.json_view import view_of_time
 from connector.progress import Cut, Progress
 from connector.spark.applies import Applies, Journal, Stood
 from connector.spark.changelog import Changelog
 from connector.spark.failures import applying, ingesting
 from connector.spark.ingest import Ingest, World
-from connector.spark.maintenance import Upkeep
+from connector.spark.maintenance import Upkeep, Work
 from connector.spark.pools import Pool, in_pool
 from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
 from connector.spark.table import Table
-from connector.upkeep import COMPACT_TABLE_EVERY
+from connector.upkeep import LOG_BEYOND_S, NEWEST_CUT_KEPT_US
 from connector.wishes import bounds_in_force
 
 ASK_EVERY_S: Final = 60.0
@@ -64,7 +64,7 @@ class StreamIngest:
         self._bounds, self._heard = bounds, heard
         base = f"{config.warehouse}/streams/{stream.name}"
         self._checkpoint = f"{base}/checkpoint"
-        self.changelog = Changelog(spark, f"{base}/changelog", stream.name)
+        self.changelog = Changelog(spark, f"{base}/changelog", stream.name, stream.retention)
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(
             stream,
@@ -106,6 +106,7 @@ class StreamIngest:
 
     def _start(self, *, once: bool) -> None:
         self._ingest.recover()
+        self.changelog.declare()
         newest = self.changelog.newest()
         # The changelog knows what was read. A checkpoint without one would have the stream go on behind records that nobody has.
         forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
@@ -128,11 +129,16 @@ class StreamIngest:
             if not self._stopping and self._ingest.end_partitions():
                 self._heard()
 
-    def compact(self) -> None:
-        """Put small files of the changelog together, between two batches (TBL-15)."""
+    def compact(self) -> Work | None:
+        """Put small files of the changelog together (TBL-15): written beside the batches, committed between two. None: not worth it."""
+        rewritten = self.changelog.rewrite()
+        if rewritten is None:
+            return None
         with self._in_flight:
-            if not self._stopping:
-                self.changelog.compact()
+            if self._stopping:
+                return None
+            self.changelog.put_together(rewritten)
+        return rewritten.work
 
     def trim(self, covered: int, now: int) -> None:
         """Let the batches go that `changelog_retention` lets go, up to `covered`, between two batches (TBL-15)."""
@@ -246,7 +252,8 @@ class Pipeline:
         self._tables: dict[str, Table] = {}
         for name, definition in config.tables.items():
             with applying(name):
-                self._tables[name] = Table(spark, f"{config.warehouse}/tables/{name}", definition)
+                retention = config.streams[definition.stream].retention
+                self._tables[name] = Table(spark, f"{config.warehouse}/tables/{name}", definition, retention=retention)
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
@@ -294,20 +301,32 @@ class Pipeline:
         """What is to be maintained of each stream, its tables first."""
         found: dict[str, list[Upkeep]] = {}
         for stream, ingest in self._streams.items():
-            tables = [(name, self._tables[name]) for name in self._tables_of(stream)]
+            retention = self._config.streams[stream].retention
             found[stream] = [
                 Upkeep(
-                    f"table {name}",
-                    table.mark,
-                    partial(self._between_applies, name, table.compact),
-                    partial(self._clean_table, stream, name),
-                    self._say,
-                    compact_every=COMPACT_TABLE_EVERY,
+                    *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), self._applies.add_job, self._say),
+                    retention_s=retention.table_file_s,
+                    passed=self._tables[name].passed,
+                    compact=partial(self._applies.between, name, self._tables[name].compact),
+                    clean=partial(self._clean_table, stream, name),
+                    clean_log=partial(self._clean_table_log, stream, name),
+                    last_clean=partial(self._journal.last_clean_up, name, ""),
+                    begun_at=self._tables[name].begun_at,
                 )
-                for name, table in tables
+                for name in self._tables_of(stream)
             ]
-            clean = partial(self._clean_changelog, stream)
-            found[stream].append(Upkeep(f"stream {stream}", ingest.changelog.mark, ingest.compact, clean, self._say))
+            found[stream].append(
+                Upkeep(
+                    *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), self._applies.add_job, self._say),
+                    retention_s=retention.file_s,
+                    passed=ingest.changelog.passed,
+                    compact=ingest.compact,
+                    clean=partial(self._clean_changelog, stream),
+                    clean_log=partial(self._clean_changelog_log, stream),
+                    last_clean=partial(self._journal.last_clean_up, "", stream),
+                    begun_at=ingest.changelog.begun_at,
+                )
+            )
         return found
 
     def _maintain(self, upkeep: Mapping[str, list[Upkeep]], stop: threading.Event, stream: str) -> None:
@@ -316,18 +335,42 @@ class Pipeline:
             if not stop.is_set():
                 each.after_round(self._worlds[stream].now())
 
-    def _between_applies(self, name: str, act: Callable[[], None]) -> None:
-        self._applies.between(name, act)
-
-    def _clean_table(self, stream: str, name: str, now: int) -> None:
+    def _clean_table(self, stream: str, name: str, now: int) -> Work:
+        """Old versions of a table go; the rows of cuts that name them go before, and what the newest cut of the stream needs stays."""
         self._record_again(stream)
-        self._between_applies(name, partial(self._tables[name].clean, now))
+        before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
+        known = {of: self._tables[of].version_at(before) for of in self._tables_of(stream)}
+        oldest = {of: version for of, version in known.items() if version is not None}
+        self._journal.forget_cuts(stream, oldest, self._cuts[stream] if self._keeps_newest_cut(stream, now) else None)
+        kept = self._kept_versions(stream, name, now)
+        return self._applies.between(name, partial(self._tables[name].clean, now, kept))
 
-    def _clean_changelog(self, stream: str, now: int) -> None:
+    def _clean_table_log(self, stream: str, name: str, now: int) -> None:
+        before = now - (self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S) * 1_000_000
+        self._tables[name].clean_log(before, self._kept_versions(stream, name, now))
+
+    def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
+        """The version of a table that the newest cut of the stream names, if it is an older one and still kept."""
+        cut = self._cuts[stream]
+        if cut is None or name not in cut.versions or not self._keeps_newest_cut(stream, now):
+            return []
+        return [] if self._tables[name].superseded_at(cut.versions[name]) is None else [cut.versions[name]]
+
+    def _keeps_newest_cut(self, stream: str, now: int) -> bool:
+        """Whether none of the tables of the newest cut of a stream has left it too long ago."""
+        cut = self._cuts[stream]
+        left = (self._tables[name].superseded_at(version) for name, version in cut.versions.items() if name in self._tables) if cut else ()
+        return all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left)
+
+    def _clean_changelog(self, stream: str, now: int) -> Work:
         ingest, names = self._streams[stream], self._tables_of(stream)
         if names:
             ingest.trim(min(self._tables[name].bookkeeping().needed_to_batch for name in names), now)
-        ingest.changelog.clean()
+        return ingest.changelog.clean()
+
+    def _clean_changelog_log(self, stream: str, now: int) -> None:
+        before = now - (self._config.streams[stream].retention.file_s + LOG_BEYOND_S) * 1_000_000
+        self._streams[stream].changelog.clean_log(before)
 
     def _step(self, what: str, step: str) -> None:
         self._on_step(f"{what}: {step}")
@@ -356,9 +399,13 @@ class Pipeline:
             return
         books = [book for _, book in newest.values()]
         merged, versions = sum(book.merged for book in books), {name: version for name, (version, _) in newest.items()}
-        if merged == recorded.merged and all(book.is_consistent_cut and book.complete_below == recorded.low_watermark for book in books):
+        if versions == recorded.versions or merged != recorded.merged:
+            return
+        if all(book.is_consistent_cut and book.complete_below == recorded.low_watermark for book in books):
+            again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
             with self._recording:
-                self._journal.add_cut(replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions))
+                self._journal.add_cut(again)
+                self._cuts[stream] = again
 
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from pyspark.sql.types import MapType
 from connector.bookkeeping import Bookkeeping
 from connector.errors import ConnectorError, TableError, WriterConflictError
 from connector.history import CutRecord, Job, JobKind
+from connector.json_view import view_of_time
 from connector.lake.history import History
 from connector.model import MAX_LONG
 from connector.progress import Progress
@@ -23,6 +25,7 @@ from connector.spark.delta_log import DeltaLog
 from connector.spark.failures import first_line
 from connector.spark.holding import holding_of, not_merged, surveyed
 from connector.spark.kept import keep_on
+from connector.spark.maintenance import FILE_RETENTION
 from connector.spark.merging import check_changelog, glance, merged_view
 from connector.spark.pivot import pivot
 from connector.spark.standing import wished_bounds
@@ -179,11 +182,13 @@ class Snapshot:
     rows: Mapping[str, DataFrame]
 
 
-def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermark: int | None = None) -> Snapshot:
+def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermark: int | None = None, now: int | None = None) -> Snapshot:
     """The tables at the newest cut at which all of them stood, or at the newest with that low watermark or a smaller one.
 
     A transaction is in all of them or in none, as far as the source's watermarks were true by then. Raises `TableError` if no
-    such cut was recorded, as for tables of different streams. Old cuts go with the files that maintenance removes.
+    such cut was recorded, as for tables of different streams, or if it has expired: cuts are kept for `snapshot_retention`, counted from
+    when a table left them, and the newest one of a stream for seven days at least (TBL-23). `now` is the time in microseconds, the
+    clock's unless given.
     """
     assert names, "a snapshot is of some table"
     path = f"{warehouse}/_connector/cuts"
@@ -200,11 +205,34 @@ def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermar
     if found is None:
         raise TableError(
             f"No cut was recorded at which {' and '.join(names)} stood together",
-            "They are not of one stream, or its low watermark is not known yet, or one of them is not a consistent cut",
-            "See `connector status`, and read the tables one by one meanwhile",
+            "They are not of one stream, or its low watermark is not known yet, or one of them is not a consistent cut"
+            + ("" if low_watermark is None else ", or the cut has expired"),
+            "See `connector status`, and read the tables one by one meanwhile"
+            + ("" if low_watermark is None else "; a longer snapshot_retention keeps cuts longer"),
         )
     cut = CutRecord(**{**found.asDict(), "versions": dict(found["versions"])})
+    assert cuts is not None
+    newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
+    at = time.time_ns() // 1000 if now is None else now
+    for name in names:
+        _check_kept(spark, warehouse, name, cut, at, is_newest=newest is not None and newest[0] == cut.recorded_at)
     return Snapshot(cut, {name: _at(spark, warehouse, name, cut.versions[name]) for name in names})
+
+
+def _check_kept(spark: SparkSession, warehouse: str, name: str, cut: CutRecord, now: int, *, is_newest: bool) -> None:
+    """Raise `TableError` if files of the table at the cut may be gone."""
+    path, version = table_path(warehouse, name), cut.versions[name]
+    log = DeltaLog(spark, path)
+    following = log.at(version + 1)
+    left_at = None if following is None else following.at
+    kept = re.fullmatch(r"interval (\d+) seconds", log.properties().get(FILE_RETENTION, "")) if left_at else None
+    is_old = kept is not None and left_at is not None and now - left_at > int(kept[1]) * 1_000_000
+    if log.at(version) is None or (is_old and not is_newest):
+        raise TableError(
+            f"The cut of {name} at {view_of_time(cut.low_watermark)} has expired",
+            "Files of it may be gone: old versions are kept for snapshot_retention",
+            "Read a newer cut, or set a longer snapshot_retention",
+        )
 
 
 def _at(spark: SparkSession, warehouse: str, name: str, version: int) -> DataFrame:

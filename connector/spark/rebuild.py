@@ -11,7 +11,7 @@ rebuild is refused; whoever opened the old table before finds another one there,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ from connector.spark.delta_log import Commit, DeltaLog, quoted, rows_in, session
 from connector.spark.failures import applying, explained
 from connector.spark.layout import Layout
 from connector.spark.merging import check_changelog
-from connector.spark.table import REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties
+from connector.spark.table import KEPT_PROPERTIES, REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties
 from connector.tables import BUCKET, UNMAPPED, ColumnIds, TableDefinition, assign_ids, check_compatible, from_properties, unmapped_name
 
 
@@ -71,9 +71,10 @@ def rebuild(
             "Nothing was applied to it yet, or another table lies there",
             "Fill it from the changelog: connector run --once",
         )
-    existing, ids = from_properties(log.properties())
+    properties = log.properties()
+    existing, ids = from_properties(properties)
     check_compatible(existing, definition)
-    successor = Successor(spark, path, definition, assign_ids(ids, definition, cut.batch), old)
+    successor = Successor(spark, path, definition, assign_ids(ids, definition, cut.batch), old, properties)
     before = successor.before
     check_changelog(successor, before, changelog.newest())
 
@@ -99,12 +100,14 @@ def rebuild(
 class Successor(Table):
     """What is to take the place of the table at `path`, whose newest commit of ours is `old`: empty until its one commit."""
 
-    def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit) -> None:
+    def __init__(
+        self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit, properties: Mapping[str, str]
+    ) -> None:
         self._ids, self._old = ids, old
         self.before = Bookkeeping.from_json(old.bookkeeping or {})
         self._new_letters = 0
         self._committed: Bookkeeping | None = None
-        super().__init__(spark, path, definition)
+        super().__init__(spark, path, definition, properties)
 
     def newest(self) -> tuple[int, Bookkeeping]:
         """The version of the old table, and what a table says of itself that has had as many applies, of which none counts; its own
@@ -144,7 +147,7 @@ class Successor(Table):
         made = self._columns_of(self.rows() if rows is None else rows)
         session = session_saying(self._spark, self._said(bookkeeping))
         writer = rows_in(session, made).writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
-        for name, text in {**new_properties(self._definition, self._ids), REBUILD_PROPERTY: self._rebuild}.items():
+        for name, text in {**new_properties(self._definition, self._ids), **self._kept, REBUILD_PROPERTY: self._rebuild}.items():
             writer = writer.tableProperty(name, text)
         writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
         with explained(f"table {self._definition.name}"):
@@ -166,7 +169,8 @@ class Successor(Table):
             as_of=max(filter(None, as_of), default=None),
         )
 
-    def _open(self, properties: object) -> Layout:  # noqa: ARG002, those of the old table
+    def _open(self, properties: Mapping[str, str] | None) -> Layout:
+        self._kept = {name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})}
         self._is(new_attempt())
         self.has_vectors = False  # all rows are new
         return layout_of(self._definition, self._ids)

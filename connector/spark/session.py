@@ -56,6 +56,10 @@ SETTINGS: Final = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # Up to so many files the state is written beside each commit, and no job has to work it out; more would be slow to write.
     "spark.databricks.delta.allFilesInCrc.thresholdNumFiles": "500",
+    # What may be read of old versions we check ourselves: Delta asks how old a version is, not since when there is a newer one.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    # Folders are listed by as many tasks as that when old files are removed, 10,000 unless it is said.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # A batch that dies must not leave its query running into the next one's.
     "spark.sql.streaming.stopTimeout": "60000",
 }

@@ -9,7 +9,7 @@ later successful one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +24,16 @@ from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remo
 from connector.spark.failures import explained
 from connector.spark.files import Files, files_of
 from connector.spark.layout import Layout
-from connector.spark.maintenance import KEPT_HOURS, clean, compact
+from connector.spark.maintenance import (
+    FILE_RETENTION,
+    LOG_RETENTION,
+    OWN_LOG_CLEANING,
+    Work,
+    bytes_on_disk,
+    clean,
+    retention_properties,
+    rewrite,
+)
 from connector.spark.sql import constant
 from connector.spark.transaction import Transaction
 from connector.tables import (
@@ -39,7 +48,7 @@ from connector.tables import (
     from_properties,
     to_properties,
 )
-from connector.upkeep import Mark
+from connector.upkeep import DAY_US, LOG_BEYOND_S, Passed, Retention
 from connector.values import ColumnType
 
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
@@ -49,19 +58,36 @@ MAX_ATTEMPTS: Final = 20
 SWEEP_EVERY: Final = 200
 """After so many applies the graveyard is swept at the latest: what is older than the horizon would only pile up."""
 GRAVEYARD: Final = "graveyard"
+REPLACED_KEPT_US: Final = 7 * DAY_US
+"""How long the graveyard is kept of a table that was replaced."""
+KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
+"""Those that say how long old versions are kept."""
 
 
 class Table:
     """One table at `path`, written by one process. Another writer is noticed, and nothing is interleaved (TBL-14)."""
 
-    def __init__(self, spark: SparkSession, path: str, definition: TableDefinition, properties: Mapping[str, str] | None = None) -> None:
-        """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        definition: TableDefinition,
+        properties: Mapping[str, str] | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already.
+
+        `retention` is declared today; None leaves that of the table as it is.
+        """
         self.spark = self._spark = spark
         self._folder = path
         self.path = f"{path}/data"
         self._definition = definition
         self._log = DeltaLog(spark, self.path)
         self._has_swept = False
+        kept = retention or Retention()
+        self._kept: Mapping[str, str] = retention_properties(kept.table_file_s, LOG_BEYOND_S)
+        self._declares_kept = retention is not None
         self.has_vectors = definition.deletion_vectors
         self._is("")
         self.layout = self._open(properties)
@@ -155,7 +181,7 @@ class Table:
                 if entries.isEmpty():
                     return False
                 writer = entries.write.format("delta").mode("append").option("delta.dataSkippingStatsColumns", "_newest")
-                writer.option("userMetadata", user_metadata(_graveyard_bookkeeping(0))).save(self._graveyard_path)
+                writer.options(**self._kept).option("userMetadata", user_metadata(_graveyard_bookkeeping(0))).save(self._graveyard_path)
                 return True
             transaction = Transaction(self._spark, self._graveyard_path, None)
             transaction.write(entries)
@@ -242,33 +268,65 @@ class Table:
                 DeltaTable.forPath(session, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
 
-    def mark(self) -> Mark:
-        """How many applies there were, and when the newest commit was made."""
-        commit, bookkeeping = self._newest()
-        return Mark(bookkeeping.apply, commit.at)
+    def passed(self) -> list[Passed]:
+        """What commits did to the files of the table and of its graveyard since the last call."""
+        return [*self._log.passed(), *self._graveyard_log.passed()]
 
-    def compact(self) -> None:
-        """Put small files together, of rows and of the graveyard; no row changes (TBL-15). Between two applies of this process."""
-        bookkeeping = self.bookkeeping()
-        with explained(f"table {self._definition.name}"):
-            compact(self._spark, self.path, self._said(bookkeeping))
-            if (forgotten_below := self._forgotten_below(bookkeeping)) is not None:
-                compact(self._spark, self._graveyard_path, _graveyard_metadata(forgotten_below))
+    def begun_at(self) -> int:
+        """When the oldest commit was made that is still known, in microseconds."""
+        return self._log.oldest_at()
 
-    def clean(self, now: int) -> None:
-        """Remove files that no version of the last `KEPT_HOURS` needs, and graveyards of tables that were replaced before (TBL-15)."""
-        bookkeeping = self.bookkeeping()
+    def version_at(self, at: int) -> int | None:
+        """The version that was the newest one at a time (microseconds); None if that is not known."""
+        return self._log.version_at(at)
+
+    def superseded_at(self, version: int) -> int | None:
+        """When the version after this one was committed; None if there is none, 0 if that is not known any more."""
+        commit = self._log.at(version + 1)
+        return commit.at if commit is not None else None if version >= self._newest()[0].version else 0
+
+    def compact(self) -> Work | None:
+        """Put small files together, of rows and of the graveyard; no row changes (TBL-15). Between two applies of this process.
+
+        None: it was not worth it.
+        """
+        done = None
         with explained(f"table {self._definition.name}"):
-            clean(self._spark, self.path)
-            if self.has_graveyard(bookkeeping):
-                clean(self._spark, self._graveyard_path)
+            if (rewritten := rewrite(self._spark, self.path)) is not None:
+                # The newest commit must be ours, and stay the same but for its files.
+                rewritten.commit(self._log, [self._app_id], lambda _: self.bookkeeping().to_json(self._definition.name))
+                done = rewritten.work
+            if self.has_graveyard(self.bookkeeping()) and (rewritten := rewrite(self._spark, self._graveyard_path)) is not None:
+                rewritten.commit(self._graveyard_log, [], dict)
+                done = rewritten.work + (done or Work())
+        return done
+
+    def clean(self, now: int, keep: Collection[int] = ()) -> Work:
+        """Remove files that no version needs which the table's retention keeps; what versions in `keep` need stays (TBL-23).
+
+        So do graveyards of tables that were replaced before.
+        """
+        before = bytes_on_disk(self._spark, self._folder)
+        with explained(f"table {self._definition.name}"):
+            removed, live = clean(self._spark, self.path, keep), size_in_bytes(self._spark, self.path)
+            if self.has_graveyard(self.bookkeeping()):
+                removed += clean(self._spark, self._graveyard_path)
+                live += size_in_bytes(self._spark, self._graveyard_path)
             for name in folders_in(self._spark, self._folder):
                 path = f"{self._folder}/{name}"
                 if name.startswith(GRAVEYARD) and path != self._graveyard_path:
                     newest = DeltaLog(self._spark, path).newest()
                     # Without a commit it is one that a rebuild is about to write.
-                    if newest is not None and now - newest.at > KEPT_HOURS * 3_600_000_000:
+                    if newest is not None and now - newest.at > REPLACED_KEPT_US:
                         remove_folder(self._spark, path)
+        after = bytes_on_disk(self._spark, self._folder)
+        return Work(removed, max(0, before - after), live, after)
+
+    def clean_log(self, before: int, keep: Collection[int] = ()) -> None:
+        """Remove what no version needs of the logs that was the newest one at `before` (microseconds) or later, nor one in `keep`."""
+        self._log.clean(before, keep)
+        if self.has_graveyard(self.bookkeeping()):
+            self._graveyard_log.clean(before)
 
     def _forgotten_below(self, bookkeeping: Bookkeeping) -> int | None:
         """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard. Raises as `_remembered`."""
@@ -317,16 +375,28 @@ class Table:
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
         readers_know = (existing.max_staleness_s, existing.hold_rows)
-        if readers_know != (self._definition.max_staleness_s, self._definition.hold_rows):
-            self._declare(to_properties(self._definition, ids), before)
+        kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
+        is_kept = kept == self._kept or not self._declares_kept
+        if not is_kept and (commit := self._graveyard_log.newest()) is not None and commit.bookkeeping is not None:
+            # Before the table's: where it is not done, the table's still differ at the next start.
+            metadata = user_metadata(commit.bookkeeping)
+            with explained(f"table {self._definition.name}"):
+                self._set_properties(self._graveyard_path, self._kept, metadata)
+        if readers_know != (self._definition.max_staleness_s, self._definition.hold_rows) or not is_kept:
+            self._declare({**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before)
+        if not self._declares_kept:
+            self._kept = kept
         self.has_vectors = self._definition.deletion_vectors and properties.get(ENABLED) == "true"
         return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
         """Keep what the configuration says today: readers find it in the table's properties (TBL-16, DLQ-3)."""
-        listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
         with explained(f"table {self._definition.name}"):
-            session_saying(self._spark, self._said(before)).sql(f"ALTER TABLE {quoted(self.path)} SET TBLPROPERTIES ({listed})")
+            self._set_properties(self.path, properties, self._said(before))
+
+    def _set_properties(self, path: str, properties: Mapping[str, str], metadata: str) -> None:
+        listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
+        session_saying(self._spark, metadata).sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ({listed})")
 
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
@@ -335,7 +405,7 @@ class Table:
         builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)
-        for name, text in new_properties(self._definition, ids).items():
+        for name, text in {**new_properties(self._definition, ids), **self._kept}.items():
             builder = builder.property(name, text)
         with explained(f"table {self._definition.name}"):
             self._log.forget_beginning()

@@ -37,10 +37,14 @@ class Transaction:
         if checksum.isEmpty() or checksum.get().setTransactions().isEmpty():
             return int(self.delta.txnVersion(app_id))
         # The same without the state of the whole log, which Delta would work out for it.
-        self.delta.readTxn().addOne(app_id)
+        self.depend_on(app_id)
         known = checksum.get().setTransactions().get()
         numbers = [int(one.version()) for one in (known.apply(n) for n in range(known.size())) if one.appId() == app_id]
         return max(numbers, default=-1)
+
+    def depend_on(self, app_id: str) -> None:
+        """What is committed under the name meanwhile is a conflict."""
+        self.delta.readTxn().addOne(app_id)
 
     def write(self, rows: DataFrame) -> None:
         """Write rows to files that belong to the commit."""
@@ -67,6 +71,10 @@ class Transaction:
             self.delta.updateSetTransaction(self._app_id, number, self._none)
         files = self._written if actions is None else self._written.appendedAll(actions)
         self.delta.commit(files, self._operation(user_metadata(bookkeeping)))
+
+    def commit_only(self, actions: Any, bookkeeping: Mapping[str, Any]) -> None:
+        """Commit `actions` of Delta under no number; the commit says `bookkeeping`."""
+        self.delta.commit(actions, self._operation(user_metadata(bookkeeping)))
 
     def _operation(self, metadata: str) -> Any:
         """Delta's name for the act is that of an append; whatever else it does stands in its actions."""

@@ -326,7 +326,7 @@ class System:
             jobs.add_cut(cut)
             points.reach("cut: kept")
 
-        journal = Journal(add_job, add_cut, jobs.newest_cut)
+        journal = Journal(add_job, add_cut, jobs.newest_cut, last_clean_up=jobs.last_clean_up, forget_cuts=jobs.forget_cuts)
         earliest = {"s": run._earliest(self.config, self.stream)}
         return Pipeline(self.spark, self.config, {"s": self._world(points, life)}, earliest, journal, on_step=points.reach)
 

@@ -53,7 +53,11 @@ class Live:
         """A new one, as after a restart."""
         worlds = {"s": run._world(self.config, self.stream, self.stack)}
         history = History(str(self.warehouse))
-        journal = Journal(history.add_job, history.add_cut, history.newest_cut)
+        journal = Journal(
+            *(history.add_job, history.add_cut, history.newest_cut),
+            last_clean_up=history.last_clean_up,
+            forget_cuts=history.forget_cuts,
+        )
         return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)}, journal, on_step=on_step)
 
     def publish(self, *changes: DataChange, at: int | None = None) -> None:

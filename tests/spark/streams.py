@@ -27,6 +27,7 @@ from connector.spark.ingest import Ingest, World
 from connector.spark.source import BatchRange
 from connector.spark.table import Table
 from connector.tables import Column, Key, KeyPart, TableDefinition, read_change, row_of
+from connector.upkeep import Retention
 from connector.values import ColumnType
 from connector.wishes import EndWish
 from tests.changes import change, put
@@ -148,8 +149,8 @@ class Stream:
     def path(self) -> str:
         return f"{self.folder}/streams/{self.config.name}/changelog"
 
-    def changelog(self) -> Changelog:
-        return Changelog(self.spark, self.path, self.config.name)
+    def changelog(self, retention: Retention | None = None) -> Changelog:
+        return Changelog(self.spark, self.path, self.config.name, retention)
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
         before = len(self.letters)
@@ -189,9 +190,9 @@ class Stream:
         self.topic.read = dict(offsets.end)
         return progress
 
-    def table(self, wanted: TableDefinition | None = None) -> Table:
+    def table(self, wanted: TableDefinition | None = None, retention: Retention | None = None) -> Table:
         wanted = wanted or definition()
-        return Table(self.spark, f"{self.folder}/tables/{wanted.name}", wanted)
+        return Table(self.spark, f"{self.folder}/tables/{wanted.name}", wanted, retention=retention)
 
     def apply(self, table: Table, on_step: Callable[[str], None] = lambda step: None, *, now: int | None = None) -> Applied | None:
         """To the cut of the newest batch; `now` later than the last batch by the stall of the configuration goes past it."""

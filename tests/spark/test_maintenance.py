@@ -1,24 +1,38 @@
-"""Maintenance in the middle of everything else: fewer files, the same rows (TBL-15)."""
+"""Maintenance in the middle of everything else: fewer files, the same rows; old versions go, but those that are kept (TBL-15, TBL-23)."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.errors import TableError
+from connector import upkeep
+from connector.config import ConnectorConfig, KafkaConfig
+from connector.errors import TableError, WriterConflictError
+from connector.history import Job, JobKind
+from connector.lake.history import History
 from connector.lake.logged import open_logged
-from connector.spark.changelog import TABLE_SLOTS
-from connector.spark.maintenance import KEPT_HOURS, Upkeep
-from connector.spark.reader import read_table
-from connector.upkeep import COMPACT_EVERY, Mark
+from connector.model import Heartbeat
+from connector.spark.changelog import TABLE_SLOTS, Changelog
+from connector.spark.ingest import World
+from connector.spark.maintenance import Upkeep, Work
+from connector.spark.pipeline import Journal, Pipeline
+from connector.spark.reader import read_snapshot, read_table
+from connector.spark.source import BatchRange
+from connector.spark.table import properties_of
+from connector.spark.transaction import Transaction
+from connector.upkeep import Passed, Retention
 from tests.property.histories import history
-from tests.spark.streams import Stream, account, definition, rows_by_key, shown
+from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown, versions
 from tests.spark.test_apply_steps import delete, nasty
+from tests.spark.test_cut import ANNOUNCED, S
 from tests.spark.test_rebuild import rebuilt
 
 DAY_US = 86_400_000_000
@@ -31,6 +45,21 @@ def files(spark: SparkSession, path: str) -> int:
     return int(found["numFiles"])
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small files of one partition are worth a commit."""
+    monkeypatch.setattr(upkeep, "GAIN", 1)
+    monkeypatch.setattr(upkeep, "GAIN_PER_PLACE", 0)
+    monkeypatch.setattr(upkeep, "TIER", 1_000)
+
+
+def compact(changelog: Changelog) -> None:
+    rewritten = changelog.rewrite()
+    if rewritten is not None:
+        changelog.put_together(rewritten)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """TBL-15, TBL-10: nothing_lost, deletes_stay_deleted: between any two applies and batches, and who reads sees nothing of it."""
     rng, stream, wanted = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
@@ -47,7 +76,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
             before, logged = table.bookkeeping(), stream.logged_offsets()
             graveyard, changelog = files(spark, f"{folder}/graveyard"), files(spark, stream.path)
             table.compact()
-            stream.changelog().compact()
+            compact(stream.changelog())
             assert (table.bookkeeping(), stream.logged_offsets()) == (before, logged)
             assert files(spark, f"{folder}/graveyard") < graveyard or part == 2
             assert files(spark, stream.path) < changelog
@@ -57,16 +86,19 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
     assert shown(table) == stream.truth(wanted)
 
 
-@pytest.mark.long
 def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-15, TBL-17: what a dead process left goes, versions of the last days stay; so does the graveyard of a table that was replaced."""
-    stream = Stream(spark, tmp_path)
+    """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a cut names; so it is in a graveyard and
+    in the changelog. The graveyard of a table that was replaced stays for a week.
+    """
+    stream, brief = Stream(spark, tmp_path), Retention(2, 2)
+    stream._going_on = stream.changelog(brief)
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
-    stream.apply(stream.table())
-    stream.topic.send(delete("b", 3), account("a", 4, name="Eve"))
-    stream.ingest()
-    stream.apply(stream.table())
+    stream.apply(stream.table(retention=brief))
+    for at in (3, 5, 7):
+        stream.topic.send(delete("b", at), account("a", at + 1, name=f"Eve {at}"))
+        stream.ingest()
+        stream.apply(stream.table(retention=brief))
     rebuilt(stream)
     table, folder = stream.table(), tmp_path / "tables" / "accounts"
     graveyards = {path.name for path in folder.glob("graveyard*")}
@@ -74,13 +106,25 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"half of a f")
-        os.utime(path, (time.time() - KEPT_HOURS * 3600 - 60,) * 2)
-    table.clean(time.time_ns() // 1000)
-    stream.changelog().clean()
+        os.utime(path, (time.time() - 60,) * 2)
+    time.sleep(2.1)
+    on_disk = len(list(folder.rglob("*.parquet")))
+    done = table.clean(time.time_ns() // 1000, [1])
+    assert done.files == on_disk - len(list(folder.rglob("*.parquet"))) > 1
+    assert done.bytes > 0
+    assert done.disk_bytes > done.live_bytes > 0
+    assert stream.changelog().clean().files >= 1
     assert [path for path in left if path.exists()] == []
     assert len(graveyards) == 2
     assert {path.name for path in folder.glob("graveyard*")} == graveyards
-    assert {row["name"] for row in spark.read.format("delta").option("versionAsOf", 1).load(f"{folder}/data").collect()} == {"Ada", "Bob"}
+
+    def names(version: int) -> set[str]:
+        return {row["name"] for row in spark.read.format("delta").option("versionAsOf", version).load(f"{folder}/data").collect()}
+
+    assert names(1) == {"Ada", "Bob"}
+    with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FAILED_READ_FILE"):
+        names(2)
+    assert shown(table) == stream.truth()
 
     table.clean(time.time_ns() // 1000 + 8 * DAY_US)
     assert len(list(folder.glob("graveyard*"))) == 1
@@ -89,6 +133,141 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert set(shown(table)) == {"a"}
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-10, TBL-15: nothing_lost: the commit says what that of the batch does; what was put together twice is refused."""
+    stream = Stream(spark, tmp_path)
+    for at in (1, 2):
+        stream.topic.send(account("a", at, name=str(at)))
+        stream.ingest()
+    changelog = stream.changelog()
+    first, second = changelog.rewrite(), changelog.rewrite()
+    assert first is not None
+    assert second is not None
+    stream.topic.send(account("b", 3, name="Bob"))
+    progress = stream.ingest()
+    before = files(spark, stream.path)
+    changelog.put_together(first)
+    assert files(spark, stream.path) == before - first.work.files < before
+    assert stream.logged_offsets() == sorted(stream.topic.offsets())
+    assert stream.changelog().progress() == progress
+    assert stream.changelog().newest() == stream._changelog().newest()
+    with pytest.raises(WriterConflictError):
+        changelog.put_together(second)
+    stream.topic.send(account("a", 4, name="Eve"))
+    stream.ingest()
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-10, TBL-14: what the batch says of itself is never covered by what was said before it."""
+    stream = Stream(spark, tmp_path)
+    for at in (1, 2):
+        stream.topic.send(account("a", at, name=str(at)))
+        stream.ingest()
+    rewritten, commit = stream.changelog().rewrite(), Transaction.commit_only
+    assert rewritten is not None
+
+    def overtaken(self: Transaction, actions: Any, bookkeeping: Mapping[str, Any]) -> None:
+        stream.topic.send(account("b", 3, name="Bob"))
+        stream.ingest(stream.process())
+        commit(self, actions, bookkeeping)
+
+    monkeypatch.setattr(Transaction, "commit_only", overtaken)
+    with pytest.raises(WriterConflictError):
+        stream.changelog().put_together(rewritten)
+    newest = stream.changelog().newest()
+    assert newest is not None
+    assert newest.ingest_batch == 3
+    assert stream.logged_offsets() == sorted(stream.topic.offsets())
+
+
+def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-23: changelog, table and graveyard, made with one and opened with another; a rebuild keeps it, and a reader changes nothing."""
+    stream, folder = Stream(spark, tmp_path), f"{tmp_path}/tables/accounts"
+    stream._going_on = stream.changelog(Retention(600, 300))
+
+    def kept(*paths: str) -> list[tuple[str, str, str]]:
+        names = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "delta.enableExpiredLogCleanup")
+        found = [properties_of(spark, path) for path in paths]
+        return [(properties[names[0]], properties[names[1]], properties[names[2]]) for properties in found]
+
+    def interval(seconds: int) -> tuple[str, str, str]:
+        return f"interval {seconds} seconds", f"interval {seconds + 2 * 86_400} seconds", "false"
+
+    stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
+    stream.ingest()
+    stream.apply(stream.table(retention=Retention(600, 300)))
+    stream.topic.send(delete("b", 3))
+    stream.ingest()
+    stream.apply(stream.table())
+    places = (stream.path, f"{folder}/data", f"{folder}/graveyard")
+    assert kept(*places) == [interval(600)] * 3
+    stream.changelog().declare()
+    stream.table()
+    commits = [versions(spark, path) for path in places]
+    for _ in range(2):
+        stream.changelog(Retention(300, 1000)).declare()
+        table = stream.table(retention=Retention(300, 1000))
+    assert kept(*places) == [interval(300), interval(1100), interval(1100)]
+    assert [versions(spark, path) for path in places] == [number + 1 for number in commits]
+    rebuilt(stream)
+    assert kept(f"{folder}/data") == [interval(1100)]
+    stream.topic.send(account("a", 4, name="Eve"), delete("a", 5))
+    stream.ingest(stream.process())
+    stream.apply(table := stream.table())
+    assert shown(table) == stream.truth()
+    assert kept(*(str(path) for path in Path(folder).glob("graveyard-*"))) == [interval(1100)]
+
+
+def test_a_log_that_was_cleaned_knows_what_was_committed(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-23, TBL-5: resumable: a new process finds the newest batch, Delta the numbers of applications; kept versions are read."""
+    stream = Stream(spark, tmp_path)
+    table = stream.table()
+    for at in range(1, 7):
+        stream.topic.send(account("a", at, name=str(at)), delete("b", at))
+        stream.ingest()
+        stream.apply(table)
+        if at in (2, 4):
+            for path in (stream.path, table.path):
+                spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path).checkpoint()  # type: ignore[union-attr]
+    changelog, offsets = stream.changelog(), stream.topic.rest()
+    logs = [Path(path) / "_delta_log" for path in (stream.path, table.path)]
+    oldest = [min(path.name for path in log.glob("0*.json")) for log in logs]
+    changelog.clean_log(0)
+    table.clean_log(0)
+    assert [min(path.name for path in log.glob("0*.json")) for log in logs] == oldest
+    version = table.newest()[0]
+    before = spark.read.format("delta").option("versionAsOf", version - 2).load(table.path).drop("_state").collect()
+    changelog.clean_log(time.time_ns() // 1000)
+    table.clean_log(time.time_ns() // 1000, [version - 2])
+    assert [min(path.name for path in log.glob("0*.json")) for log in logs] > oldest
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert spark.read.format("delta").option("versionAsOf", version - 2).load(table.path).drop("_state").collect() == before
+    assert Transaction(spark, stream.path, "lowmark/s/batches").newest == 6 * 2**32
+    assert Transaction(spark, table.path, "lowmark/accounts").newest == table.bookkeeping().apply
+    assert stream.changelog().progress() == changelog.progress()
+    found = open_logged(str(tmp_path), "s")
+    assert found is not None
+    assert found.to_batch == 6
+    assert stream.ingest(stream.process(), BatchRange({**offsets.start, **_before_last(changelog)}, offsets.end)).ingest_batch == 6
+    stream.topic.send(account("c", 9, name="Cid"))
+    stream.ingest(stream.process())
+    stream.apply(stream.table())
+    assert shown(stream.table()) == stream.truth()
+    assert stream.logged_offsets() == sorted(stream.topic.offsets())
+
+
+def _before_last(changelog: Changelog) -> Mapping[int, int]:
+    newest = changelog.newest()
+    assert newest is not None
+    return newest.offsets.start
 
 
 def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_path: Path) -> None:
@@ -132,23 +311,171 @@ def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_
     assert stream.changelog().newest().trimmed_to == 3  # type: ignore[union-attr]
 
 
-def test_what_fails_is_said_and_tried_later() -> None:
-    """TBL-15: no failure of maintenance reaches an apply; where nothing was applied, nothing is done."""
-    number, said, done = 0, [], []
+class Kept:
+    """Something that is maintained, by hand; `said` and `jobs` are what came of it."""
 
-    def compact() -> None:
-        done.append(number)
-        if number == COMPACT_EVERY:
-            raise TableError("a disk hiccup")
+    def __init__(self, last_clean: int | None = None) -> None:
+        self.commits: list[Passed] = []
+        self.did: list[str] = []
+        self.said: list[str] = []
+        self.jobs: list[Job] = []
+        self.error: Exception | None = None
+        self.upkeep = Upkeep(
+            *("table t", Job(JobKind.CLEAN_UP, "t", 0, 0), self.jobs.append, self.said.append),
+            retention_s=3600,
+            passed=self._passed,
+            compact=lambda: self._do("compact", Work(7, 70)),
+            clean=lambda now: self._do("clean", Work(3, 30, 5, 50)),
+            clean_log=lambda now: self.did.append("log"),
+            last_clean=lambda: last_clean,
+            begun_at=lambda: 0,
+        )
 
-    upkeep = Upkeep("table t", lambda: Mark(number, 0), compact, done.append, said.append)
-    for number in (0, COMPACT_EVERY - 1, COMPACT_EVERY, COMPACT_EVERY, COMPACT_EVERY + 1, 2 * COMPACT_EVERY):  # noqa: B007, `mark` sees it
-        upkeep.after_round(0)
-    assert done == [COMPACT_EVERY, 2 * COMPACT_EVERY]
-    assert said == [
-        "table t: maintenance failed, and is tried again later: a disk hiccup",
-        "table t: small files are put together",
+    def _passed(self) -> list[Passed]:
+        passed, self.commits = self.commits, []
+        return passed
+
+    def _do(self, what: str, work: Work) -> Work:
+        self.did.append(what)
+        if self.error is not None:
+            raise self.error
+        return work
+
+    def round(self, now: int, *commits: Passed) -> list[str]:
+        self.commits += commits
+        self.did.clear()
+        self.upkeep.after_round(now)
+        return list(self.did)
+
+
+def test_maintenance_looks_where_commits_have_left_something() -> None:
+    """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the history (JOB-1), and said."""
+    kept, minute, hour = Kept(), upkeep.MINUTE_US, upkeep.HOUR_US
+    assert kept.round(0) == []
+    assert kept.round(1, Passed(1, 1)) == ["compact"], "what an earlier process has left"
+    assert kept.round(2, *[Passed(2, 1)] * (upkeep.LOOK_EVERY - 1)) == []
+    assert kept.round(3, Passed(3, 1, 100, 10)) == ["compact"]
+    assert kept.round(hour + 2 * minute) == ["clean", "log"]
+    assert kept.round(2 * hour) == []
+    assert kept.round(3 * hour, *[Passed(3 * hour, 0)] * upkeep.LOG_EVERY) == ["clean", "log"]
+    assert kept.said[0] == "table t: 7 small files fewer"
+    assert kept.said[2] == "table t: 3 files of old versions are removed"
+    assert [(job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes) for job in kept.jobs[1:3]] == [
+        (JobKind.COMPACTION, "t", 7, 70, 0, 0),
+        (JobKind.CLEAN_UP, "t", 3, 30, 5, 50),
     ]
-    upkeep.after_round(DAY_US)
-    upkeep.after_round(DAY_US)
-    assert done[2:] == [DAY_US]
+    assert kept.jobs[2].ended_at >= kept.jobs[2].started_at == hour + 2 * minute
+
+
+def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None:
+    """TBL-23: what was removed before it began is looked for once its time has come, not at every start."""
+    hour = upkeep.HOUR_US
+    assert Kept(last_clean=10 * hour).round(10 * hour + hour - 1) == []
+    assert Kept(last_clean=10 * hour).round(11 * hour) == ["clean"]
+    assert Kept(last_clean=None).round(11 * hour) == ["clean"]
+
+
+def test_what_fails_is_said_and_tried_later() -> None:
+    """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
+    kept = Kept()
+    kept.error = TableError("a disk hiccup")
+    assert kept.round(0, Passed(0, 1)) == ["compact"]
+    assert kept.said == ["table t: maintenance failed, and is tried again later: a disk hiccup"]
+    assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
+    kept.error = None
+    assert kept.round(1, *[Passed(0, 1)] * upkeep.LOOK_EVERY) == ["compact"]
+
+
+def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
+    """The pipeline of a stream with one table, as far as maintenance goes: nothing is ingested."""
+    config = ConnectorConfig(
+        str(stream.folder),
+        KafkaConfig("127.0.0.1:1"),
+        streams={"s": replace(STREAM, file_retention_s=retention_s, snapshot_retention_s=retention_s)},
+        tables={"accounts": definition()},
+    )
+    world = World(topic=lambda: stream.topic.facts, publish=stream.publish, now=now_us, high_watermarks=dict)
+    kept = History(config.warehouse)
+    journal = Journal(kept.add_job, kept.add_cut, kept.newest_cut, last_clean_up=kept.last_clean_up, forget_cuts=kept.forget_cuts)
+    return Pipeline(stream.spark, config, {"s": world}, {"s": dict}, journal)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-17, TBL-23: counted from when the table left them; an expired cut is an error with a remedy, never a missing file."""
+    stream, retention_s, history_ = Stream(spark, tmp_path), 3, History(str(tmp_path))
+    pipeline = pipeline_of(stream, retention_s)
+    table = pipeline._tables["accounts"]
+
+    def amounts(low_watermark: int | None = None, now: int | None = None) -> dict[str, int]:
+        rows = read_snapshot(spark, str(tmp_path), "accounts", low_watermark=low_watermark, now=now).rows["accounts"].collect()
+        return {row["id"]: row["amount"] for row in rows}
+
+    stream.topic.send_everywhere(ANNOUNCED)
+    began = now_us()
+    for at in (10, 20):
+        stream.topic.send(account("a", at * S, amount=str(at)))
+        stream.topic.send_everywhere(Heartbeat("p", at * S))
+        stream.ingest()
+        stream.apply(table)
+        pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s))
+    assert [cut.low_watermark for cut in history_.cuts("s")] == [20 * S + 1, 10 * S + 1]
+    assert (amounts(), amounts(15 * S, now=began)) == ({"a": 20}, {"a": 10})
+    for at in (30, 40):
+        stream.topic.send(account("b", at * S, amount=str(at)))
+        stream.ingest()
+        stream.apply(table, now=stream.clock + STREAM.stall_after_s * S)
+    assert not table.bookkeeping().is_consistent_cut
+    time.sleep(retention_s + 0.5)
+    with pytest.raises(TableError, match="has expired") as raised:
+        amounts(15 * S)
+    assert "snapshot_retention" in raised.value.remedy
+
+    before = pipeline._cuts["s"]
+    assert pipeline._clean_table("s", "accounts", now_us()).files > 0
+    assert [cut.low_watermark for cut in history_.cuts("s")] == [20 * S + 1]
+    assert amounts() == {"a": 20}
+    pipeline._clean_table_log("s", "accounts", now_us() + 3 * DAY_US)
+    assert (amounts(), pipeline._cuts["s"]) == ({"a": 20}, before)
+    with pytest.raises(TableError, match="No cut was recorded") as raised:
+        amounts(15 * S)
+    assert "expired" in raised.value.cause
+    assert shown(table) == stream.truth()
+
+    assert pipeline._clean_table("s", "accounts", now_us() + 8 * DAY_US).files > 0
+    assert history_.cuts("s") == []
+    with pytest.raises(TableError, match="No cut was recorded"):
+        amounts()
+    assert shown(table) == stream.truth()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSession, tmp_path: Path) -> None:
+    """TBL-17, TBL-23: a compaction leaves a cut's version, not the cut: it is recorded again, once."""
+    stream, history_ = Stream(spark, tmp_path), History(str(tmp_path))
+    pipeline = pipeline_of(stream, 1)
+    table = pipeline._tables["accounts"]
+    stream.topic.send_everywhere(ANNOUNCED)
+    for at in (10, 20):
+        stream.topic.send(*(account(row, at * S, amount=str(at)) for row in "abcdef"), delete("x", at * S))
+        stream.topic.send_everywhere(Heartbeat("p", at * S))
+        stream.ingest()
+        stream.apply(table)
+    pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s))
+    recorded = history_.newest_cut("s")
+    assert recorded is not None
+    assert pipeline._clean_table("s", "accounts", now_us()) is not None
+    assert history_.newest_cut("s") == recorded
+    while table.newest()[0] == recorded.versions["accounts"]:
+        table._declare({"lowmark.maxStaleness": "1"}, table.bookkeeping())
+    for _ in range(2):
+        time.sleep(1.2)
+        pipeline._clean_table("s", "accounts", now_us())
+    newest = history_.newest_cut("s")
+    assert newest is not None
+    assert (newest.low_watermark, newest.versions) == (recorded.low_watermark, {"accounts": table.newest()[0]})
+    assert len(history_.cuts("s")) == 1
+    assert {row["amount"] for row in read_snapshot(spark, str(tmp_path), "accounts").rows["accounts"].collect()} == {20}

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from connector import cli, upkeep
 from connector.cli import local_spark
 from connector.config import KafkaConfig
 from connector.errors import StorageError, TopicError
-from connector.history import Job
+from connector.history import MAINTENANCE, Job
 from connector.lake.history import History
 from connector.lake.standing import bookkeeping_of
+from connector.spark import maintenance
 from connector.spark.pipeline import StreamIngest
 from connector.spark.pools import Pool, in_pool
 from connector.spark.source import forget_checkpoint
@@ -35,7 +37,7 @@ from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import CrashError, account, crash_at, definition, versions
 
-DONE = ("small files are put together", "files of old versions are removed")
+DONE = ("small files fewer", "files of old versions are removed")
 
 
 @pytest.fixture
@@ -122,20 +124,32 @@ def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_part
 
 @pytest.mark.long
 def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TBL-15: whatever is due is done behind the applies, and said; where nothing was ingested, nothing is."""
-    for name in ("COMPACT_EVERY", "CLEAN_EVERY", "_DAY_US"):
-        monkeypatch.setattr(upkeep, name, 1)
-    done = {f"{what}: {which}" for what in ("table accounts", "stream s") for which in DONE}
-    for at in (1, 2):
+    """TBL-15, TBL-23, JOB-1: whatever is due is done behind the applies, said, and kept in the history; where nothing is, nothing is."""
+    monkeypatch.setattr(maintenance, "LOOK_EVERY", 1)
+    for name, value in (("GAIN", 1), ("GAIN_PER_PLACE", 0), ("TIER", 1_000_000), ("CLEAN_APART_US", 0)):
+        monkeypatch.setattr(upkeep, name, value)
+    monkeypatch.setattr(Live, "stream", replace(live.stream, file_retention_s=2, snapshot_retention_s=2))
+    said: list[str] = []
+    for at in range(1, 5):
         live.publish(account("a", at, name=f"Ada {at}"), account("b", at, amount=str(at)))
         pipeline = live.pipeline()
-        for expected in (done, set[str]()):
-            said: list[str] = []
-            pipeline._say = said.append
-            pipeline.run_once()
-            assert {line for line in said if line.endswith(DONE)} == expected
-            assert not [line for line in said if "failed" in line]
+        pipeline._say = said.append
+        pipeline.run_once()
         check(live)
+        time.sleep(1)
+    assert not [line for line in said if "failed" in line]
+    for what in ("table accounts", "stream s"):
+        for which in DONE:
+            assert [line for line in said if line.startswith(f"{what}: ") and line.endswith(which)], (what, which)
+    history = History(str(live.warehouse))
+    for jobs in (history.maintenance(table="accounts"), history.maintenance(stream="s")):
+        assert jobs.keys() == set(MAINTENANCE)
+        assert all(job.files > 0 and not job.error for job in jobs.values())
+    said.clear()
+    pipeline = live.pipeline()
+    pipeline._say = said.append
+    pipeline._maintain(pipeline._upkeep(), threading.Event())
+    assert not said, "another process has done it"
 
 
 def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

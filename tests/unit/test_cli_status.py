@@ -52,6 +52,22 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_people_see_what_was_maintained(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """TBL-15, JOB-1, OPS-5: the last compaction and clean-up, with what is on disk; a read or an apply is none."""
+    now, history = time.time_ns() // 1000, History(str(warehouse))
+    for files, ended_at in ((1, now - 600_000_000), (30, now - 60_000_000)):
+        history.add_job(Job(JobKind.COMPACTION, "one", ended_at - 1, ended_at, files=files))
+    history.add_job(Job(JobKind.CLEAN_UP, "one", now - 2, now - 1, files=4, bytes=2**20, live_bytes=3 * 2**20, disk_bytes=2**23))
+    history.add_job(Job(JobKind.COMPACTION, "", now - 2, now - 1, stream="s", files=70))
+    assert cli.invoke(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "maintained: one: compaction 1m ago, 30 files fewer; clean-up 0s ago, 4 files removed, 1.0 MiB freed" in shown
+    assert "then 8.0 MiB on disk, 3.0 MiB of the newest version" in shown
+    assert "maintained      compaction 0s ago, 70 files fewer" in shown
+    assert "maintained: never" not in shown
+    assert [job["files"] for job in status(capsys)["tables"]["one"]["maintenance"]] == [30, 4]  # type: ignore[attr-defined]
+
+
 def status(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, dict[str, object]]]:
     assert cli.invoke(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

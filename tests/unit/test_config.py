@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from connector.config import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig, UnknownTables, parse
 from connector.errors import ConfigError
 from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
+from connector.upkeep import Retention
 from connector.validation import Limits
 from connector.values import ColumnType, Encoding
 
@@ -39,6 +40,8 @@ topic = "shop.orders"
 partitions = ["p-0", "p-1"]
 delete_retention = "3d"
 changelog_retention = "0-0 30 0:0:0"
+file_retention = "12h"
+snapshot_retention = "3d"
 stall_after = "90s"
 max_clock_skew = 0
 max_record_bytes = 1000
@@ -109,6 +112,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     stream = made.streams["orders"]
     assert (stream.topic, stream.partitions, stream.limits) == ("shop.orders", ("p-0", "p-1"), Limits(0, 1000))
     assert (stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == (259_200, 2_592_000, 90)
+    assert stream.retention == Retention(43_200, 259_200)
     assert (stream.unknown_tables, stream.max_dead_letter_ratio, stream.halt_on_first) == (UnknownTables.REJECT, 0.1, True)
     assert (stream.bound_buffer_s, stream.buffer_s) == (420, 420)
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
@@ -130,11 +134,35 @@ def test_defaults_are_those_of_the_documents() -> None:
     stream, table = made.streams["s"], made.tables["t"]
     assert (stream.topic, stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == ("s", 172_800, None, 300)
     assert (stream.limits, stream.unknown_tables, stream.max_dead_letter_ratio) == (Limits(300, 10_000_000), UnknownTables.KEEP, 0.5)
+    assert stream.retention == Retention(86_400, 86_400), "TBL-23"
     assert (table.source, table.keep_unmapped, table.deletion_vectors, table.max_staleness_s) == ("t", True, True, None)
     assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
     assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
     assert table.key == Key((KeyPart("row_key", ColumnType.BYTES),))
     assert (stream, table) == (StreamConfig(name="s", topic="s"), TableDefinition(name="t", stream="s", source="t", key=table.key))
+
+
+@pytest.mark.parametrize(
+    ("given", "file_s", "snapshot_s"),
+    [
+        ("file_retention = '2h'", 7_200, 7_200),
+        ("file_retention = '5m'", 300, 3_600),
+        ("file_retention = '5m'\nsnapshot_retention = '2m'", 300, 120),
+        ("snapshot_retention = '7d'", 86_400, 604_800),
+    ],
+)
+def test_cuts_are_kept_as_long_as_files_and_an_hour_at_least_unless_it_is_said(given: str, file_s: int, snapshot_s: int) -> None:
+    """TBL-23: what is written holds, however short."""
+    stream = config(f"{SMALLEST}[streams.s]\n{given}\n").streams["s"]
+    assert stream.retention == Retention(file_s, snapshot_s)
+    assert stream.retention.table_file_s >= snapshot_s
+
+
+@pytest.mark.parametrize("name", ["file_retention", "snapshot_retention"])
+def test_old_versions_are_kept_for_a_minute_at_least(name: str) -> None:
+    """TBL-23: a batch, an apply or a read that takes longer would lose its files."""
+    with pytest.raises(ConfigError, match=rf"streams\.s\.{name}.*at least 60000 ms"):
+        config(f"{SMALLEST}[streams.s]\n{name} = '59s'\n")
 
 
 @pytest.mark.parametrize(

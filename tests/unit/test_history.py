@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from deltalake import write_deltalake
+
 from connector.history import RECOMMENDED_OVER_S, CutRecord, Job, JobKind, keeps_bound, p95_s, recommended_bound_s
+from connector.lake import history as lake_history
+from connector.lake import rows
 from connector.lake.history import History
 
 S = 1_000_000
@@ -92,3 +97,60 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
         history.add_cut(cut)
     assert history.cuts("s") == [cuts[1], cuts[0]]
     assert history.newest_cut("s") == cuts[1]
+
+
+def test_cuts_are_forgotten_by_the_versions_that_they_name(tmp_path: Path) -> None:
+    """TBL-23: one table that has left it too long ago is enough; never another stream's, never the one that stays."""
+    history = History(str(tmp_path))
+    history.forget_cuts("s", {"one": 9})
+    cuts = [replace(CUT, low_watermark=50 + n, recorded_at=n, versions={"one": n, "other": 10 * n}) for n in range(1, 6)]
+    other = replace(CUT, stream="s'2")
+    for cut in (*cuts, other):
+        history.add_cut(cut)
+    history.forget_cuts("s", {"one": 3, "other": 20}, cuts[0])
+    assert history.cuts("s") == [cuts[4], cuts[3], cuts[2], cuts[0]]
+    history.forget_cuts("s", {"other": 41, "gone": 9})
+    assert history.cuts("s") == [cuts[4]]
+    assert history.cuts("s'2") == [other]
+
+
+def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TBL-23: by age and number of its rows; few files, of rows and of the log, however many jobs there were."""
+    monkeypatch.setattr(rows, "TIDY_EVERY", 20)
+    monkeypatch.setattr(rows, "OLD_VERSIONS_KEPT_H", 0)
+    monkeypatch.setattr(rows, "_KEPT", dict.fromkeys(rows._KEPT, "interval 0 seconds"))
+    monkeypatch.setattr(lake_history, "MAX_JOBS", 30)
+    history, folder = History(str(tmp_path)), tmp_path / "_connector" / "jobs"
+    history.add_job(apply_of(1, ended_at=1))
+    for number in range(18):
+        history.add_job(apply_of(1, ended_at=40 * DAY + number))
+    assert len(history.jobs("one")) == 19
+    history.add_job(apply_of(1, ended_at=40 * DAY + 18))
+    assert [job.ended_at - 40 * DAY for job in history.jobs("one")] == list(range(18, -1, -1)), "the one of the first day is gone"
+    for number in range(19, 100):
+        history.add_job(apply_of(1, ended_at=40 * DAY + number))
+        assert len(list(folder.glob("*.parquet"))) <= 24
+        assert len(list((folder / "_delta_log").iterdir())) <= 30
+    kept = [job.ended_at - 40 * DAY for job in history.jobs("one")]
+    assert kept == list(range(99, 99 - len(kept), -1))
+    assert 30 <= len(kept) <= 50
+
+
+def test_a_history_of_an_older_release_is_read_and_gets_the_new_columns(tmp_path: Path) -> None:
+    """TBL-19, JOB-1"""
+    old = {
+        name: type_ for name, type_ in lake_history._JOBS.items() if name not in ("stream", "files", "bytes", "live_bytes", "disk_bytes")
+    }
+    before, history = apply_of(3), History(str(tmp_path))
+    row = {name: getattr(before, name) for name in old}
+    write_deltalake(f"{tmp_path}/_connector/jobs", rows.as_arrow([{**row, "kind": "apply"}], old))
+    assert history.maintenance(stream="s") == {}
+    assert history.last_clean_up("one", "") is None
+    after = replace(before, kind=JobKind.CLEAN_UP, table="", stream="s", ended_at=9 * DAY, files=3, bytes=7, live_bytes=1, disk_bytes=2)
+    failed = replace(after, started_at=after.started_at + 1, ended_at=10 * DAY, error="full")
+    for job in (after, failed):
+        history.add_job(job)
+    assert history.jobs("one") == [before]
+    assert history.maintenance(stream="s") == {JobKind.CLEAN_UP: failed}
+    assert history.maintenance(table="one") == {}
+    assert history.last_clean_up("", "s") == after.started_at

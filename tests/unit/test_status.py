@@ -213,6 +213,22 @@ def test_a_table_says_what_it_is_worth() -> None:
     assert not at_its_bound.hints, "exactly at the bound is fresh enough"
 
 
+def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
+    """TBL-15, JOB-1, OPS-5: of a table and of a stream."""
+    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    done = Job(JobKind.COMPACTION, "one", NOW - 9 * S, NOW, files=30)
+    failed = Job(JobKind.CLEAN_UP, "one", NOW - 9 * S, NOW, error="disk hiccup")
+    table = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed])
+    stream = stream_status("s", stands, NOW, stall_after_s=600, maintenance=[failed])
+    assert table.hints == ["its last clean-up failed, and is tried again: disk hiccup"]
+    assert stream.hints[-1:] == table.hints
+    assert [(job["kind"], job["files"], job["error"]) for job in table.to_json()["maintenance"]] == [
+        ("compaction", 30, None),
+        ("clean_up", 0, "disk hiccup"),
+    ]
+    assert [job["kind"] for job in stream.to_json()["maintenance"]] == ["clean_up"]
+
+
 def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
     """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the applies do not fit."""
     stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
@@ -349,14 +365,14 @@ def test_names_for_programs_are_stable() -> None:
         *("asked_at", "changes", "held_by", "hints", "horizon", "ignored_claims", "ingest_batch", "lag", "late"),
         *("low_watermark", "low_watermark_age_s"),
         *("dead_letters_since", "is_ledger_known", "is_unasked", "open_dead_letters", "rejected", "replays_under_way"),
-        *("silent", "stalled", "uncovered", "undeclared", "unknown_tables", "without_key_range"),
+        *("silent", "stalled", "uncovered", "undeclared", "unknown_tables", "without_key_range", "maintenance"),
     }
     assert table.keys() == {
         *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters", "replays_under_way"),
         *("age_s", "apply", "apply_every_s", "as_of", "declared_max_staleness_s", "due_at", "held_by", "hints"),
         *("is_consistent_cut", "last_job", "letters"),
         *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
-        "upsert_stream_apply_watermark",
+        *("upsert_stream_apply_watermark", "maintenance"),
     }
     assert (stream["asked_at"], stream["low_watermark_age_s"]) == ("1970-01-01T00:15:00.000000Z", 999.99995)
     assert stream["held_by"] == {
