@@ -1,50 +1,77 @@
-"""How many changes a producer sends on one core, with our encoder and with fastavro's in its place (REC-17, REC-20).
+"""How many changes a producer makes and sends on one core, with our encoder and with fastavro's in its place (REC-17, REC-20, PUB-5).
 
     python -m benchmarks producer [--quick]
 
-Changes of five cells go through `ChangeProducer` to a local broker. Counted is the processor time of this process, the
-client library's threads included: a rate per core. Both encoders take turns, and the best round of each counts.
+Changes that replace a row of five columns (six entries) go through `ChangeProducer` to a local broker: some that lie ready, some that
+are made as they are sent, and, for the encoders, some that estimate a low watermark. Counted is the processor time of this process,
+the client library's threads included: a rate per core. All ways take turns, and the best round of each counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
-from benchmarks import machine
-from benchmarks.encoder import SEED, changes
+from benchmarks import encoder, machine
 from benchmarks.report import Figure, finish, spread
 from connector import codec
 from connector.config import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import ChangeProducer, LocalBroker, topics
-from connector.model import DataChange, Record
+from connector.model import DataChange, DeleteFamily, Record, SetCell
 
-ROUNDS = 3
+ROUNDS = 5
+COLUMNS = tuple(b"column_%d" % column for column in range(5))
+Row = tuple[bytes, int, tuple[bytes, ...]]
 
 
-def rate(kafka: KafkaConfig, topic: str, records: list[DataChange], encode: Callable[[Record, int], bytes]) -> float:
-    """Changes a second of processor time, until all are acknowledged."""
+def rows(count: int) -> list[Row]:
+    """Key, commit timestamp and values of rows, as a source has them."""
+    chance = random.Random(encoder.SEED)
+    return [
+        (b"item%08d" % chance.randrange(200_000), encoder.START + index * 37, tuple(chance.randbytes(16) for _ in COLUMNS))
+        for index in range(count)
+    ]
+
+
+def change(row: Row) -> DataChange:
+    key, commit_timestamp, values = row
+    cells = [SetCell("f", column, value) for column, value in zip(COLUMNS, values, strict=True)]
+    return DataChange(
+        stream_partition="shard-0", table="items", row_key=key, commit_timestamp=commit_timestamp, entries=(DeleteFamily("f"), *cells)
+    )
+
+
+def rate(kafka: KafkaConfig, topic: str, count: int, changes: Iterable[DataChange], encode: Callable[[Record, int], bytes]) -> float:
+    """Changes a second of processor time, until all are acknowledged. Making them counts where it happens on the way."""
     with mock.patch("connector.kafka.producer.encode", encode), ChangeProducer(kafka, topic) as producer:
         began = time.process_time()
-        for record in records:
-            producer.send(record)
+        for each in changes:
+            producer.send(each)
         producer.flush()
-        return len(records) / (time.process_time() - began)
+        return count / (time.process_time() - began)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks producer")
     parser.add_argument("--quick", action="store_true", help="a tenth of the changes, no judgement")
     quick = parser.parse_args().quick
-    records = changes(10_000 if quick else 100_000, SEED)
-    ways = {"with our encoder": codec.encode, "with fastavro's": codec.encode_with_fastavro}
+    count = 10_000 if quick else 100_000
+    sources = rows(count)
+    ready, estimating = [change(row) for row in sources], encoder.changes(count, encoder.SEED)
+    ways: dict[str, tuple[Callable[[], Iterable[DataChange]], Callable[[Record, int], bytes]]] = {
+        "send": (lambda: ready, codec.encode),
+        "make and send": (lambda: map(change, sources), codec.encode),
+        "send with estimates": (lambda: estimating, codec.encode),
+        "send with estimates, fastavro's encoder": (lambda: estimating, codec.encode_with_fastavro),
+    }
     rates: dict[str, list[float]] = {way: [] for way in ways}
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lowmark-bench-"))
@@ -52,15 +79,17 @@ def main() -> int:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "bench", kafka_partitions=4)
         for _ in range(ROUNDS):
-            for way, encode in ways.items():
-                rates[way].append(rate(kafka, "bench", records, encode))
+            for way, (changes, encode) in ways.items():
+                rates[way].append(rate(kafka, "bench", count, changes(), encode))
     print(*machine.facts(), sep="\n")
-    print(f"{len(records)} changes a round")
+    print(f"{count} changes a round")
     for way, found in rates.items():
         print(spread(way, found, "changes/s and core"))
-    ours, fastavro = (max(found) for found in rates.values())
+    send, make_and_send, ours, fastavro = (max(found) for found in rates.values())
     return finish(
         [
+            Figure("producer_send_changes_per_s_and_core", send, "105000"),
+            Figure("producer_make_and_send_changes_per_s_and_core", make_and_send, "45000"),
             Figure("producer_changes_per_s_and_core", ours),
             Figure("producer_with_fastavro_changes_per_s_and_core", fastavro),
             Figure("producer_gain_of_the_encoder", ours / fastavro),

@@ -1,9 +1,9 @@
 """The Avro body of a record, written by hand for version 1 of our schema (REC-20).
 
 An Avro library walks the schema for every value; here the walk is unrolled, so that what is left is joining pieces of bytes.
-Three things make the difference: the many constant bytes between the fields (union branches, zeros) are literals, the head of an
-entry (kind, family, qualifier) is remembered, since a table has few columns and many rows, and the timestamp of the cells is
-written once where it is the commit's. `benchmarks/encoder.py` measures what that gains over fastavro; a property test holds both
+Three things make the difference: the many constant bytes between the fields (union branches, zeros) are literals, names and the
+head of an entry (kind, family, qualifier) are remembered, since a table has few columns and many rows, and the timestamp of the
+cells is written once where it is the commit's. `benchmarks/encoder.py` measures what that gains over fastavro; a property test holds both
 to the same bytes.
 
 Avro in four lines: a `long` is zigzag, seven bits a byte, low ones first; bytes and strings are their length and themselves; an
@@ -39,31 +39,35 @@ _MOD_TYPES: Final = {ModType.INSERT: b"\x00", ModType.UPDATE: b"\x02", ModType.D
 
 def encode_body(record: Record, kafka_partitions: int) -> bytes:
     """The bytes that `codec.encode_with_fastavro` gives."""
-    head = _text(record.stream_partition) + _long(kafka_partitions)
+    head = _head(record.stream_partition, kafka_partitions)
     if isinstance(record, DataChange):
-        return b"".join((head, b"\x02", *_data_change(record), b"\x00\x00"))
+        pieces = [head, b"\x02"]
+        _append_data_change(pieces, record)
+        pieces.append(b"\x00\x00")
+        return b"".join(pieces)
     if isinstance(record, Heartbeat):
         return b"".join((head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00"))
     return b"".join((head, b"\x00\x00\x02", _child_partitions(record)))
 
 
-def _data_change(change: DataChange) -> list[bytes]:
-    commit_timestamp = _long(change.commit_timestamp)
-    pieces = [
-        _text(change.table),
+def _append_data_change(pieces: list[bytes], change: DataChange) -> None:
+    commit_timestamp, cluster, estimate = _long(change.commit_timestamp), change.source_cluster_id, change.estimated_low_watermark
+    pieces += (
+        _name(change.table),
         _bytes(change.row_key),
         b"\x00" if change.change_type is ChangeType.USER else b"\x02",
-        _text(change.source_cluster_id),
+        _name(cluster) if len(cluster) <= _MAX_REMEMBERED_BYTES else _text(cluster),
         commit_timestamp,
-        _long(change.tie_breaker),
-        _bytes(change.resume_token),
-        _long(change.estimated_low_watermark),
-    ]
+        _long(change.tie_breaker) if change.tie_breaker else b"\x00",
+        _bytes(change.resume_token) if change.resume_token else b"\x00",
+        _long(estimate) if estimate else b"\x00",
+    )
     _append_entries(pieces, change.entries, change.commit_timestamp, commit_timestamp)
-    pieces.append(b"\x00" if change.transaction is None else _transaction(change.transaction))
-    pieces.append(b"\x00" if change.change_sequence_number is None else b"\x02" + _text(change.change_sequence_number))
-    pieces.append(b"\x00" if change.row_image is None else _row_image(change.row_image))
-    return pieces
+    pieces += (
+        b"\x00" if change.transaction is None else _transaction(change.transaction),
+        b"\x00" if change.change_sequence_number is None else b"\x02" + _text(change.change_sequence_number),
+        b"\x00" if change.row_image is None else _row_image(change.row_image),
+    )
 
 
 def _append_entries(pieces: list[bytes], entries: tuple[Entry, ...], commit_timestamp: int, commit_timestamp_bytes: bytes) -> None:
@@ -76,8 +80,7 @@ def _append_entries(pieces: list[bytes], entries: tuple[Entry, ...], commit_time
             pieces += (
                 remembering(entry.family, qualifier),
                 commit_timestamp_bytes if timestamp == commit_timestamp else _long(timestamp),
-                b"\x00\x00",
-                _SMALL[length] if length < 64 else _long(length),
+                _BEFORE_SMALL_VALUE[length] if length < 64 else b"\x00\x00" + _long(length),
                 value,
             )
         elif isinstance(entry, DeleteCells):
@@ -92,8 +95,19 @@ def _append_entries(pieces: list[bytes], entries: tuple[Entry, ...], commit_time
             )
         else:
             assert isinstance(entry, DeleteFamily), entry
-            pieces += (b"\x06", _text(entry.family), b"\x00\x00\x00\x00\x00")
+            pieces += (b"\x06", _name(entry.family), b"\x00\x00\x00\x00\x00")
     pieces.append(b"\x00")
+
+
+@lru_cache(maxsize=1024)
+def _head(stream_partition: str, kafka_partitions: int) -> bytes:
+    return _text(stream_partition) + _long(kafka_partitions)
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> bytes:
+    """A text that comes again and again."""
+    return _text(name)
 
 
 @lru_cache(maxsize=4096)
@@ -179,3 +193,5 @@ def _long(number: int) -> bytes:
 
 _ONE_BYTE: Final = tuple(bytes((byte,)) for byte in range(128))
 _SMALL: Final = tuple(_long(length) for length in range(64))
+_BEFORE_SMALL_VALUE: Final = tuple(b"\x00\x00" + length for length in _SMALL)
+"""The empty range of a cell that is set, and the length of its value."""

@@ -48,8 +48,11 @@ class InvalidChangeError(ConnectorError, ValueError):
     """A value breaks a limit of REC-14 or a rule of REC-9 or REC-16.
 
     `rule` is the name of the broken rule (of `connector.model.Rule`, or `INVALID_SEQUENCE_NUMBER`, or `UNENCODABLE`), `field`
-    the Avro field, `limit` what is allowed, and `value` what was given, shortened for display.
+    the Avro field, `limit` what is allowed, and `value` what was given, shortened for display. `index` is the place of the
+    change in the batch that was given with it, counted from 0; None where there was no batch.
     """
+
+    index: int | None = None
 
     def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
         try:
@@ -61,6 +64,11 @@ class InvalidChangeError(ConnectorError, ValueError):
         self.limit = limit
         self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
         super().__init__(f"{field} is {self.value}, but must be {limit}")
+
+    def in_batch(self, index: int) -> None:
+        """Say that it is of the change at this index of a batch."""
+        self.index = index
+        self.problem = f"of the change at index {index}, {self.problem}"
 
 
 class JsonViewError(ConnectorError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from connector.errors import InvalidChangeError
@@ -141,6 +142,22 @@ class DeleteFamily:
 Entry = SetCell | DeleteCells | DeleteFamily
 
 
+def _at(timestamp: int, cell: SetCell) -> SetCell:
+    """The same cell at a time that is legal. Its other fields were checked when it was built: nothing is checked again."""
+    copy = object.__new__(SetCell)
+    _set_family(copy, cell.family)
+    _set_qualifier(copy, cell.qualifier)
+    _set_value(copy, cell.value)
+    _set_cell_timestamp(copy, timestamp)
+    return copy
+
+
+# The slots themselves: past the frozen class, and past its checks.
+_set_family, _set_qualifier, _set_value, _set_cell_timestamp = (
+    vars(SetCell)[name].__set__ for name in ("family", "qualifier", "value", "cell_timestamp")
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The source's transaction that a change belongs to. `record_sequence` is unique in it, rising, not contiguous."""
@@ -230,8 +247,7 @@ class DataChange:
 
     def __post_init__(self) -> None:
         _check_stream_partition(self.stream_partition)
-        if not table_matches(self.table):
-            raise InvalidChangeError(Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", self.table)
+        _check_table(self.table)
         _check_bytes("row_key", self.row_key)
         if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
             raise InvalidChangeError(
@@ -252,11 +268,11 @@ class DataChange:
             raise InvalidChangeError(
                 Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", "from 0 to 2^63 - 1", self.estimated_low_watermark
             )
-        object.__setattr__(self, "entries", tuple(self.entries))  # a list is as good, but could be changed later
-        if not 1 <= len(self.entries) <= MAX_ENTRIES:
-            raise InvalidChangeError(Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(self.entries))
-        if any(type(entry) is SetCell and entry.cell_timestamp == SERVER_TIME for entry in self.entries):
-            object.__setattr__(self, "entries", tuple(self._stamped(entry) for entry in self.entries))
+        given, commit_timestamp = tuple(self.entries), self.commit_timestamp  # a list is as good, but could be changed later
+        if not 1 <= len(given) <= MAX_ENTRIES:
+            raise InvalidChangeError(Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given))
+        entries = [_at(commit_timestamp, e) if type(e) is SetCell and e.cell_timestamp == SERVER_TIME else e for e in given]
+        object.__setattr__(self, "entries", tuple(entries))
         if self.change_sequence_number is not None and not sequence_number_matches(self.change_sequence_number):
             raise InvalidChangeError(
                 "INVALID_SEQUENCE_NUMBER",
@@ -264,11 +280,6 @@ class DataChange:
                 "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
                 self.change_sequence_number,
             )
-
-    def _stamped(self, entry: Entry) -> Entry:
-        if isinstance(entry, SetCell) and entry.cell_timestamp == SERVER_TIME:
-            return SetCell(entry.family, entry.qualifier, entry.value, self.commit_timestamp)
-        return entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,23 +342,34 @@ def kafka_key(record: Record) -> bytes:
     return record.row_key if isinstance(record, DataChange) else CONTROL_KEY
 
 
+# Names come again and again: those that were found legal are remembered.
+
+
+@lru_cache(maxsize=1024)
+def _check_table(table: str) -> None:
+    if not table_matches(table):
+        raise InvalidChangeError(Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", table)
+
+
+@lru_cache(maxsize=1024)
 def _check_family(family: str) -> None:
     if not family_matches(family):
         raise InvalidChangeError(Rule.FAMILY, "family", "1 to 64 of the characters - _ . a-z A-Z 0-9", family)
 
 
-def _check_qualifier(qualifier: bytes) -> None:
-    _check_bytes("qualifier", qualifier)
-    if len(qualifier) > MAX_QUALIFIER_BYTES:
-        raise InvalidChangeError(Rule.QUALIFIER, "qualifier", f"at most {MAX_QUALIFIER_BYTES} bytes", qualifier)
-
-
+@lru_cache(maxsize=1024)
 def _check_stream_partition(stream_partition: str) -> None:
     _check_text("stream_partition", stream_partition)
     if not 1 <= len(stream_partition.encode()) <= MAX_STREAM_PARTITION_BYTES:
         raise InvalidChangeError(
             Rule.STREAM_PARTITION, "stream_partition", f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text", stream_partition
         )
+
+
+def _check_qualifier(qualifier: bytes) -> None:
+    _check_bytes("qualifier", qualifier)
+    if len(qualifier) > MAX_QUALIFIER_BYTES:
+        raise InvalidChangeError(Rule.QUALIFIER, "qualifier", f"at most {MAX_QUALIFIER_BYTES} bytes", qualifier)
 
 
 def _check_resume_token(resume_token: bytes) -> None:

@@ -139,13 +139,17 @@ class Outbox(Generic[_Item]):
 
     def give_up(self, why: str) -> None:
         """Wait for no more answers."""
-        for number in list(self._outstanding):
-            self._settle(number, why)
+        given_up, self._outstanding = self._outstanding, {}
+        for item in given_up.values():
+            self._answer(item, why)
 
     def read_reports(self) -> None:
         reports, self._reports = self._reports, []
+        outstanding, answer = self._outstanding, self._answer
         for number, error in reports:
-            self._settle(number, "" if error is None else error.str())
+            item = outstanding.pop(number, None)
+            if item is not None:  # else it is of a client that was given up, and counted as unknown already
+                answer(item, "" if error is None else error.str())
 
     def _on_delivery(self, number: int, error: KafkaError | None, _message: Message) -> None:
         """Called by the client inside poll and flush, once for each message. Must neither raise nor poll.
@@ -154,14 +158,10 @@ class Outbox(Generic[_Item]):
         """
         self._reports.append((number, error))
 
-    def _settle(self, number: int, error: str) -> None:
-        item = self._outstanding.pop(number, None)
-        if item is not None:  # else it is of a client that was given up, and counted as unknown already
-            self._answer(item, error)
-
     def _refused(self, number: int, cause: str, remedy: str) -> DeliveryError:
         """This message did not enter the queue: the caller is told, and what was promised about the record is settled."""
-        self._settle(number, cause)
+        if (item := self._outstanding.pop(number, None)) is not None:
+            self._answer(item, cause)
         return DeliveryError(f"A record for {self._facts.topic} was not taken", cause, remedy, undelivered=1)
 
     def _connect(self) -> Producer:

@@ -2,6 +2,8 @@
 
     producer.send(change)          checked, encoded, queued; the answer comes later
     producer.send(heartbeat)       waits until what it promises is true, then goes to every Kafka partition
+    producer.send_many(changes)    checks all of them before it queues the first
+    producer.poll(1.0)             tells of answers that have come, to whom `send` was given for it
     producer.flush()               returns when all is delivered, or says what is not
     with producer.transaction():   what is sent in the block is delivered as one, or not at all
 
@@ -12,8 +14,8 @@ heartbeat fail until an equal record was sent again and delivered. Sending one t
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from connector.config import KafkaConfig, RegistryConfig
 
 Headers = Iterable[tuple[str, bytes | None]]
+OnDelivery = Callable[[Record, str | None], object]
+"""Told of a record that it was acknowledged (None), or why it was not."""
 
 RECORD_OVERHEAD_BYTES: Final = 128
 """A batch of one record: 61 bytes of batch header and at most 40 of lengths, offsets and sequence numbers; rounded up."""
@@ -58,6 +62,7 @@ class _Sent:
     record: Record
     delivery: Delivery
     copies: int
+    on_delivery: OnDelivery | None = None
     is_ours: bool = False
     error: str = ""
 
@@ -132,6 +137,8 @@ class ChangeProducer:
         self._announcements = Announcements(_retention_us(self._facts))
         self._transactional_id = transactional_id
         self._transaction: _Transaction | None = None
+        self._told: deque[tuple[OnDelivery, Record, str | None]] = deque()
+        self._is_telling = False
         self._started: Producer | None = None
         self._outbox: Outbox[_Sent] = Outbox(
             self._kafka, self._facts, self._answer, queue_timeout_s=queue_timeout_s, transactional_id=transactional_id
@@ -139,7 +146,7 @@ class ChangeProducer:
         if transactional_id is not None:
             self._start(transactional_id)
 
-    def send(self, record: Record, headers: Headers = ()) -> None:
+    def send(self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None) -> None:
         """Queue one record. A change goes to the Kafka partition of its key, a control record to every one.
 
         Returns before it is delivered. Blocks while the queue is full. A heartbeat blocks until every change that it covers
@@ -149,6 +156,12 @@ class ChangeProducer:
         is sent as 0. With a `transactional_id`, but outside a transaction, a record is a transaction of
         its own.
 
+        `on_delivery(record, error)` is called once, when it is known what became of the record (PUB-5): with None once all brokers
+        that must have it do, in a transaction once that is committed; otherwise with the reason, and the record is among
+        `undelivered`. It is called by `send`, `send_many` and `transaction` before they begin, and by `poll`, `flush` and `close`, in
+        the thread that calls these. It may send; it may not poll, flush or close. What it raises is raised by the method that called
+        it, which then has sent nothing; the other calls that are due are made by the next one.
+
         A stream partition that speaks for the first time is announced, as a root of its own, unless child partitions that
         were sent before have named it. All roots are announced again, with all that live below them, five times in the
         topic's retention, as long as something is sent (WMK-6). Raises:
@@ -156,20 +169,71 @@ class ChangeProducer:
         - `InvalidChangeError`, and nothing is sent: larger than `max_record_bytes` or the topic takes; a change at or
           before a heartbeat.
         - `DeliveryError`: a heartbeat that is not true yet, or not at all since a change failed, and nothing is sent; or no
-          room in the queue in time, and the record is among `undelivered` until it is sent again.
+          room in the queue in time, and the record is among `undelivered` until it is sent again. `on_delivery` is called
+          in the second case only.
         - what `transaction` raises, if there is a `transactional_id`.
         """
         assert not self._closed, "a closed producer sends nothing"
+        if self._told:
+            self._tell()
         if self._transactional_id is not None and self._transaction is None:
             with self.transaction():
-                self.send(record, headers)
+                self.send(record, headers, on_delivery)
             return
-        if self._failed > MAX_FAILED and record not in self._delivery(record.stream_partition).failed:
-            raise self._not_delivered()
+        if self._failed > MAX_FAILED:
+            self._check_is_among_failed(record)
+        header_list: HeaderList = list(headers)
         if isinstance(record, DataChange):
-            self._send_change(record, list(headers))
+            value, kafka_partition = self._checked(record, header_list)
+            if self._announces:
+                self._announce(record)
+            self._put(record, value, kafka_partition, header_list, on_delivery)
         else:
-            self._send_control(record, list(headers))
+            self._send_control(record, header_list, on_delivery)
+
+    def send_many(self, changes: Iterable[DataChange], headers: Headers = (), on_delivery: OnDelivery | None = None) -> None:
+        """Queue changes in their order, after all of them were checked (PUB-5). Each gets `headers`, and `on_delivery` is called for each.
+
+        With a `transactional_id`, but outside a transaction, they are one transaction. Raises:
+
+        - `InvalidChangeError` of the first that `send` would refuse, and nothing is sent. `index` is its place, from 0.
+        - `DeliveryError` when one finds no room in the queue in time: it and those after it are among `undelivered`.
+        - what `transaction` raises, if there is a `transactional_id`.
+        """
+        assert not self._closed, "a closed producer sends nothing"
+        self._tell()
+        changes = list(changes)
+        header_list: HeaderList = list(headers)
+        if self._transactional_id is not None and self._transaction is None:
+            with self.transaction():
+                self.send_many(changes, headers, on_delivery)
+            return
+        checked: list[tuple[bytes, int]] = []
+        oldest: dict[str, int] = {}
+        for index, change in enumerate(changes):
+            if self._failed > MAX_FAILED:
+                self._check_is_among_failed(change)
+            before = oldest.get(change.stream_partition)
+            try:
+                checked.append(self._checked(change, header_list, before))
+            except InvalidChangeError as error:
+                error.in_batch(index)
+                raise
+            if before is None or change.commit_timestamp < before:
+                oldest[change.stream_partition] = change.commit_timestamp
+        taken = 0
+        try:
+            for change, (value, kafka_partition) in zip(changes, checked, strict=True):
+                if self._announces:
+                    self._announce(change)
+                taken += 1  # also when it is refused: it has its answer then
+                self._put(change, value, kafka_partition, header_list, on_delivery)
+        except ConnectorError as error:
+            for change in changes[taken:]:
+                delivery = self._delivery(change.stream_partition)
+                self._failed += delivery.sent(change)
+                self._answer(_Sent(change, delivery, 1, on_delivery), f"not sent, since one before it was not taken: {error.cause}")
+            raise
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -185,6 +249,7 @@ class ChangeProducer:
         """
         assert self._transactional_id is not None, "transactions need a transactional_id"
         assert self._transaction is None, "a producer has one transaction at a time"
+        self._tell()
         transaction = self._begin(self._transactional_id)
         try:
             yield
@@ -208,15 +273,30 @@ class ChangeProducer:
             self._kafka, self.topic, stream_partition, registry=self._registry, limits=limits, in_transactions=in_transactions
         )
 
-    def flush(self, timeout_s: float = 130.0) -> None:
-        """Return once everything sent so far has been acknowledged.
+    def poll(self, timeout_s: float = 0.0) -> int:
+        """Make the calls of `on_delivery` that are due; where none is, wait up to `timeout_s` for an answer. Returns how many it made.
 
-        Raises `DeliveryError` after `timeout_s`, or when something failed, now or earlier; `undelivered` has the records.
+        What waits for a batch to fill goes on waiting: `flush` sends at once. Calls of an open transaction are due when it ends.
+        Raises what `on_delivery` raises, and `WriterConflictError` as `transaction` does.
+        """
+        assert not self._is_telling, "on_delivery may send, and nothing else"
+        self._outbox.serve(0.0 if self._told else timeout_s)
+        return self._tell()
+
+    def flush(self, timeout_s: float = 130.0) -> None:
+        """Return once everything sent so far has been acknowledged, and whoever asked for it with `on_delivery` has been told.
+
+        Raises `DeliveryError` after `timeout_s`, or when something failed, now or earlier; `undelivered` has the records. Raises
+        what `on_delivery` raises; what was sent goes on being delivered.
         """
         assert self._transaction is None, "what is sent in a transaction is delivered when it is committed"
+        assert not self._is_telling, "on_delivery may send, and nothing else"
         deadline = time.monotonic() + timeout_s
-        while self._outbox.items and (left_s := deadline - time.monotonic()) > 0:
+        self._tell()
+        # Those who are told may send.
+        while (self._outbox.items or self._told) and (left_s := deadline - time.monotonic()) > 0:
             self._outbox.serve(min(left_s, 0.5), push=True)
+            self._tell()
         if self._outbox.items or self._failed:
             raise self._not_delivered()
 
@@ -249,22 +329,26 @@ class ChangeProducer:
                 letter = source_letter(self.topic, change.row_key, value, tuple(headers), why or "", now=_now())
                 # One at a time: a second letter of a change has another id, so none is published twice because another one failed.
                 publisher.publish([letter])
-                self._delivery(change.stream_partition).set_aside(change)
-                self._failed -= 1
+                self._failed += self._delivery(change.stream_partition).set_aside(change)
 
     def refresh_now(self) -> None:
         """Have the next control record look whether the topic has grown, instead of once a minute."""
         self._refreshed_at = 0.0
 
     def close(self, timeout_s: float = 130.0) -> None:
-        """Flush, then let go of the brokers, within `timeout_s` and a second. Raises as `flush` does. A second call does nothing."""
+        """Flush, then let go of the brokers, within `timeout_s` and a second. Raises as `flush` does. A second call does nothing.
+
+        What has no answer by then is told to `on_delivery` as failed. From here on nothing may be sent, by `on_delivery` neither.
+        """
         if self._closed:
             return
-        self._closed = True
+        assert not self._is_telling, "on_delivery may send, and nothing else"
         try:
             self.flush(timeout_s)
         finally:
+            self._closed = True
             self._outbox.let_go(1, "the producer was closed before it was acknowledged")
+            self._tell()
 
     def __enter__(self) -> Self:
         return self
@@ -286,7 +370,12 @@ class ChangeProducer:
             found = self._deliveries[stream_partition] = Delivery()
         return found
 
-    def _send_change(self, change: DataChange, headers: HeaderList) -> None:
+    def _check_is_among_failed(self, record: Record) -> None:
+        if record not in self._delivery(record.stream_partition).failed:
+            raise self._not_delivered()
+
+    def _checked(self, change: DataChange, headers: HeaderList, before: int | None = None) -> tuple[bytes, int]:
+        """The value of a change that may be sent, and the Kafka partition of its key. `before` is the oldest one to be sent before it."""
         delivery = self._delivery(change.stream_partition)
         # One that was perhaps delivered, with the heartbeat after it, may be sent again.
         if change.commit_timestamp <= delivery.promised and change not in delivery.failed:
@@ -296,26 +385,25 @@ class ChangeProducer:
                 f"after {delivery.promised}, the last heartbeat of stream partition {change.stream_partition}",
                 change.commit_timestamp,
             )
-        wire = self._with_true_claim(change, delivery) if change.estimated_low_watermark else change
-        key = change.row_key
+        wire = self._with_true_claim(change, delivery, before) if change.estimated_low_watermark else change
         value = frame(encode(wire, self.kafka_partitions), self._schema_id)
-        self._check_size(key, value, headers)
-        kafka_partition = murmur2(key, self.kafka_partitions)
-        self._announce(change)
-        self._failed -= len(delivery.failed)
-        delivery.sent(change)
-        self._failed += len(delivery.failed)
-        self._outbox.put(_Sent(change, delivery, 1), key, value, kafka_partition, headers)
+        self._check_size(change.row_key, value, headers)
+        return value, murmur2(change.row_key, self.kafka_partitions)
 
-    def _with_true_claim(self, change: DataChange, delivery: Delivery) -> DataChange:
+    def _put(self, change: DataChange, value: bytes, kafka_partition: int, headers: HeaderList, on_delivery: OnDelivery | None) -> None:
+        delivery = self._delivery(change.stream_partition)
+        self._failed += delivery.sent(change)
+        self._outbox.put(_Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers)
+
+    def _with_true_claim(self, change: DataChange, delivery: Delivery, before: int | None) -> DataChange:
         """The change with an estimated low watermark that holds of what is acknowledged; 0 where it claims nothing (WMK-5, REC-18)."""
         if not is_claim(change.estimated_low_watermark, _now(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return replace(change, estimated_low_watermark=0)
-        oldest = min(change.commit_timestamp, delivery.oldest_open() or change.commit_timestamp)
+        oldest = min(time for time in (change.commit_timestamp, delivery.oldest_open(), before) if time is not None)
         return change if change.estimated_low_watermark <= oldest else replace(change, estimated_low_watermark=oldest)
 
-    def _send_control(self, record: Heartbeat | ChildPartitions, headers: HeaderList) -> None:
+    def _send_control(self, record: Heartbeat | ChildPartitions, headers: HeaderList, on_delivery: OnDelivery | None) -> None:
         delivery = self._delivery(record.stream_partition)
         if isinstance(record, Heartbeat):
             self._wait_until_true(delivery, record, record.timestamp)
@@ -325,7 +413,8 @@ class ChangeProducer:
         self._refresh()
         value = frame(encode(record, self.kafka_partitions), self._schema_id)
         self._check_size(CONTROL_KEY, value, headers)
-        self._announce(record)
+        if self._announces:
+            self._announce(record)
         # From here on a reader may have seen it.
         if isinstance(record, ChildPartitions):
             self._announcements.sent(record, _now())
@@ -333,11 +422,11 @@ class ChangeProducer:
             if self._transaction is not None:
                 self._transaction.promised.append((delivery, delivery.promised))
             delivery.promised = record.timestamp
-        self._send_everywhere(_Sent(record, delivery, self.kafka_partitions), value, headers)
+        self._send_everywhere(_Sent(record, delivery, self.kafka_partitions, on_delivery), value, headers)
 
     def _announce(self, record: Record) -> None:
         """Announce what is due before a record. It claims nothing, so there is nothing to wait for."""
-        for announcement in self._announcements.due(record, _now()) if self._announces else ():
+        for announcement in self._announcements.due(record, _now()):
             self._refresh()
             value = frame(encode(announcement, self.kafka_partitions), self._schema_id)
             self._check_size(CONTROL_KEY, value, [])
@@ -352,7 +441,8 @@ class ChangeProducer:
             try:
                 self._outbox.put(sent, CONTROL_KEY, value, kafka_partition, headers)
             except DeliveryError as error:
-                self._finish(sent, kafka_partitions - kafka_partition - 1, error.cause)
+                for _ in range(kafka_partition + 1, kafka_partitions):
+                    self._answer(sent, error.cause)
                 raise
 
     def _wait_until_true(self, delivery: Delivery, record: Heartbeat | ChildPartitions, upto: int | None) -> None:
@@ -399,29 +489,42 @@ class ChangeProducer:
     # Answers.
 
     def _answer(self, sent: _Sent, error: str) -> None:
-        self._finish(sent, 1, error)
-
-    def _finish(self, sent: _Sent, copies: int, error: str) -> None:
-        if not copies:
-            return
-        sent.copies -= copies
+        """One of its messages was acknowledged, or failed."""
+        sent.copies -= 1
         sent.error = sent.error or error
         if sent.copies:
             return
-        if self._transaction is not None:
+        if self._transaction is None:
+            self._conclude(sent, sent.error)
+        else:
             self._transaction.trouble = self._transaction.trouble or sent.error
             self._transaction.settled.append(sent)
-        else:
-            self._conclude(sent, sent.error)
 
     def _conclude(self, sent: _Sent, error: str) -> None:
-        self._failed -= len(sent.delivery.failed)
         if error:
-            sent.delivery.lost(sent.record, error)
+            self._failed += sent.delivery.lost(sent.record, error)
         else:
             self.delivered += not sent.is_ours
-            sent.delivery.acknowledged(sent.record)
-        self._failed += len(sent.delivery.failed)
+            self._failed += sent.delivery.acknowledged(sent.record)
+        if sent.on_delivery is not None:
+            self._told.append((sent.on_delivery, sent.record, error or None))
+
+    def _tell(self) -> int:
+        """Make the calls that are due now, and return how many. Not from within one of them, nor while a transaction is open.
+
+        Callers are at a point where nothing is half done: who is told may send, or raise.
+        """
+        if self._is_telling or self._transaction is not None:
+            return 0
+        self._is_telling = True
+        due = len(self._told)  # those that come of what is sent meanwhile are left to the next time, or it might never end
+        try:
+            for _ in range(due):
+                on_delivery, record, error = self._told.popleft()
+                on_delivery(record, error)
+        finally:
+            self._is_telling = False
+        return due
 
     def _not_delivered(self) -> DeliveryError:
         records = self.undelivered()

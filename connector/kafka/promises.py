@@ -24,8 +24,11 @@ class _Times:
 
     def remove(self, time: int) -> None:
         heap, gone = self._heap, self._gone
-        gone[time] = gone.get(time, 0) + 1
-        while heap and heap[0] in gone:
+        if heap[0] != time:
+            gone[time] = gone.get(time, 0) + 1
+            return
+        heapq.heappop(heap)
+        while gone and heap[0] in gone:
             top = heapq.heappop(heap)
             gone[top] -= 1
             if not gone[top]:
@@ -37,7 +40,10 @@ class _Times:
 
 @dataclass(slots=True)
 class Delivery:
-    """One stream partition. Every change goes through `sent` once, then through `acknowledged` or `lost`."""
+    """One stream partition. Every change goes through `sent` once, then through `acknowledged` or `lost`.
+
+    These, and `set_aside`, return by how many records `failed` has grown: 1, 0 or -1.
+    """
 
     promised: int = 0
     under_way: int = 0
@@ -45,27 +51,29 @@ class Delivery:
     _open: _Times = field(default_factory=_Times)
     _failed: _Times = field(default_factory=_Times)
 
-    def sent(self, change: DataChange) -> None:
+    def sent(self, change: DataChange) -> int:
         """A change that failed is under way again."""
         self._open.add(change.commit_timestamp)
         self.under_way += 1
-        self._mend(change)
+        return self._mend(change) if self.failed else 0
 
-    def acknowledged(self, record: Record) -> None:
+    def acknowledged(self, record: Record) -> int:
         """A record equal to one that failed mends it."""
         self._settle(record)
-        self._mend(record)
+        return self._mend(record) if self.failed else 0
 
-    def lost(self, record: Record, why: str) -> None:
+    def lost(self, record: Record, why: str) -> int:
         """It was not delivered, or nobody knows whether it was."""
         self._settle(record)
-        if isinstance(record, DataChange) and record not in self.failed:
+        is_new = record not in self.failed
+        if is_new and isinstance(record, DataChange):
             self._failed.add(record.commit_timestamp)
         self.failed[record] = why
+        return int(is_new)
 
-    def set_aside(self, change: DataChange) -> None:
+    def set_aside(self, change: DataChange) -> int:
         """A change that failed is somewhere else, and to be waited for no longer."""
-        self._mend(change)
+        return self._mend(change)
 
     def oldest_open(self) -> int | None:
         """The smallest commit timestamp of a change that is under way or failed; None if there is none."""
@@ -80,6 +88,9 @@ class Delivery:
             assert self.under_way >= 0, "more changes were settled than sent"
             self._open.remove(record.commit_timestamp)
 
-    def _mend(self, record: Record) -> None:
-        if self.failed and self.failed.pop(record, None) is not None and isinstance(record, DataChange):
+    def _mend(self, record: Record) -> int:
+        if self.failed.pop(record, None) is None:
+            return 0
+        if isinstance(record, DataChange):
             self._failed.remove(record.commit_timestamp)
+        return -1

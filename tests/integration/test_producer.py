@@ -1,4 +1,4 @@
-"""Producing to a real broker (REC-1, REC-3, REC-14, REC-17, REC-18, REC-19, WMK-6)."""
+"""Producing to a real broker (REC-1, REC-3, REC-14, REC-17, REC-18, REC-19, WMK-6, PUB-5)."""
 
 from __future__ import annotations
 
@@ -188,6 +188,22 @@ def test_an_estimate_is_lowered_to_what_is_acknowledged(kafka: KafkaConfig, new_
         producer.send(change(4, timestamp=700, estimate=800))
     estimates = {r.record.row_key: r.record.estimated_low_watermark for r in read(kafka, topic) if isinstance(r.record, DataChange)}
     assert estimates == {b"row-1": 0, b"row-2": 500, b"row-3": 800, b"row-4": 700}
+
+
+def test_a_batch_is_read_in_its_order_and_is_acknowledged_without_a_flush(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """PUB-5, REC-18: an estimate is lowered to what comes before it in the same batch."""
+    topic = new_topic().topic
+    sent = [*changes(300), change(300, timestamp=500), change(301, timestamp=900, estimate=800), change(302, partition="q", estimate=700)]
+    told: dict[Record, str | None] = {}
+    with ChangeProducer(kafka, topic) as producer:
+        producer.send_many(sent, headers=[("origin", b"test")], on_delivery=told.__setitem__)
+        deadline = time.monotonic() + 20
+        while len(told) < len(sent) and time.monotonic() < deadline:
+            producer.poll(0.5)
+        assert told == dict.fromkeys(sent)
+    found = read_changes(kafka, topic)
+    assert [r.record for r in found] == [*sent[:-2], replace(sent[-2], estimated_low_watermark=500), sent[-1]]
+    assert {r.source.headers for r in found} == {(("origin", b"test"),)}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from connector.model import (
     CONTROL_KEY,
     MAX_LONG,
     MAX_TIMESTAMP,
+    SERVER_TIME,
     UNENCODABLE,
     ChangeType,
     ChildPartition,
@@ -144,6 +145,14 @@ def test_a_cell_without_a_timestamp_gets_that_of_the_commit_and_the_others_keep_
     """REC-14."""
     entries = (SetCell("f", b"a", b"1"), SetCell("f", b"b", b"2", 0), DeleteCells("f", b"c"))
     assert change(entries=entries).entries == (SetCell("f", b"a", b"1", 5), *entries[1:])
+
+
+def test_a_cell_that_two_changes_share_gets_the_time_of_each() -> None:
+    """REC-14: the cell that was given stays as it is."""
+    cell = SetCell("f", b"a", b"1")
+    built = change(entries=(cell,)), change(entries=[cell], commit_timestamp=6)
+    assert [one.entries for one in built] == [(SetCell("f", b"a", b"1", 5),), (SetCell("f", b"a", b"1", 6),)]
+    assert cell == SetCell("f", b"a", b"1", SERVER_TIME)
 
 
 def test_a_list_of_entries_is_taken_as_it_is_now() -> None:
