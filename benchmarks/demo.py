@@ -44,7 +44,7 @@ def main() -> int:
     return finish(
         [
             Figure("demo_first_s", first, "<300"),
-            Figure("demo_again_s", again, "<180"),
+            Figure("demo_again_s", again, "<75"),
             Figure("demo_cache_mib", cache),
             Figure("demo_output_mib", output),
         ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.cli.demo import settings, source, story
+from connector.cli.demo import source, story
 from connector.cli.demo.folder import DemoFolder
 from connector.cli.demo.publish import Published
 from connector.cli.demo.report import Outcome
@@ -38,7 +38,7 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     submodules(repository)
     output = tmp_path / "output"
 
-    assert story.tell(Choices(repository.folder, output)), capsys.readouterr().out
+    assert story.tell(Choices(repository.folder, output, is_full=True)), capsys.readouterr().out
 
     said = capsys.readouterr()
     assert "EQUAL: " in said.out
@@ -76,16 +76,12 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_real_history_read_at_twenty_low_watermarks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_history_read_at_twenty_low_watermarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """cut_is_consistent (TBL-10, TBL-17): each snapshot equals the tree of a commit, through splits and merges of stream partitions"""
     history = find_history(Path(__file__).parents[2])
     if history.commits < 100:
         pytest.skip(f"the history of this checkout has {history.commits} commits only")
 
-    # What was passed in a stall counts as no snapshot, and a busy machine is not to be mistaken for one.
-    monkeypatch.setattr(settings, "STALL_AFTER_S", 60)
     assert story.tell(Choices(history.folder, tmp_path / "output", snapshots=20)), capsys.readouterr().out
 
     seen = set(re.findall(r"snapshot \d+, .* equals ([0-9a-f]{12})", capsys.readouterr().err))

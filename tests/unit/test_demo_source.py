@@ -85,7 +85,7 @@ def test_shallow_clone_is_mentioned(repository: Repository, tmp_path: Path) -> N
 def test_configuration_is_accepted_and_maps_every_source(repository: Repository) -> None:
     """OPS-1"""
     chosen = choose_input(repository.folder, now=NOW, seed=1)
-    config = parse(tomllib.loads(configuration(chosen.sources, "127.0.0.1:9092", "/some/broker")), {})
+    config = parse(tomllib.loads(configuration(chosen.sources, "127.0.0.1:9092", "/some/broker", 60)), {})
     assert set(config.tables) == {"files", "accounts"}
     assert set(config.streams[STREAM].partitions) == {one.root for one in chosen.sources}
     for one in chosen.sources:

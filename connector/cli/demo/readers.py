@@ -1,10 +1,10 @@
 """What readers see while the pipeline runs: snapshots, a dead letter that is mended, a table that is no cut, a fresh read.
 
 Source time goes on as far as the demo publishes it. At each of those watermarks it stands until all tables have been applied to it
-(TBL-17); the snapshot must be the source's state at that commit: of files, what `git ls-tree` lists. Then one stream partition says
-nothing for longer than `stall_after`. A fresh read shows what the others have brought meanwhile (TBL-16); so does the table once the
-watermark counts as stalled, and says that it is no consistent cut (TBL-11). The silent one speaks again before the pipeline is killed; what
-runs after it makes the table a cut again.
+(TBL-17); the snapshot must be the source's state at that commit: of files, what `git ls-tree` lists. The full demo goes on: a change goes
+out under a wrong key, and its dead letter is mended; then one stream partition says nothing for longer than `stall_after`. A fresh read
+shows what the others have brought meanwhile (TBL-16); so does the table once the watermark counts as stalled, and says that it is no
+consistent cut (TBL-11). The silent one speaks again before the pipeline is killed; what runs after it makes the table a cut again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.bookkeeping import Bookkeeping
-from connector.cli.demo import pipeline, settings, truth
+from connector.cli.demo import pipeline, truth
 from connector.cli.demo.bank import ACCOUNTS_TABLE, TRANSACTION_ID
 from connector.cli.demo.capture import FILES_TABLE
 from connector.cli.demo.compare import UNMAPPED, row_differences
@@ -75,7 +75,9 @@ class Readers:
         run: Pipeline,
         outcome: Outcome,
         snapshots: int,
+        stall_after_s: int,
     ) -> None:
+        self._stall_after_s = stall_after_s
         self._folder, self._chosen, self._outcome, self._snapshots = folder, chosen, outcome, snapshots
         self._source, self._publisher, self._run = source, publisher, run
         self._table = source.table
@@ -86,8 +88,8 @@ class Readers:
         self._is_whole = True
         self._seen: set[str] = set()
 
-    def read_snapshots(self) -> None:
-        """Publish the first part of the source, and read snapshots at about even distances.
+    def read_snapshots(self, *, whole_part: bool) -> None:
+        """Publish the first part of the source, as a whole or until enough was seen, and read snapshots at about even distances.
 
         The watermark may be one stop ahead of the cut, so that ingest and apply work at the same time.
         """
@@ -97,6 +99,8 @@ class Readers:
             if is_last or len(self._commits) * (self._snapshots + 5) >= (len(self._seen) + 1) * self._source.size:
                 self._await_cut(before)
                 before = mark.timestamp + 1
+            if not whole_part and len(self._seen) >= self._snapshots:
+                break
             if is_last:
                 self._await_cut(before)
                 break
@@ -215,7 +219,7 @@ class Readers:
         at = view_of_time(held.watermark) if held.watermark else "nothing"
         return (
             f"table {self._table} is no consistent cut since {view_of_time(since)}: {held.stream_partition} holds the low watermark "
-            f"at {at}, in Kafka partition {held.kafka_partition} (stall_after is {settings.STALL_AFTER_S} s)"
+            f"at {at}, in Kafka partition {held.kafka_partition} (stall_after is {self._stall_after_s} s)"
         )
 
     def _read_snapshot(self, cut: CutRecord) -> None:

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from connector.cli.demo.source import Source
 
 STREAM: Final = "demo"
-STALL_AFTER_S: Final = 15
-"""Soon, as somebody watches; yet longer than a round of ingest and apply takes."""
+STALL_AFTER_S: Final = 60
+"""Longer than anything takes here: nobody falls silent."""
+SHORT_STALL_AFTER_S: Final = 15
+"""Where somebody does: soon, as a person watches; yet longer than a round of ingest and apply takes."""
 TRIGGER: Final = "250ms"
 KEYS: Final = {capture.FILES_TABLE: "path", bank.ACCOUNTS_TABLE: "account"}
 
@@ -82,7 +84,7 @@ spark.stop()
 '''
 
 
-def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_folder: str) -> str:
+def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_folder: str, stall_after_s: int) -> str:
     """The text of connector.toml for these sources."""
     head = _HEAD.format(
         broker=broker_folder,
@@ -90,6 +92,6 @@ def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_fold
         stream=STREAM,
         partitions=", ".join(f'"{source.root}"' for source in sources),
         trigger=TRIGGER,
-        stall_after_s=STALL_AFTER_S,
+        stall_after_s=stall_after_s,
     )
     return head + "".join(_TABLES[source.table] for source in sources)

@@ -18,7 +18,7 @@ ENOUGH_CHANGES: Final = 2000
 """A history with fewer changes is not worth watching alone."""
 
 ACCOUNTS: Final = 500
-TRANSFERS: Final = 5_000
+TRANSFERS: Final = 2_500
 _BANK_OPENS_US: Final = 60_000_000
 """So long ago: behind all history, as a low watermark passes the one before it comes to the other."""
 
