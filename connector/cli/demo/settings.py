@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from connector.cli.demo.source import Source
 
 STREAM: Final = "demo"
-STALL_AFTER_S: Final = 60
+STALL_AFTER_S: Final = 300
 """Longer than anything takes here: nobody falls silent."""
 SHORT_STALL_AFTER_S: Final = 15
 """Where somebody does: soon, as a person watches; yet longer than a round of ingest and apply takes."""
