@@ -122,7 +122,7 @@ class Upkeep:
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
             done = self._timed(JobKind.CLEAN_UP, now, lambda: self._clean(now))
-            if done is not None:
+            if done is not None and done.files:
                 self._say(f"{self._what}: {done.files:,} files of old versions are removed")
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
