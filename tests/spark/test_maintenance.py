@@ -151,6 +151,8 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(spark: S
     before = files(spark, stream.path)
     changelog.put_together(first)
     assert files(spark, stream.path) == before - first.work.files < before
+    newest = max(Path(stream.path).glob("_delta_log/*.json")).read_text()
+    assert ('"dataChange":false' in newest, '"dataChange":true' in newest) == (True, False), "no row has changed"
     assert stream.logged_offsets() == sorted(stream.topic.offsets())
     assert stream.changelog().progress() == progress
     assert stream.changelog().newest() == stream._changelog().newest()
