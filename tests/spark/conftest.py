@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector import jars
+from connector import jars, upkeep
 from connector.spark.session import start_session
 from tests.broker import admin, broker, kafka, new_topic
 
@@ -40,6 +40,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = start_session(paths, scratch=Path(tmp_path_factory.mktemp("spark")), cores="2", settings=settings)
         yield session
         session.stop()
+
+
+@pytest.fixture
+def compacts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two small files of one partition are worth a commit."""
+    for name, value in (("GAIN", 1), ("GAIN_PER_PLACE", 0), ("TIER", 1_000_000)):
+        monkeypatch.setattr(upkeep, name, value)
 
 
 @pytest.fixture(scope="module")

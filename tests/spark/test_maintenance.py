@@ -26,7 +26,6 @@ from connector.spark.maintenance import Upkeep, Work
 from connector.spark.pipeline import Journal, Pipeline
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.source import BatchRange
-from connector.spark.table import properties_of
 from connector.spark.transaction import Transaction
 from connector.upkeep import Passed, Retention
 from tests.property.histories import history
@@ -45,21 +44,13 @@ def files(spark: SparkSession, path: str) -> int:
     return int(found["numFiles"])
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two small files of one partition are worth a commit."""
-    monkeypatch.setattr(upkeep, "GAIN", 1)
-    monkeypatch.setattr(upkeep, "GAIN_PER_PLACE", 0)
-    monkeypatch.setattr(upkeep, "TIER", 1_000)
-
-
 def compact(changelog: Changelog) -> None:
     rewritten = changelog.rewrite()
     if rewritten is not None:
         changelog.put_together(rewritten)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("compacts_at_once")
 def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """TBL-15, TBL-10: nothing_lost, deletes_stay_deleted: between any two applies and batches, and who reads sees nothing of it."""
     rng, stream, wanted = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
@@ -135,7 +126,7 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     assert set(shown(table)) == {"a"}
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("compacts_at_once")
 def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-10, TBL-15: nothing_lost: the commit says what that of the batch does; what was put together twice is refused."""
     stream = Stream(spark, tmp_path)
@@ -164,7 +155,7 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(spark: S
     assert shown(stream.table()) == stream.truth()
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("compacts_at_once")
 def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +188,7 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: Spark
 
     def kept(*paths: str) -> list[tuple[str, str, str]]:
         names = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "delta.enableExpiredLogCleanup")
-        found = [properties_of(spark, path) for path in paths]
+        found = [DeltaLog(spark, path).properties() for path in paths]
         return [(properties[names[0]], properties[names[1]], properties[names[2]]) for properties in found]
 
     def interval(seconds: int) -> tuple[str, str, str]:
@@ -454,7 +445,7 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkS
     assert shown(table) == stream.truth()
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("compacts_at_once")
 def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-17, TBL-23: a compaction leaves a cut's version, not the cut: it is recorded again, once."""
     stream, history_ = Stream(spark, tmp_path), History(str(tmp_path))

@@ -148,7 +148,7 @@ def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: py
     said.clear()
     pipeline = live.pipeline()
     pipeline._say = said.append
-    pipeline._maintain(pipeline._upkeep(), threading.Event())
+    pipeline._maintain(pipeline._upkeep(), threading.Event(), "s")
     assert not said, "another process has done it"
 
 

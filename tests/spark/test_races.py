@@ -52,6 +52,7 @@ def meanwhile(step: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("compacts_at_once")
 @pytest.mark.parametrize("wanted", TABLES, ids=lambda wanted: wanted.name)
 def test_newest_wins_whoever_else_works_on_the_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, wanted: TableDefinition
