@@ -21,6 +21,7 @@ from connector.lake.history import History
 from connector.lake.logged import open_logged
 from connector.model import Heartbeat
 from connector.spark.changelog import TABLE_SLOTS, Changelog
+from connector.spark.delta_log import DeltaLog
 from connector.spark.ingest import World
 from connector.spark.maintenance import Upkeep, Work
 from connector.spark.pipeline import Journal, Pipeline
