@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Final
 
 from delta.tables import DeltaTable
@@ -25,7 +26,7 @@ from connector.progress import Progress
 from connector.spark.deletion_vectors import size_in_bytes
 from connector.spark.delta_log import Commit, DeltaLog, quoted, session_saying, user_metadata
 from connector.spark.failures import explained
-from connector.spark.files import Files
+from connector.spark.files import Files, delta, scala_list
 from connector.spark.maintenance import Rewritten, Work, bytes_on_disk, clean, retention_properties, rewrite
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
@@ -134,7 +135,7 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Changes that this process has logged, and how many rows their files have: as many or more."""
+    """Changes, and how many rows their files have: as many or more."""
 
     rows: DataFrame
     count: int
@@ -144,8 +145,8 @@ _LONG_LIST: Final = 1000
 _NO_BATCH: Final = 2**63 - 1
 _FRONTIER_IN_METADATA: Final = 16_384
 """Bytes: every commit has the metadata, those of moments and maintenance too."""
-_RECENT_BATCHES: Final = 200
-"""Of so many batches a process remembers what files it has written."""
+_RECENT_COMMITS: Final = 200
+"""So far back the files of batches are looked for one commit after the other."""
 _RENEWALS: Final = 2**32
 """More than there can be between two batches."""
 
@@ -162,7 +163,6 @@ class Changelog:
         self._stream = stream
         self._log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
-        self._recent: dict[int, Files] = {}
         self._slots: dict[str, int] = {}
 
     def newest(self) -> LoggedBatch | None:
@@ -264,7 +264,6 @@ class Changelog:
             if rows is not None:
                 transaction.write(rows)
                 settled = settle(transaction.written.rows())
-            logged = transaction.written
             said = bookkeeping if settled is None else {**bookkeeping, **self._said_of(settled, transaction)}
             transaction.commit(batch.ingest_batch * _RENEWALS, said)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
@@ -275,8 +274,6 @@ class Changelog:
             )
         if settled is not None:
             self._frontier = (batch.ingest_batch, settled.frontier)
-        self._recent[batch.ingest_batch] = logged
-        self._recent.pop(batch.ingest_batch - _RECENT_BATCHES, None)
 
     def progress_before(self, batch: LoggedBatch) -> Progress:
         """The newest progress on record: that of `batch`, the newest one, or of the batch before it.
@@ -360,7 +357,6 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
             rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
-        self._recent.clear()
 
     def clean(self) -> Work:
         """Remove files that no version needs which the retention keeps (TBL-23). Ingest may go on meanwhile."""
@@ -401,7 +397,6 @@ class Changelog:
         said = user_metadata({**bookkeeping, "commit": "trimmed", "trimmed_to": to, "begin": begin})
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
-        self._recent.clear()
         return int(to)
 
     def rows(self) -> DataFrame:
@@ -429,17 +424,26 @@ class Changelog:
         return self._changes(in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned)
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
-        """`changes`, where this process has logged all of these batches and they are few; else None.
+        """`changes`, from the files that the commits of these batches name; else None.
 
-        Delta's log is not asked: the files are those that were written.
+        It is for a few batches that nobody has put together since, or let go: Delta's state of the log is not asked. They stay readable as
+        `pinned` ones do.
         """
-        logged = [self._recent.get(batch) for batch in range(max(after + 1, to - _RECENT_BATCHES), to + 1)]
-        if not logged or (last := logged[-1]) is None or None in logged:
+        newest, slot, added = self._log.newest(), str(self._slot_of(source)), list[Any]()
+        from_json = delta(self._spark).actions.Action.fromJson
+        for commit in islice(self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
+            if (said := commit.bookkeeping) is None or commit.removed:
+                return None
+            if said["ingest_batch"] <= after:
+                break
+            if said["commit"] == "batch" and said["ingest_batch"] <= to:
+                added += (file for file in map(from_json, commit.added) if file.partitionValues().apply("slot") == slot)
+        else:
             return None
-        slot = str(self._slot_of(source))
-        files = [file for one in logged if one for file in one if file.partitionValues().apply("slot") == slot]
-        count = sum(int(file.numPhysicalRecords().get()) for file in files)
-        return Recent(last.only(files).rows().where((F.col("table") == source) & (F.col("kind") == "change")), count)
+        log = delta(self._spark).DeltaLog.forTable(self._spark._jsparkSession, self._path)
+        rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)).rows()
+        count = sum(int(file.numPhysicalRecords().get()) for file in added)
+        return Recent(rows.where((F.col("table") == source) & (F.col("kind") == "change")), count)
 
     def _slot_of(self, source: str) -> int:
         if source not in self._slots:

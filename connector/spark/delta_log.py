@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -30,7 +30,8 @@ _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 class Commit:
     """One commit: its version, when it was made (microseconds), Delta's word for what it did, and our bookkeeping, if it is ours.
 
-    `files` says what it did to the files of the table; `removed` are the paths of those that it removed, or marked rows of.
+    `files` says what it did to the files of the table; `added` are those that it added, as Delta's JSON, and `removed` the paths of those
+    that it removed, or marked rows of.
     """
 
     version: int
@@ -38,6 +39,7 @@ class Commit:
     operation: str
     bookkeeping: Mapping[str, Any] | None
     files: Passed
+    added: tuple[str, ...]
     removed: frozenset[str]
 
 
@@ -106,6 +108,12 @@ class DeltaLog:
         """What the commits did that `newest` has gone past since the last call; from the first call on, which returns none."""
         passed, self._passed = self._passed or {}, {}
         return [passed[version] for version in sorted(passed)]
+
+    def back_from(self, version: int) -> Iterator[Commit]:
+        """A commit and those before it, the newest first, as far as they are there."""
+        while (commit := self.at(version)) is not None:
+            yield commit
+            version -= 1
 
     def at(self, version: int) -> Commit | None:
         """A commit; None if it is not there, or not any more."""
@@ -179,7 +187,8 @@ class DeltaLog:
             stream.close()
 
     def _read(self, version: int) -> Commit:
-        actions = [json.loads(line) for line in self._text_of(self._file(version)).splitlines()]
+        lines = self._text_of(self._file(version)).splitlines()
+        actions = [json.loads(line) for line in lines]
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}
         operation, bookkeeping = str(info.get("operation", "")), _bookkeeping(info.get("userMetadata"))
@@ -194,7 +203,8 @@ class DeltaLog:
         # A file of which rows were marked is removed and added.
         gone = removed.keys() - added
         files = Passed(at, len(added), len(gone), sum(removed[path] for path in gone))
-        return Commit(version, at, operation, bookkeeping, files, frozenset(removed))
+        adds = tuple(line for line, action in zip(lines, actions, strict=True) if "add" in action)
+        return Commit(version, at, operation, bookkeeping, files, adds, frozenset(removed))
 
 
 @cache

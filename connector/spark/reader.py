@@ -138,7 +138,9 @@ def _merged_of_one_version(table: Table, version: int, before: Bookkeeping, chan
 
 def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
     layout, batch = table.layout, progress.ingest_batch
-    since = changelog.changes(layout.definition.source, after=before.complete_to_batch, to=batch, pinned=True)
+    source, after = layout.definition.source, before.complete_to_batch
+    recent = changelog.recent_changes(source, after=after, to=batch)
+    since = recent.rows if recent else changelog.changes(source, after=after, to=batch, pinned=True)
     newest = changelog.newest()
     holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
     changes, waiting = not_merged(since, before, table.spark), None
