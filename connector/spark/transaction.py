@@ -19,8 +19,8 @@ from connector.spark.files import Files, delta, none, scala_list
 class Transaction:
     """A commit in the making, on the newest version of the table at `path`. Not for use by two threads at once.
 
-    `app_id` names the writer, whose commits have rising numbers: where another process commits under it meanwhile, `commit` raises
-    Delta's conflict. Without one, commits have no numbers.
+    `app_id` names the writer, whose commits have rising numbers, up to `newest` so far (-1: none): where another process commits under it
+    meanwhile, `commit` raises Delta's conflict. Without one, commits have no numbers.
     """
 
     def __init__(self, spark: SparkSession, path: str, app_id: str | None) -> None:
@@ -28,7 +28,7 @@ class Transaction:
         self._none = none(spark)
         self.log = delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
         self.delta = self.log.startTransaction(self._none, self._none)
-        self._newest = -1 if app_id is None else self._newest_of(app_id)
+        self.newest = -1 if app_id is None else self._newest_of(app_id)
         self._written = scala_list(spark, ())
 
     def _newest_of(self, app_id: str) -> int:
@@ -66,7 +66,7 @@ class Transaction:
         Where the number or a greater one was taken before, nothing is committed: whoever must know looks at the newest commit.
         """
         if self._app_id is not None:
-            if self._newest >= number:
+            if self.newest >= number:
                 return
             self.delta.updateSetTransaction(self._app_id, number, self._none)
         files = self._written if actions is None else self._written.appendedAll(actions)

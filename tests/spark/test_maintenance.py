@@ -165,15 +165,16 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     for at in (1, 2):
         stream.topic.send(account("a", at, name=str(at)))
         stream.ingest()
-    rewritten, commit = stream.changelog().rewrite(), Transaction.commit_only
+    rewritten, commit = stream.changelog().rewrite(), Transaction.commit
     assert rewritten is not None
 
-    def overtaken(self: Transaction, actions: Any, bookkeeping: Mapping[str, Any]) -> None:
+    def overtaken(self: Transaction, number: int, bookkeeping: Mapping[str, Any], **others: Any) -> None:
+        monkeypatch.setattr(Transaction, "commit", commit)
         stream.topic.send(account("b", 3, name="Bob"))
         stream.ingest(stream.process())
-        commit(self, actions, bookkeeping)
+        commit(self, number, bookkeeping, **others)
 
-    monkeypatch.setattr(Transaction, "commit_only", overtaken)
+    monkeypatch.setattr(Transaction, "commit", overtaken)
     with pytest.raises(WriterConflictError):
         stream.changelog().put_together(rewritten)
     newest = stream.changelog().newest()
@@ -415,11 +416,11 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkS
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(table)
-        pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s))
+        pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {})
     assert [cut.low_watermark for cut in history_.cuts("s")] == [20 * S + 1, 10 * S + 1]
     assert (amounts(), amounts(15 * S, now=began)) == ({"a": 20}, {"a": 10})
     for at in (30, 40):
-        stream.topic.send(account("b", at * S, amount=str(at)))
+        stream.topic.send(account("a", at * S, amount=str(at)), account("b", at * S, amount=str(at)))
         stream.ingest()
         stream.apply(table, now=stream.clock + STREAM.stall_after_s * S)
     assert not table.bookkeeping().is_consistent_cut
@@ -458,7 +459,7 @@ def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSess
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(table)
-    pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s))
+    pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {})
     recorded = history_.newest_cut("s")
     assert recorded is not None
     assert pipeline._clean_table("s", "accounts", now_us()) is not None
