@@ -432,10 +432,11 @@ class Changelog:
         newest, slot, added = self._log.newest(), str(self._slot_of(source)), list[Any]()
         from_json = delta(self._spark).actions.Action.fromJson
         for commit in islice(self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
-            if (said := commit.bookkeeping) is None or commit.removed:
-                return None
-            if said["ingest_batch"] <= after:
+            said = commit.bookkeeping
+            if said is not None and said["ingest_batch"] <= after:
                 break
+            if said is None or commit.removed:
+                return None
             if said["commit"] == "batch" and said["ingest_batch"] <= to:
                 added += (file for file in map(from_json, commit.added) if file.partitionValues().apply("slot") == slot)
         else:
