@@ -133,7 +133,7 @@ def expected(deliveries: Iterable[Delivery], wanted: TableDefinition) -> dict[by
 
 def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:
     rows = [_row(delivery.change, tuple(delivery.position)) for delivery in deliveries]
-    place = ("order_position.kafka_partition", "order_position.offset")
+    place = ("order_position.ingest_batch", "order_position.kafka_partition", "order_position.offset")
     return spark.createDataFrame(rows, CHANGES).selectExpr("*", *place, "timestamp_micros(commit_timestamp_us) AS commit_timestamp")
 
 
