@@ -119,8 +119,7 @@ def timed(command: list[str]) -> float:
 
 def configuration_of(kafka: KafkaConfig, topic: str) -> str:
     """What `connector run` needs. The backlog and its heartbeats are one batch."""
-    named = f'topic = "{topic}"\n'
-    return configuration(kafka, topic, "default").replace(named, f"{named}max_offsets_per_trigger = {4 * CHANGES}\n")
+    return configuration(kafka, topic, f"max_offsets_per_trigger = {4 * CHANGES}\n", "")
 
 
 def run_recipe(told: str) -> None:
