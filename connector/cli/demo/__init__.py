@@ -26,8 +26,8 @@ def command(repository: Path | None, output: Path | None, seed: int, snapshots: 
 
     The history of a git repository, and transfers of a generated bank while that is short, go through a Kafka broker and
     Spark into Delta tables; out of order, some twice, with bad records among them, and with the pipeline killed on the way.
-    Snapshots are read on the way. It takes about a minute; with --full some two minutes, and then a dead letter is mended, too, and a
-    table is no consistent cut while a stream partition is silent.
+    Snapshots are read on the way. It takes about two minutes; with --full some three, and then a dead letter is mended, too, and a table is
+    no consistent cut while a stream partition is silent.
     Exit code 1: something that came out is not the truth.
     """
     import signal
