@@ -203,11 +203,11 @@ class ChangeProducer:
         assert not self._closed, "a closed producer sends nothing"
         self._tell()
         changes = list(changes)
-        header_list: HeaderList = list(headers)
         if self._transactional_id is not None and self._transaction is None:
             with self.transaction():
                 self.send_many(changes, headers, on_delivery)
             return
+        header_list: HeaderList = list(headers)
         checked: list[tuple[bytes, int]] = []
         oldest: dict[str, int] = {}
         for index, change in enumerate(changes):
