@@ -27,7 +27,7 @@ import numpy as np
 from deltalake import DeltaTable
 
 from benchmarks import machine, workload
-from benchmarks.freshness import Commits, Scene, expect_truth, started
+from benchmarks.freshness import Commits, Scene, finish_load, started
 from benchmarks.report import Figure, finish
 from connector import jars
 from connector.kafka.local_broker import LocalBroker
@@ -162,22 +162,6 @@ def main() -> int:
             finish_load(scene, folder / "disk")
             print(*said_of_maintenance(folder / "disk" / "pipeline.log"), sep="\n")
     return finish(figures_of(samples, list(map(float, gaps)), retention_s, trigger_s), judge=not chosen.quick)
-
-
-def finish_load(scene: Scene, folder: Path) -> None:
-    """End the load, wait until all is applied, stop the pipeline, and compare."""
-    assert scene.load.stdin is not None
-    scene.load.stdin.close()
-    assert scene.load.wait(120) == 0, "the load failed"
-    sent = np.fromfile(folder / "sent", np.int64).reshape(-1, 4)
-    ended = time.monotonic()
-    while not scene.has_all(sent):
-        assert time.monotonic() - ended < 600, "the pipeline does not catch up"
-        time.sleep(1)
-    scene.pipeline.terminate()
-    assert scene.pipeline.wait(120) == 0, "the pipeline failed"
-    expect_truth(scene.warehouse, np.fromfile(folder / "rows", np.int64))
-    print(f"{len(sent)} changes; the table holds what was sent", flush=True)
 
 
 def said_of_maintenance(log: Path) -> list[str]:

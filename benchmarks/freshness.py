@@ -322,6 +322,12 @@ def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[in
         scene.set_rate(rate)
         scene.pass_time(LEAD_S)
         windows[rate] = scene.window(plan.seconds), scene.reading(plan.reader_s) if plan.reader_s else None
+    sent = finish_load(scene, folder)
+    return {rate: measured(scene, sent, *both) for rate, both in windows.items()}
+
+
+def finish_load(scene: Scene, folder: Path) -> np.ndarray:
+    """End the load, wait until all is applied, stop the pipeline, and compare; returns what was sent, as `benchmarks.load` leaves it."""
     assert scene.load.stdin is not None
     scene.load.stdin.close()
     assert scene.load.wait(120) == 0, "the load failed"
@@ -335,7 +341,7 @@ def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[in
     assert scene.pipeline.wait(120) == 0, "the pipeline failed"
     expect_truth(scene.warehouse, np.fromfile(folder / "rows", np.int64))
     print(f"{len(sent)} changes, all in the table {caught_up_s:.0f} s after the last one; it holds what was sent", flush=True)
-    return {rate: measured(scene, sent, *both) for rate, both in windows.items()}
+    return sent
 
 
 def expect_truth(warehouse: Path, rows: np.ndarray) -> None:

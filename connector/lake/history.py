@@ -58,7 +58,7 @@ class History:
 
     def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
         """The newest job of each kind of maintenance, of a table or of a stream's changelog (JOB-1)."""
-        of = f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
+        of = _of(table, stream)
         newest = {}
         for kind in MAINTENANCE:
             condition = f"{of} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
@@ -68,7 +68,7 @@ class History:
 
     def last_clean_up(self, table: str, stream: str) -> int | None:
         """When the last clean-up began that ended well, of a table, or of a stream's changelog if `table` is empty; None: not known."""
-        of = f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
+        of = _of(table, stream)
         condition = f"{of} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
         found = select(self._jobs, condition, "max(started_at) AS newest", needs="stream")
         return found[0]["newest"] if found else None
@@ -106,6 +106,11 @@ class History:
         rows = select(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
         by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
         return [_cut(common, list(of_cut)) for common, of_cut in by_cut]
+
+
+def _of(table: str, stream: str) -> str:
+    """The condition of jobs of a table, or without its name of a stream's changelog."""
+    return f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
 
 
 def _job(row: Mapping[str, Any]) -> Job:

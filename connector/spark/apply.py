@@ -124,15 +124,13 @@ def _found(
     since = recent.rows if recent else changelog.changes(source, after=after, to=to)
     if holding is None and not before.held:
         is_few = recent is not None and recent.count <= KEPT_CHANGES
-        is_held = "false" if cut.goes_past else f"_committed >= {constant(cut.low_watermark or 0, '_partition')}"
+        is_held = _is_held(cut, committed="_committed", place="_partition")
         is_new = unapplied(before, batch="_batch", committed="_committed", place="_partition")
         seen, pivoted, held_from = glance(since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held)
         if not seen.unreadable:
             return _Found(seen, pivoted, cut.batch if held_from is None else held_from - 1)
     complete_to_batch = cut.batch if cut.goes_past else _complete_to_batch(since, cut)
-    changes = not_merged(since, before, table.spark)
-    if not cut.goes_past:
-        changes = changes.where(f"NOT {_is_held(cut)}")
+    changes = not_merged(since, before, table.spark).where(f"NOT {_is_held(cut)}")
     definition = layout.definition
     changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
     return _Found(seen, pivot(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting)
@@ -155,9 +153,9 @@ def _brought_to(cut: Cut) -> int | None:
     return MAX_LONG if cut.goes_past else cut.low_watermark
 
 
-def _is_held(cut: Cut) -> str:
-    """Whether a change lies above the low watermark, and is held back by the cut."""
-    return f"(unix_micros(commit_timestamp) >= {constant(cut.low_watermark or 0, 'kafka_partition')})"
+def _is_held(cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition") -> str:
+    """Whether a change lies above the low watermark, and is held back by the cut, as SQL over its commit timestamp."""
+    return "false" if cut.goes_past else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
 
 
 def _horizon(order: OrderBy, before: Bookkeeping, cut: Cut, complete_to_batch: int) -> int | None:

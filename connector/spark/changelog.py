@@ -23,15 +23,14 @@ from pyspark.sql import functions as F
 from connector.errors import TableError, TopicError, WriterConflictError
 from connector.freshness import Asked
 from connector.progress import Progress
-from connector.spark.deletion_vectors import size_in_bytes
-from connector.spark.delta_log import Commit, DeltaLog, quoted, session_saying, user_metadata
+from connector.spark.delta_log import Commit, DeltaLog, session_saying, set_properties, user_metadata
 from connector.spark.failures import explained
-from connector.spark.files import Files, delta, scala_list
+from connector.spark.files import Files, delta, log_of, scala_list, size_in_bytes
 from connector.spark.maintenance import Rewritten, Work, bytes_on_disk, clean, retention_properties, rewrite
 from connector.spark.source import BatchRange, Offsets, same
 from connector.spark.sql import constant
 from connector.spark.transaction import Transaction
-from connector.upkeep import LOG_BEYOND_S, Passed, Retention
+from connector.upkeep import Passed, Retention
 from connector.watermark import UNKNOWN, Frontier
 from connector.wishes import EndWish
 
@@ -333,9 +332,8 @@ class Changelog:
         if bookkeeping is None or not self._declares_retention or bookkeeping.get("file_retention_s") == self._retention_s:
             return
         said = user_metadata({**bookkeeping, "commit": "declared", "file_retention_s": self._retention_s})
-        listed = ", ".join(f"'{name}' = '{text}'" for name, text in retention_properties(self._retention_s, LOG_BEYOND_S).items())
         with explained(f"stream {self._stream}"):
-            session_saying(self._spark, said).sql(f"ALTER TABLE {quoted(self._path)} SET TBLPROPERTIES ({listed})")
+            set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
 
     def passed(self) -> list[Passed]:
         """What commits did to the files of the changelog since the last call."""
@@ -441,7 +439,7 @@ class Changelog:
                 added += (file for file in map(from_json, commit.added) if file.partitionValues().apply("slot") == slot)
         else:
             return None
-        log = delta(self._spark).DeltaLog.forTable(self._spark._jsparkSession, self._path)
+        log = log_of(self._spark, self._path)
         rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)).rows()
         count = sum(int(file.numPhysicalRecords().get()) for file in added)
         return Recent(rows.where((F.col("table") == source) & (F.col("kind") == "change")), count)
@@ -541,7 +539,7 @@ class Changelog:
         writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option("delta.appendOnly", "false").option(
             "delta.checkpointInterval", "50"
         ).option("txnAppId", f"lowmark/{self._stream}/batches").option("txnVersion", "0").option("userMetadata", user_metadata(bookkeeping))
-        writer.options(**retention_properties(self._retention_s, LOG_BEYOND_S))
+        writer.options(**retention_properties(self._retention_s))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
 

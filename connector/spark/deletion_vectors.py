@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import WriterConflictError
-from connector.spark.files import Files, delta, none, scala_list, scala_object
+from connector.spark.files import Files, delta, each, scala_list, scala_object
 from connector.spark.transaction import Transaction
 
 FILE: Final = "_file"
@@ -27,13 +27,6 @@ PLACE: Final = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}
 ENABLED: Final = "delta.enableDeletionVectors"
 _STATISTICS_PREFIX: Final = 32
 """How much of a text Delta keeps in a file's statistics, unless told otherwise."""
-
-
-def size_in_bytes(spark: SparkSession, path: str) -> int:
-    """How large the files of the table's newest version are. No Spark job, where the version has a checksum, as ours have."""
-    snapshot = delta(spark).DeltaLog.forTable(spark._jsparkSession, path).update(False, none(spark), none(spark))
-    checksum = snapshot.checksumOpt()
-    return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
 
 def replace_rows(
@@ -62,8 +55,7 @@ def replace_rows(
     with ThreadPoolExecutor(1) as beside:
         # Much of either is not work, but planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
-        mark = _marked_in_log if files is None else _marked
-        removed = mark(spark, transaction, files or transaction.delta.filterFiles(), places)
+        removed = _marked_in_log(spark, transaction, places) if files is None else _marked(spark, transaction, files, places)
     added.result()
     transaction.commit(app_version, bookkeeping, actions=removed)
 
@@ -83,7 +75,7 @@ def _marked(spark: SparkSession, transaction: Transaction, files: Files, places:
     helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
     touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(folder, files.added), results)
     actions: list[Any] = []
-    for file in (touched.apply(n) for n in range(touched.size())):
+    for file in each(touched):
         entry = file.fileLogEntry()
         if file.isFullyReplaced():
             actions.append(entry.removeWithTimestamp(time.time_ns() // 1_000_000, True))
@@ -100,9 +92,9 @@ def _url(spark: SparkSession, folder: Any, file: Any) -> str:
     return str(jvm.org.apache.spark.paths.SparkPath.fromPath(path).urlEncoded())
 
 
-def _marked_in_log(spark: SparkSession, transaction: Transaction, files: Any, places: DataFrame) -> Any:
+def _marked_in_log(spark: SparkSession, transaction: Transaction, places: DataFrame) -> Any:
     """The same for files that come from the log, without their statistics: Delta looks for these, and for their vectors."""
-    commands, log = delta(spark).commands, transaction.log
+    commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
     vectors = scala_object(commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
         spark._jsparkSession, transaction.delta, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
     )

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.spark.files import delta, none
+from connector.spark.files import newest_snapshot
 from connector.upkeep import Passed, superfluous
 
 _NAME: Final = re.compile(r"/_delta_log/([^,/}]+)(?=[,}])")
@@ -80,13 +80,8 @@ class DeltaLog:
 
     def newest_of_ours(self) -> Commit | None:
         """The newest commit that wrote a state of ours, whatever others did on top of it, and if they went back; None if there is none."""
-        version = self._listed()
-        while version >= 0 and self._files.exists(self._file(version)):
-            commit = self._read(version)
-            if commit.bookkeeping is not None and commit.operation != "RESTORE":
-                return commit
-            version -= 1
-        return None
+        commits = self.back_from(self._listed())
+        return next((commit for commit in commits if commit.bookkeeping is not None and commit.operation != "RESTORE"), None)
 
     def properties(self) -> Mapping[str, str]:
         """The properties of the table's newest version, as Delta keeps them. There must be a table.
@@ -100,8 +95,7 @@ class DeltaLog:
         if self._files.exists(checksum):
             return dict(json.loads(self._text_of(checksum))["metadata"].get("configuration", {}))
         jvm: Any = self._spark._jvm
-        log, no = delta(self._spark).DeltaLog.forTable(self._spark._jsparkSession, self.location), none(self._spark)
-        configuration = log.update(False, no, no).metadata().configuration()
+        configuration = newest_snapshot(self._spark, self.location).metadata().configuration()
         return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
 
     def passed(self) -> list[Passed]:
@@ -111,7 +105,7 @@ class DeltaLog:
 
     def back_from(self, version: int) -> Iterator[Commit]:
         """A commit and those before it, the newest first, as far as they are there."""
-        while (commit := self.at(version)) is not None:
+        while version >= 0 and (commit := self.at(version)) is not None:
             yield commit
             version -= 1
 
@@ -121,12 +115,12 @@ class DeltaLog:
 
     def oldest_at(self) -> int:
         """When the oldest commit was made that is still there; 0 if there is none."""
-        versions = [int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))]
-        return self._read(min(versions)).at if versions else 0
+        versions = self._versions()
+        return self._read(versions[0]).at if versions else 0
 
     def version_at(self, at: int) -> int | None:
         """The newest version that was committed at `at` or before (microseconds); None if none is known to be."""
-        versions = sorted(int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name)))
+        versions = self._versions()
         place = bisect_right(versions, at, key=lambda version: self._read(version).at)
         return versions[place - 1] if place else None
 
@@ -143,8 +137,7 @@ class DeltaLog:
         first_needed = self.version_at(before)
         if first_needed is not None:
             first_needed = min([first_needed, *readable])
-        newest = max((int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))), default=-1)
-        going = superfluous(names, first_needed, newest)[:_DELETED_AT_ONCE]
+        going = superfluous(names, first_needed, max(_versions_in(names), default=-1))[:_DELETED_AT_ONCE]
         for name in going:
             self._files.delete(self._path_of(self._folder, name), False)
         return len(going)
@@ -167,7 +160,11 @@ class DeltaLog:
             self._files.delete(self._folder, False)
 
     def _listed(self) -> int:
-        return max((int(match[1]) for name in self._names() if (match := _COMMIT.fullmatch(name))), default=-1)
+        return max(self._versions(), default=-1)
+
+    def _versions(self) -> list[int]:
+        """All versions whose commit is there, rising."""
+        return _versions_in(self._names())
 
     def _names(self) -> list[str]:
         """The names of all files in the log."""
@@ -205,6 +202,11 @@ class DeltaLog:
         files = Passed(at, len(added), len(gone), sum(removed[path] for path in gone))
         adds = tuple(line for line, action in zip(lines, actions, strict=True) if "add" in action)
         return Commit(version, at, operation, bookkeeping, files, adds, frozenset(removed))
+
+
+def _versions_in(names: Iterable[str]) -> list[int]:
+    """The versions whose commits are among the files of a log, rising."""
+    return sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
 
 
 @cache
@@ -254,6 +256,17 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessi
 def session_saying(spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session in which every commit bears `metadata` as its `userMetadata`: Delta's builders and commands take it from there only."""
     return session_with(spark, {**(settings or {}), _METADATA_CONF: metadata})
+
+
+def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str], metadata: str) -> None:
+    """Set properties of the Delta table at `path`, in one commit that bears `metadata`."""
+    listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
+    session_saying(spark, metadata).sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ({listed})")
+
+
+def _escaped(text: str) -> str:
+    """A text within the quotes of an SQL literal."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def rows_in(session: SparkSession, rows: DataFrame) -> DataFrame:

@@ -32,25 +32,44 @@ class Files:
         return Files(self.spark, self.log, self.snapshot, scala_list(self.spark, added))
 
     def __iter__(self) -> Iterator[Any]:
-        return (self.added.apply(n) for n in range(self.added.size()))
+        return each(self.added)
 
 
 def files_of(spark: SparkSession, path: str, version: int) -> Files | None:
     """All files of the table, if `version` is the newest one, and a list of them lies beside its commit; else None."""
-    log = delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
-    snapshot = log.update(False, none(spark), none(spark))
-    checksum = snapshot.checksumOpt()
-    if snapshot.version() != version or checksum.isEmpty() or checksum.get().allFiles().isEmpty():
-        return None
-    return Files(spark, log, snapshot, checksum.get().allFiles().get())
+    snapshot = newest_snapshot(spark, path)
+    return _listed(spark, snapshot) if snapshot.version() == version else None
 
 
 def all_files(spark: SparkSession, path: str) -> Files:
     """All files of the newest version of the table. Where they are too many for a list beside the commit, Spark jobs look for them."""
-    log = delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
-    snapshot = log.update(False, none(spark), none(spark))
-    listed = files_of(spark, path, snapshot.version())
-    return listed or Files(spark, log, snapshot, snapshot.filesForScan(scala_list(spark, ()), True).files())
+    snapshot = newest_snapshot(spark, path)
+    listed = _listed(spark, snapshot)
+    return listed or Files(spark, snapshot.deltaLog(), snapshot, snapshot.filesForScan(scala_list(spark, ()), True).files())
+
+
+def size_in_bytes(spark: SparkSession, path: str) -> int:
+    """How large the files of the table's newest version are. No Spark job, where the version has a checksum, as ours have."""
+    snapshot = newest_snapshot(spark, path)
+    checksum = snapshot.checksumOpt()
+    return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
+
+
+def _listed(spark: SparkSession, snapshot: Any) -> Files | None:
+    checksum = snapshot.checksumOpt()
+    if checksum.isEmpty() or checksum.get().allFiles().isEmpty():
+        return None
+    return Files(spark, snapshot.deltaLog(), snapshot, checksum.get().allFiles().get())
+
+
+def log_of(spark: SparkSession, path: str) -> Any:
+    """Delta's own log of the table at `path`."""
+    return delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
+
+
+def newest_snapshot(spark: SparkSession, path: str) -> Any:
+    """What Delta knows of the newest version of the table at `path`."""
+    return log_of(spark, path).update(False, none(spark), none(spark))
 
 
 def delta(spark: SparkSession) -> Any:
@@ -68,6 +87,11 @@ def none(spark: SparkSession) -> Any:
     """Scala's `None`."""
     jvm: Any = spark._jvm
     return scala_object(jvm.scala, "None")
+
+
+def each(items: Any) -> Iterator[Any]:
+    """The items of a sequence of Scala."""
+    return (items.apply(number) for number in range(items.size()))
 
 
 def scala_list(spark: SparkSession, items: Iterable[Any]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,24 +22,24 @@ from connector.errors import ConnectorError, WriterConflictError
 from connector.history import Job, JobKind
 from connector.spark.delta_log import DeltaLog, quoted
 from connector.spark.failures import first_line
-from connector.spark.files import Files, all_files, none, scala_list
+from connector.spark.files import Files, all_files, delta, each, log_of, none, scala_list
 from connector.spark.transaction import Transaction
-from connector.upkeep import HOUR_US, LOG_EVERY, LOOK_EVERY, DataFile, Passed, cleans, to_compact
+from connector.upkeep import HOUR_US, LOG_BEYOND_S, LOG_EVERY, LOOK_EVERY, DataFile, Passed, cleans, to_compact
 
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 OWN_LOG_CLEANING: Final = "delta.enableExpiredLogCleanup"
 
 
-def retention_properties(file_s: int, log_beyond_s: int) -> dict[str, str]:
-    """The properties of a Delta table that keeps files of old versions so long, and its log longer by `log_beyond_s`.
+def retention_properties(file_s: int) -> dict[str, str]:
+    """The properties of a Delta table that keeps files of old versions so long, and its log longer by `LOG_BEYOND_S`.
 
     VACUUM takes no other word for it. The log is cleaned by us (`DeltaLog.clean`): Delta would keep what belongs to the current day, and
     would not keep what a recorded cut needs.
     """
     return {
         FILE_RETENTION: f"interval {file_s} seconds",
-        LOG_RETENTION: f"interval {file_s + log_beyond_s} seconds",
+        LOG_RETENTION: f"interval {file_s + LOG_BEYOND_S} seconds",
         OWN_LOG_CLEANING: "false",
     }
 
@@ -142,8 +142,7 @@ class Upkeep:
             raise
         if done is not None:
             ended_at = now + (time.monotonic_ns() - began) // 1000
-            of_work = {name: getattr(done, name) for name in Work.__dataclass_fields__}
-            self._keep(replace(job, ended_at=ended_at, **of_work))
+            self._keep(replace(job, ended_at=ended_at, **asdict(done)))
         return done
 
 
@@ -155,15 +154,14 @@ class Rewritten:
         self._path, self._version = path, int(files.snapshot.version())
         jvm: Any = spark._jvm
         writing = files.log.startTransaction(none(spark), jvm.scala.Some(files.snapshot))
-        from_json = jvm.org.apache.spark.sql.delta.actions.Action.fromJson
         self._old, self._new = list[Any](), list[Any]()
         self.work = Work()
         for group in groups:
             old = list(group)
             new = writing.writeFiles(files.only(old).rows().coalesce(1)._jdf, none(spark), True, scala_list(spark, ()))
             # The rows are the old ones: who follows the table's changes is to see none.
-            made = [new.apply(number).json().replace('"dataChange":true', '"dataChange":false') for number in range(new.size())]
-            self._new += map(from_json, made)
+            made = [file.json().replace('"dataChange":true', '"dataChange":false') for file in each(new)]
+            self._new += map(delta(spark).actions.Action.fromJson, made)
             self._old += old
             self.work += Work(len(old) - len(made), sum(int(file.size()) for file in old))
         self._paths = frozenset(str(file.path()) for file in self._old)
@@ -192,9 +190,9 @@ class Rewritten:
 def rewrite(spark: SparkSession, path: str) -> Rewritten | None:
     """Write small files of each partition together, if it is worth it. No commit, no lock: whoever writes to the table goes on."""
     files = all_files(spark, path)
-    each = list(files)
-    groups = to_compact([_data_file(file) for file in each])
-    return Rewritten(files, path, [[each[number] for number in group] for group in groups]) if groups else None
+    known = list(files)
+    groups = to_compact([_data_file(file) for file in known])
+    return Rewritten(files, path, [[known[number] for number in group] for group in groups]) if groups else None
 
 
 def _data_file(file: Any) -> DataFile:
@@ -211,7 +209,7 @@ def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
     jvm: Any = spark._jvm
     going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
     if going and keep:
-        log, no = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path), none(spark)
+        log, no = log_of(spark, path), none(spark)
         folder = log.dataPath()
         for version in keep:
             for file in log.getSnapshotAt(version, no, no, False).allFiles().collect():
@@ -222,10 +220,10 @@ def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
     path_of = jvm.org.apache.hadoop.fs.Path
     files = path_of(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     removed = 0
-    for each in going:
+    for gone in going:
         # Folders stay: a writer may be about to put a file into one that is empty.
-        if "." in each.rpartition("/")[2]:
-            removed += bool(files.delete(path_of(each), False))
+        if "." in gone.rpartition("/")[2]:
+            removed += bool(files.delete(path_of(gone), False))
     return removed
 
 

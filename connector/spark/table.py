@@ -19,10 +19,10 @@ from pyspark.sql import functions as F
 
 from connector.bookkeeping import Bookkeeping
 from connector.errors import TableError, WriterConflictError
-from connector.spark.deletion_vectors import ENABLED, replace_rows, size_in_bytes
-from connector.spark.delta_log import Commit, DeltaLog, folders_in, quoted, remove_folder, session_saying, user_metadata
+from connector.spark.deletion_vectors import ENABLED, replace_rows
+from connector.spark.delta_log import Commit, DeltaLog, folders_in, remove_folder, session_saying, set_properties, user_metadata
 from connector.spark.failures import explained
-from connector.spark.files import Files, files_of
+from connector.spark.files import Files, files_of, size_in_bytes
 from connector.spark.layout import Layout
 from connector.spark.maintenance import (
     FILE_RETENTION,
@@ -48,7 +48,7 @@ from connector.tables import (
     from_properties,
     to_properties,
 )
-from connector.upkeep import DAY_US, LOG_BEYOND_S, Passed, Retention
+from connector.upkeep import DAY_US, Passed, Retention
 from connector.values import ColumnType
 
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
@@ -86,7 +86,7 @@ class Table:
         self._log = DeltaLog(spark, self.path)
         self._has_swept = False
         kept = retention or Retention()
-        self._kept: Mapping[str, str] = retention_properties(kept.table_file_s, LOG_BEYOND_S)
+        self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
         self.has_vectors = definition.deletion_vectors
         self._is("")
@@ -148,9 +148,10 @@ class Table:
         """
         commit = self._remembered(bookkeeping)
         assert commit is not None, "there is no graveyard"
-        files = files_of(self._spark, self._graveyard_path, commit.version)
-        reader = self._spark.read.format("delta").option("versionAsOf", commit.version)
-        entries = files.rows() if files else reader.load(self._graveyard_path)
+        if (files := files_of(self._spark, self._graveyard_path, commit.version)) is not None:
+            entries = files.rows()
+        else:
+            entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._graveyard_path)
         # As code that is the same for all attempts: `constant`.
         attempts = bookkeeping.attempts
         named = F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()])) if attempts else F.lit(None).cast("map<int, string>")
@@ -264,7 +265,7 @@ class Table:
             horizon = max(forgotten_below, bookkeeping.horizon or 0)
             dead = f"_apply > {bookkeeping.swept_to} AND _apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
             with explained(f"table {self._definition.name}"):
-                session = session_saying(self._spark, _graveyard_metadata(horizon))
+                session = session_saying(self._spark, user_metadata(_graveyard_bookkeeping(horizon)))
                 DeltaTable.forPath(session, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
         return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
 
@@ -381,7 +382,7 @@ class Table:
             # Before the table's: where it is not done, the table's still differ at the next start.
             metadata = user_metadata(commit.bookkeeping)
             with explained(f"table {self._definition.name}"):
-                self._set_properties(self._graveyard_path, self._kept, metadata)
+                set_properties(self._spark, self._graveyard_path, self._kept, metadata)
         if readers_know != (self._definition.max_staleness_s, self._definition.hold_rows) or not is_kept:
             self._declare({**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before)
         if not self._declares_kept:
@@ -392,11 +393,7 @@ class Table:
     def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
         """Keep what the configuration says today: readers find it in the table's properties (TBL-16, DLQ-3)."""
         with explained(f"table {self._definition.name}"):
-            self._set_properties(self.path, properties, self._said(before))
-
-    def _set_properties(self, path: str, properties: Mapping[str, str], metadata: str) -> None:
-        listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
-        session_saying(self._spark, metadata).sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ({listed})")
+            set_properties(self._spark, self.path, properties, self._said(before))
 
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
@@ -429,11 +426,6 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
     }
 
 
-def _escaped(text: str) -> str:
-    """A text within the quotes of an SQL literal."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
-
-
 def _named(bookkeeping: Bookkeeping) -> str:
     """The condition that holds for entries of the attempts that the commit names."""
     return " OR ".join(f"(_apply = {apply} AND _attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
@@ -442,10 +434,6 @@ def _named(bookkeeping: Bookkeeping) -> str:
 def _graveyard_bookkeeping(forgotten_below: int) -> dict[str, object]:
     """What a commit of the graveyard says: entries whose every order is older than that are gone (MRG-10)."""
     return {"graveyard": True, "forgotten_below": forgotten_below}
-
-
-def _graveyard_metadata(forgotten_below: int) -> str:
-    return user_metadata(_graveyard_bookkeeping(forgotten_below))
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:

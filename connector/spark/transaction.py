@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.spark.delta_log import user_metadata
-from connector.spark.files import Files, delta, none, scala_list
+from connector.spark.files import Files, delta, each, log_of, none, scala_list
 
 
 class Transaction:
@@ -26,7 +26,7 @@ class Transaction:
     def __init__(self, spark: SparkSession, path: str, app_id: str | None) -> None:
         self._spark, self._app_id = spark, app_id
         self._none = none(spark)
-        self.log = delta(spark).DeltaLog.forTable(spark._jsparkSession, path)
+        self.log = log_of(spark, path)
         self.delta = self.log.startTransaction(self._none, self._none)
         self.newest = -1 if app_id is None else self._newest_of(app_id)
         self._written = scala_list(spark, ())
@@ -39,7 +39,7 @@ class Transaction:
         # The same without the state of the whole log, which Delta would work out for it.
         self.depend_on(app_id)
         known = checksum.get().setTransactions().get()
-        numbers = [int(one.version()) for one in (known.apply(n) for n in range(known.size())) if one.appId() == app_id]
+        numbers = [int(one.version()) for one in each(known) if one.appId() == app_id]
         return max(numbers, default=-1)
 
     def depend_on(self, app_id: str) -> None:
@@ -71,10 +71,6 @@ class Transaction:
             self.delta.updateSetTransaction(self._app_id, number, self._none)
         files = self._written if actions is None else self._written.appendedAll(actions)
         self.delta.commit(files, self._operation(user_metadata(bookkeeping)))
-
-    def commit_only(self, actions: Any, bookkeeping: Mapping[str, Any]) -> None:
-        """Commit `actions` of Delta under no number; the commit says `bookkeeping`."""
-        self.delta.commit(actions, self._operation(user_metadata(bookkeeping)))
 
     def _operation(self, metadata: str) -> Any:
         """Delta's name for the act is that of an append; whatever else it does stands in its actions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -80,6 +81,15 @@ def test_a_refused_record_is_reported_and_can_be_sent_again(cluster: MockCluster
         producer.send(Heartbeat("p", 5))
 
 
+def send_again_what_failed(producer: ChangeProducer) -> None:
+    for _ in range(5):
+        for record in producer.undelivered():
+            producer.send(record)
+        with suppress(DeliveryError):  # the errors that were left over
+            producer.flush(30)
+            break
+
+
 def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(cluster: MockCluster) -> None:
     with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}) as producer:
         producer.send(change(0))
@@ -91,14 +101,7 @@ def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes
             producer.flush(30)
         assert caught.value.undelivered == len(producer.undelivered()) > 0
         cluster.answer_with(mock_cluster.PRODUCE)
-        for _ in range(5):
-            for record in producer.undelivered():
-                producer.send(record)
-            try:
-                producer.flush(30)
-            except DeliveryError:
-                continue  # the errors that were left over
-            break
+        send_again_what_failed(producer)
         assert producer.delivered >= 20
         producer.send(Heartbeat("p", 20))
 
@@ -150,14 +153,7 @@ def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> N
         assert told.calls == Counter(map(change, range(1, 20)))
         assert {record for record, error in told.errors.items() if error} == set(producer.undelivered())
         cluster.answer_with(mock_cluster.PRODUCE)
-        for _ in range(5):
-            for record in producer.undelivered():
-                producer.send(record)
-            try:
-                producer.flush(30)
-            except DeliveryError:
-                continue  # the errors that were left over
-            break
+        send_again_what_failed(producer)
     assert told.calls.total() == 19
 
 
