@@ -32,10 +32,10 @@ from benchmarks.machine import Cost, cost
 from benchmarks.report import Figure, finish, spread
 from benchmarks.stage import Stage, refuse, stage
 from benchmarks.workload import COLUMNS, Shape, Workload
-from connector.spark import apply
-from connector.spark.changelog import Changelog
+from connector.spark.apply.apply import apply
 from connector.spark.session import SETTINGS
-from connector.spark.table import Table
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.table import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,11 @@ from benchmarks.report import Figure, finish
 from benchmarks.rounds import base_of, send_heartbeat
 from benchmarks.stage import MEMORY, Stage, stage
 from benchmarks.workload import COLUMNS, FAMILY, Shape, Workload
-from connector import jars, java_client
-from connector.codec import READER_SCHEMA
-from connector.config import KafkaConfig
+from connector import jars
+from connector.config import java_settings
+from connector.config.settings import KafkaConfig
 from connector.kafka import ChangeProducer, topics
+from connector.records.codec import READER_SCHEMA
 
 CHANGES = 1_000_000
 ROWS = 1_000_000
@@ -137,7 +138,7 @@ def run_recipe(told: str) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     options = {
-        **java_client.options(KafkaConfig(wanted["servers"])),
+        **java_settings.options(KafkaConfig(wanted["servers"])),
         "startingOffsets": json.dumps({wanted["topic"]: wanted["starts"]}),
         "maxOffsetsPerTrigger": str(wanted["trigger"]),
     }

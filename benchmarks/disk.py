@@ -30,8 +30,8 @@ from benchmarks import machine, workload
 from benchmarks.freshness import Commits, Scene, finish_load, started
 from benchmarks.report import Figure, finish
 from connector import jars
-from connector.kafka.local_broker import LocalBroker
-from connector.sections import parse_duration_ms
+from connector.config.settings_reader import parse_duration_ms
+from connector.kafka.local.broker import LocalBroker
 
 EVERY_S = 30.0
 MIB = 2**20

@@ -24,8 +24,8 @@ import fastavro
 
 from benchmarks import machine
 from benchmarks.report import Figure, finish
-from connector.codec import READER_SCHEMA, Schemas, decode, encode, encode_with_fastavro, frame, read, to_datum
-from connector.model import DataChange, SetCell
+from connector.records.codec import READER_SCHEMA, Schemas, decode, encode, encode_with_fastavro, frame, read, to_datum
+from connector.records.model import DataChange, SetCell
 
 CHANGES = 5_000
 ROUNDS = 7

@@ -39,13 +39,13 @@ from pyspark.sql import SparkSession
 from benchmarks import load, machine, workload
 from benchmarks.report import Figure, finish, number
 from connector import jars
-from connector.bookkeeping import Bookkeeping
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.kafka import topics
-from connector.kafka.local_broker import LocalBroker
+from connector.kafka.local.broker import LocalBroker
 from connector.lake.plain_table import bookkeeping_of, open_table
 from connector.spark import read_table, start_session
-from connector.values import ColumnType
+from connector.state.table_state import Bookkeeping
+from connector.tables.values import ColumnType
 
 ROWS = 200_000
 RATES = (500, 2_000, 10_000)

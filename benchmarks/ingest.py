@@ -23,11 +23,11 @@ from benchmarks.machine import Cost, cost
 from benchmarks.report import Figure, finish, spread
 from benchmarks.stage import Stage, stage
 from benchmarks.workload import COLUMNS, Shape, Workload
-from connector.config import StreamConfig
+from connector.config.settings import StreamConfig
 from connector.kafka import topics
 from connector.kafka.topics import TopicFacts
-from connector.spark.changelog import Changelog
-from connector.spark.source import read_stream
+from connector.spark.ingest.source import read_stream
+from connector.spark.storage.changelog import Changelog
 
 MAX_OFFSETS = 1_000_016
 """Spark shares a limit out among Kafka partitions and rounds down: exactly a million would leave a third batch of a few records."""

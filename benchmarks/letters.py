@@ -22,13 +22,14 @@ from time import perf_counter
 from benchmarks import machine
 from benchmarks.report import Figure, finish
 from connector import jars
-from connector.codec import encode, frame
-from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Position, Reason
+from connector.config.settings import KafkaConfig
+from connector.dead_letters.envelope import DeadLetter
 from connector.kafka import DeadLetterPublisher, topics
-from connector.kafka.local_broker import LocalBroker
+from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import TopicFacts
-from connector.model import DataChange, SetCell
+from connector.records.codec import encode, frame
+from connector.records.model import DataChange, SetCell
+from connector.records.rejection import Position, Reason
 
 KAFKA_PARTITIONS = 4
 SETTINGS = 'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{servers}"\n[streams.bench]\ntopic = "{topic}"\n'

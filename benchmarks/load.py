@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.workload import COLUMNS, FAMILY, SOURCE
-from connector.codec import encode, frame
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.kafka import ChangeProducer, client, topics
-from connector.model import DataChange, DeleteFamily, Heartbeat, SetCell
+from connector.records.codec import encode, frame
+from connector.records.model import DataChange, DeleteFamily, Heartbeat, SetCell
 
 PARTITIONS: Final = ("p0", "p1")
 HEARTBEAT_S: Final = 0.5

@@ -21,10 +21,10 @@ from benchmarks import machine, workload
 from benchmarks.report import Figure, finish, spread
 from benchmarks.stage import Stage, stage
 from benchmarks.workload import Shape, Workload
-from connector.deadletter import DeadLetter
+from connector.dead_letters.envelope import DeadLetter
 from connector.kafka import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
-from connector.spark.changelog import Changelog
+from connector.spark.storage.changelog import Changelog
 
 GOOD_TO_BAD = 9
 _BAD = """CASE pmod(xxhash64(value), 3) WHEN 0 THEN substring(value, 1, octet_length(value) - 3)

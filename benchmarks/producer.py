@@ -21,11 +21,11 @@ from unittest import mock
 
 from benchmarks import encoder, machine
 from benchmarks.report import Figure, finish, spread
-from connector import codec
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import ChangeProducer, LocalBroker, topics
-from connector.model import DataChange, DeleteFamily, Record, SetCell
+from connector.records import codec
+from connector.records.model import DataChange, DeleteFamily, Record, SetCell
 
 ROUNDS = 5
 COLUMNS = tuple(b"column_%d" % column for column in range(5))
@@ -51,7 +51,7 @@ def change(row: Row) -> DataChange:
 
 def rate(kafka: KafkaConfig, topic: str, count: int, changes: Iterable[DataChange], encode: Callable[[Record, int], bytes]) -> float:
     """Changes a second of processor time, until all are acknowledged. Making them counts where it happens on the way."""
-    with mock.patch("connector.kafka.producer.encode", encode), ChangeProducer(kafka, topic) as producer:
+    with mock.patch("connector.kafka.produce.producer.encode", encode), ChangeProducer(kafka, topic) as producer:
         began = time.process_time()
         for each in changes:
             producer.send(each)

@@ -24,7 +24,7 @@ from benchmarks.stage import Stage, stage
 from benchmarks.workload import Shape, Workload
 from connector.spark import read_table
 from connector.spark.reader import table_path
-from connector.tables import BOOKKEEPING
+from connector.tables.column_names import BOOKKEEPING
 
 FULL, QUICK = 8_000_000, 200_000
 BUCKETS = 16

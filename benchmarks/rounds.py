@@ -46,16 +46,16 @@ from benchmarks.apply import expect_truth, upsert
 from benchmarks.report import Figure, finish, number
 from benchmarks.stage import Stage, refuse, stage
 from benchmarks.workload import COLUMNS, Shape, Workload
-from connector import java_client
-from connector.codec import READER_SCHEMA
-from connector.history import CutRecord, Job, JobKind
+from connector.config import java_settings
 from connector.kafka import ChangeProducer, topics
 from connector.kafka.topics import TopicFacts
-from connector.lake.history import History
-from connector.model import Heartbeat
-from connector.spark.apply import apply
+from connector.lake.jobs import History
+from connector.records.codec import READER_SCHEMA
+from connector.records.model import Heartbeat
+from connector.spark.apply.apply import apply
 from connector.spark.pipeline import StreamIngest
-from connector.spark.table import Table
+from connector.spark.storage.table import Table
+from connector.state.jobs import CutRecord, Job, JobKind
 
 ROWS = (200_000, 2_000_000)
 CHANGES = (12_000, 1_000, 100)
@@ -297,7 +297,7 @@ def plain_append(at: Stage, topic: TopicFacts, folder: Path, meter: Meter, turns
         turns.end()
 
     ends = {topic.topic: {str(k): end for k, end in topics.high_watermarks(at.kafka, topic).items()}}
-    options = {**java_client.options(at.kafka), "kafka.fetch.max.wait.ms": "10", "startingOffsets": json.dumps(ends)}
+    options = {**java_settings.options(at.kafka), "kafka.fetch.max.wait.ms": "10", "startingOffsets": json.dumps(ends)}
     rows = at.spark.readStream.format("kafka").option("subscribe", topic.topic).options(**options).load()
     writer = rows.writeStream.foreachBatch(append).option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(processingTime="0 seconds").start()

@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks import workload
 from benchmarks.workload import Shape, Workload
 from connector import jars
-from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.deadletter import DeadLetter
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.dead_letters.envelope import DeadLetter
 from connector.kafka import topics
-from connector.kafka.dead_letter_topic import outside_letters
-from connector.kafka.local_broker import LocalBroker
+from connector.kafka.dead_letters.topic import outside_letters
+from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import TopicFacts
 from connector.spark import World, start_session
 from connector.spark.pipeline import StreamIngest

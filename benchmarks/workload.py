@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import to_avro
 
-from connector.codec import READER_SCHEMA
-from connector.tables import Column, Key, KeyPart, TableDefinition
-from connector.values import ColumnType
+from connector.records.codec import READER_SCHEMA
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.keys import Key, KeyPart
+from connector.tables.values import ColumnType
 
 SOURCE: Final = "customers"
 STREAM: Final = "bench"

@@ -4,11 +4,12 @@ These are the words of the core: values in, values out. `connector.kafka` sends 
 into tables; neither is imported from here, so that each of them can be left out of an installation.
 """
 
-from connector.config import ConnectorConfig
-from connector.deadletter import DeadLetter, Reason, Rejection
+from connector.config.settings import ConnectorConfig
+from connector.dead_letters.envelope import DeadLetter
 from connector.errors import ConnectorError
-from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteCells, DeleteFamily, Heartbeat, SetCell
-from connector.ordering import ChangeOrder
+from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteCells, DeleteFamily, Heartbeat, SetCell
+from connector.records.ordering import ChangeOrder
+from connector.records.rejection import Reason, Rejection
 
 __all__ = [
     "ChangeOrder",

@@ -1,6 +1,6 @@
 """What can go wrong around the connector, as opposed to within the data.
 
-Bad data is a value (`connector.deadletter.Rejection`), a bad situation is an exception from this module, bad code is a
+Bad data is a value (`connector.records.rejection.Rejection`), a bad situation is an exception from this module, bad code is a
 failed assertion. Every exception says the problem, the cause and the remedy, in that order, and has the numbers as
 attributes where a program might want them.
 
@@ -47,7 +47,7 @@ class ConfigError(ConnectorError):
 class InvalidChangeError(ConnectorError, ValueError):
     """A value breaks a limit of REC-14 or a rule of REC-9 or REC-16.
 
-    `rule` is the name of the broken rule (of `connector.model.Rule`, or `INVALID_SEQUENCE_NUMBER`, or `UNENCODABLE`), `field`
+    `rule` is the name of the broken rule (of `connector.records.model.Rule`, or `INVALID_SEQUENCE_NUMBER`, or `UNENCODABLE`), `field`
     the Avro field, `limit` what is allowed, and `value` what was given, shortened for display. `index` is the place of the
     change in the batch that was given with it, counted from 0; None where there was no batch.
     """

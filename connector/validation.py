@@ -6,8 +6,8 @@
      1  TOO_LARGE                     key and value together have more bytes than `max_record_bytes`
      2  UNKNOWN_FRAMING               no value, an empty one, or other first bytes than the two framings have (REC-11)
      3  UNKNOWN_SCHEMA                neither shipped nor known to the registry, or not readable as a ChangeRecord
-     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, lengths beyond 16 MiB (REC-13, `connector.decoder`)
-     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of `model.Rule` (REC-14, REC-16, `connector.rules`)
+     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, lengths beyond 16 MiB (REC-13, `records.avro_decoder`)
+     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of `model.Rule` (REC-14, REC-16, `records.checks`)
      6  UNKNOWN_ENTRY                 an entry of a kind that this release does not know
      7  INVALID                       rules FAMILY to CHILDREN
      8  INVALID_SEQUENCE_NUMBER       one is given, but it is none (REC-10)
@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from connector.codec import ChangeRecord, Schemas, decode
-from connector.deadletter import Headers, Position, Reason, Rejection
 from connector.errors import ConfigError
-from connector.merge import is_too_late
-from connector.model import DataChange, Heartbeat, Record, kafka_key
+from connector.records.codec import ChangeRecord, Schemas, decode
+from connector.records.model import DataChange, Heartbeat, Record, kafka_key
+from connector.records.rejection import Headers, Position, Reason, Rejection
+from connector.tables.retention import is_too_late
 
 
 @dataclass(frozen=True, slots=True)

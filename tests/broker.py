@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import client, topics
-from connector.kafka.broker_folder import SERVER_SETTINGS
-from connector.kafka.local_broker import LocalBroker
+from connector.kafka.local.broker import LocalBroker
+from connector.kafka.local.folder import SERVER_SETTINGS
 from tests import machine
 
 if TYPE_CHECKING:

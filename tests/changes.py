@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connector.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
 
 
 def change(*entries: Entry, at: int = 1, row_key: bytes = b"row", record_sequence: int | None = None, **others: Any) -> DataChange:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from connector import rules
-from connector.deadletter import Reason
-from connector.mending import STEPS
+from connector.dead_letters.repair import STEPS
+from connector.records import checks
+from connector.records.rejection import Reason
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -38,9 +38,15 @@ def reasons() -> str:
 
 
 def _rules() -> list[tuple[str, str, str]]:
-    checks = (*rules.RECORD_CHECKS, *rules.CHANGE_CHECKS, *rules.ENTRY_CHECKS, *rules.HEARTBEAT_CHECKS, *rules.CHILD_PARTITIONS_CHECKS)
+    every_check = (
+        *checks.RECORD_CHECKS,
+        *checks.CHANGE_CHECKS,
+        *checks.ENTRY_CHECKS,
+        *checks.HEARTBEAT_CHECKS,
+        *checks.CHILD_PARTITIONS_CHECKS,
+    )
     found: dict[str, tuple[str, str, str]] = {}
-    for rule, field, _, words in checks:
+    for rule, field, _, words in every_check:
         found.setdefault(rule, (rule.value, field, words.replace("|", "\\|")))
     rule, field, words = found["KAFKA_PARTITIONS"]
     found["KAFKA_PARTITIONS"] = (rule, field, f"{words}, and not above what the topic has")

@@ -25,21 +25,21 @@ import click
 from connector.errors import ConnectorError
 
 COMMANDS: Final = {
-    "audit": ("audit", "Prove that nothing is lost."),
-    "broker": ("broker", "Start or stop a local Kafka broker, for development."),
-    "dead-letters": ("dead_letters", "List and explain what was rejected."),
-    "demo": ("demo", "Real changes, end to end, compared with an independent truth."),
-    "partitions": ("partitions", "List the stream partitions of a stream; end one that does not end by itself."),
-    "publish": ("publish", "Publish changes written as JSON, one object a line."),
-    "read": ("read", "Read a table."),
-    "run": ("run", "Ingest all streams and apply them to their tables."),
-    "status": ("status", "Show how streams and tables stand."),
-    "table": ("table", "Show what was done to a table; change its bound."),
-    "tail": ("tail", "Show the records of a stream, one JSON object a line."),
-    "topic": ("topic", "Create the topics of a stream."),
-    "validate": ("validate", "Check the configuration against a running Kafka; starts nothing."),
+    "audit": ("connector.cli.audit", "Prove that nothing is lost."),
+    "broker": ("connector.cli.broker", "Start or stop a local Kafka broker, for development."),
+    "dead-letters": ("connector.cli.dead_letters", "List and explain what was rejected."),
+    "demo": ("connector.demo", "Real changes, end to end, compared with an independent truth."),
+    "partitions": ("connector.cli.partitions", "List the stream partitions of a stream; end one that does not end by itself."),
+    "publish": ("connector.cli.publish", "Publish changes written as JSON, one object a line."),
+    "read": ("connector.cli.read", "Read a table."),
+    "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
+    "status": ("connector.cli.status", "Show how streams and tables stand."),
+    "table": ("connector.cli.table", "Show what was done to a table; change its bound."),
+    "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object a line."),
+    "topic": ("connector.cli.topic", "Create the topics of a stream."),
+    "validate": ("connector.cli.validate", "Check the configuration against a running Kafka; starts nothing."),
 }
-"""Command -> its module in this package, and the summary that `--help` shows."""
+"""Command -> its module, imported by name when it is called, and the summary that `--help` shows."""
 
 EXTRAS: Final = {"delta": "spark", "deltalake": "lake", "httpx": "registry", "pandas": "spark", "pyarrow": "spark", "pyspark": "spark"}
 """Package -> the extra of this distribution that brings it."""
@@ -50,14 +50,15 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, click's signature
         """The names of the commands whose modules are installed."""
-        return [name for name, (module, _) in sorted(COMMANDS.items()) if importlib.util.find_spec(f"connector.cli.{module}")]
+        return [name for name, (module, _) in sorted(COMMANDS.items()) if importlib.util.find_spec(module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now, or None."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"connector.cli.{COMMANDS[cmd_name][0]}").command
-        assert isinstance(command, click.Command), f"connector.cli.{COMMANDS[cmd_name][0]} has no command"
+        module = COMMANDS[cmd_name][0]
+        command = importlib.import_module(module).command
+        assert isinstance(command, click.Command), f"{module} has no command"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from connector.audit import LettersAudit, PartitionAudit, Ranges, Seen, StreamAudit, compare_letters, count, without
 from connector.cli import settings
-from connector.cli.terminal import Progress, console, counted, out, say, show_error, table
-from connector.deadletter import DeadLetter, Position, dead_letter_topic
+from connector.cli.terminal import Progress, console, out, say, show_error, table
+from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TopicError
-from connector.json_view import to_line
+from connector.records.json_view import to_line
+from connector.records.rejection import Position
+from connector.state.audit import LettersAudit, PartitionAudit, Ranges, Seen, StreamAudit, compare_letters, count, without
+from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
-    from connector.lake.logged import Logged
-    from connector.lake.proofs import Proofs
+    from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+    from connector.lake.audit_log import Proofs
+    from connector.lake.changelog_reader import Logged
 
 
 @click.command()
@@ -110,8 +112,8 @@ def _followed(letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int,
 
 
 def _of_stream(config: ConnectorConfig, of: StreamConfig) -> StreamAudit | None:
-    from connector.lake.logged import open_logged
-    from connector.lake.proofs import Proofs
+    from connector.lake.audit_log import Proofs
+    from connector.lake.changelog_reader import open_logged
 
     logged = open_logged(config.warehouse, of.name)
     if logged is None:
@@ -124,17 +126,17 @@ def _of_stream(config: ConnectorConfig, of: StreamConfig) -> StreamAudit | None:
 
 def _kafka(kafka: KafkaConfig, topic: str, topic_id: str) -> Kafka:
     def look(places: Mapping[int, Ranges]) -> Mapping[int, Seen]:
-        from connector.kafka import visible
+        from connector.kafka import probe_offsets
 
         try:
-            return visible.look(kafka, topic, topic_id, places)
+            return probe_offsets.look(kafka, topic, topic_id, places)
         except TopicError as error:
             say(f"warning: {error}")
             return {number: Seen(gone=ranges) for number, ranges in places.items()}
 
     def letters(after: tuple[Position, ...]) -> tuple[Iterable[tuple[DeadLetter, Position]], bool]:
         from connector.kafka import topics
-        from connector.kafka.dead_letter_topic import read_letters
+        from connector.kafka.dead_letters.topic import read_letters
 
         try:
             facts = topics.describe(kafka, dead_letter_topic(topic))

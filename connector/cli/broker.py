@@ -39,7 +39,7 @@ def command() -> None:
 def start(folder: Path, port: int | None) -> None:
     """Start the broker of a folder, if it does not run, and print its address."""
     from connector.jars import JarStore
-    from connector.kafka.local_broker import LocalBroker
+    from connector.kafka.local.broker import LocalBroker
 
     if port is None:
         port = 0 if (folder / "broker.json").exists() else KAFKAS_PORT
@@ -52,7 +52,7 @@ def start(folder: Path, port: int | None) -> None:
 def stop(folder: Path) -> None:
     """Stop the broker of a folder. Its data stays."""
     from connector.jars import JarStore
-    from connector.kafka.local_broker import LocalBroker
+    from connector.kafka.local.broker import LocalBroker
 
     broker = LocalBroker.find(folder, JarStore.from_environment(os.environ))
     if broker is None:

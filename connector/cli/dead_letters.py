@@ -16,18 +16,20 @@ from connector.cli import letter_actions, settings
 from connector.cli.letter_effects import Effects
 from connector.cli.letter_options import filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.terminal import console, counted, escaped, out, say, table
-from connector.codec import ChangeRecord, decode
-from connector.deadletter import DeadLetter, dead_letter_topic
+from connector.cli.terminal import console, escaped, out, say, table
+from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
+from connector.dead_letters.filter import GROUPINGS, Group, LetterFilter, grouped
+from connector.dead_letters.ledger import Standing
 from connector.errors import ConnectorError
-from connector.json_view import to_line, view_of_bytes, view_of_time
-from connector.ledger import Standing
-from connector.letter_filter import GROUPINGS, Group, LetterFilter, grouped
-from connector.model import DataChange
+from connector.records.codec import ChangeRecord, decode
+from connector.records.json_view import to_line
+from connector.records.model import DataChange
+from connector.records.views import view_of_bytes, view_of_time
+from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig, StreamConfig
-    from connector.kafka.dead_letter_queue import DeadLetterQueue
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
 
 
 @click.group()
@@ -158,13 +160,13 @@ def _new_file(name: str) -> TextIO:
 
 def _schemas(config: Any, letter: DeadLetter) -> Any:
     """The schemas to decode a letter with; that of a registry only if there is one and it answers."""
-    from connector.codec import Schemas, confluent_id
     from connector.errors import RegistryError
+    from connector.records.codec import Schemas, confluent_id
 
     schema_id = confluent_id(letter.value)
     if schema_id is None or config.registry is None:
         return Schemas()
-    from connector.kafka.registry import RegistryClient
+    from connector.kafka.schema_registry import RegistryClient
 
     try:
         with RegistryClient(config.registry) as registry:

@@ -20,17 +20,17 @@ from connector.cli.letter_options import check_chosen, filter_of, filter_options
 from connector.cli.letter_view import view_of_content
 from connector.cli.letter_wait import wait_for_tables
 from connector.cli.parameters import RATE, STEP
-from connector.cli.terminal import Progress, console, counted, escaped, out, say, table
-from connector.deadletter import cut
+from connector.cli.terminal import Progress, console, escaped, out, say, table
+from connector.dead_letters.filter import EXAMPLES, LetterFilter
+from connector.dead_letters.ledger import ALLOWED, Action
+from connector.dead_letters.repair import Step, Unmendable, content_of, edited, mend
+from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Tally, Verdict
 from connector.errors import ConnectorError
-from connector.json_view import to_line
-from connector.ledger import ALLOWED, Action
-from connector.letter_filter import EXAMPLES, LetterFilter
-from connector.mending import Step, Unmendable, content_of, edited, mend
-from connector.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Tally, Verdict
+from connector.records.json_view import to_line
+from connector.text import counted, truncate_utf8
 
 if TYPE_CHECKING:
-    from connector.kafka.dead_letter_queue import DeadLetterQueue
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
 
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
@@ -99,7 +99,7 @@ def replay(
         say("what was replayed is in the change topic: `connector run` ingests and applies it; --wait follows it there")
     # Who runs it again may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
-    again = wait_for_tables(config, of, queue, began, cut(str(which))) if wait else 0
+    again = wait_for_tables(config, of, queue, began, truncate_utf8(str(which))) if wait else 0
     return 1 if again or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 

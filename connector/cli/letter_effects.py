@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from connector.batches import in_batches
 from connector.cli.terminal import say
-from connector.codec import ChangeRecord, Schemas, decode
-from connector.deadletter import DeadLetter, size_of
-from connector.effect import Effect, as_of_today, difference, effect
+from connector.dead_letters.batching import in_batches
+from connector.dead_letters.effect import Effect, as_of_today, difference, effect
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.replay import Decision
 from connector.errors import InvalidChangeError, TableError
-from connector.merge import EMPTY, RowState, join, lift, visible
-from connector.model import DataChange
-from connector.ordering import OrderPosition
-from connector.replay import Decision
-from connector.tables import TableDefinition, read_change, row_of
+from connector.records.codec import ChangeRecord, Schemas, decode
+from connector.records.model import DataChange
+from connector.records.ordering import OrderPosition
+from connector.records.sizes import size_of
+from connector.tables.definition import TableDefinition
+from connector.tables.merge import EMPTY, RowState, join, lift, visible
+from connector.tables.row import read_change, row_of
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.lake.row_states import RowStates
 
 AT_ONCE: Final = 2000
@@ -40,7 +42,7 @@ class Effects:
     def of(config: ConnectorConfig, stream: StreamConfig) -> Effects | None:
         """None, and a warning, where the warehouse cannot be read from here."""
         try:
-            from connector.lake.standing import progress_of
+            from connector.lake.state_reader import progress_of
 
             tables = {name: table for name, table in config.tables.items() if table.stream == stream.name}
             found = Effects(config.warehouse, tables, progress_of(config.warehouse, stream.name).low_watermark)

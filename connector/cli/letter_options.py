@@ -10,14 +10,14 @@ import click
 from connector.cli import settings
 from connector.cli.parameters import BYTES, SPAN, START
 from connector.cli.terminal import say
-from connector.config import ConnectorConfig, StreamConfig
-from connector.deadletter import Reason
+from connector.config.settings import ConnectorConfig, StreamConfig
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import State
 from connector.errors import TableError
-from connector.ledger import State
-from connector.letter_filter import LetterFilter
+from connector.records.rejection import Reason
 
 if TYPE_CHECKING:
-    from connector.kafka.dead_letter_queue import DeadLetterQueue
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
 
 ANY: Final = "any"
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -79,7 +79,7 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def queue_of(ctx: click.Context, stream: str | None, *, with_horizon: bool = False) -> DeadLetterQueue:
     """The queue of the stream that a call is for; with the horizon of the stream, as far as this machine can know it."""
-    from connector.kafka.dead_letter_queue import DeadLetterQueue
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
 
     config = settings.load(ctx)
     of = settings.stream(config, stream)
@@ -88,7 +88,7 @@ def queue_of(ctx: click.Context, stream: str | None, *, with_horizon: bool = Fal
 
 def _horizon(config: ConnectorConfig, stream: StreamConfig) -> int | None:
     try:
-        from connector.lake.standing import progress_of
+        from connector.lake.state_reader import progress_of
 
         return progress_of(config.warehouse, stream.name).horizon
     except (ModuleNotFoundError, TableError) as error:

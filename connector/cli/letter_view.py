@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
 
-from connector.cli.terminal import counted, escaped, out, shown_bytes
-from connector.codec import Schemas, read
-from connector.deadletter import DeadLetter, Headers, Rejection
-from connector.json_view import view_of_bytes, view_of_datum, view_of_time
-from connector.ledger import Entry, Standing
+from connector.cli.terminal import escaped, out, shown_bytes
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.ledger import Entry, Standing
+from connector.records.codec import Schemas, read
+from connector.records.rejection import Headers, Rejection
+from connector.records.views import view_of_bytes, view_of_datum, view_of_time
+from connector.text import counted
 
 HEX_BYTES_A_LINE: Final = 16
 HEX_BYTES_SHOWN: Final = 512

@@ -6,14 +6,15 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from connector.cli.terminal import counted, say
-from connector.deadletter import replay_claim
-from connector.letter_filter import LetterFilter
+from connector.cli.terminal import say
+from connector.dead_letters.envelope import replay_claim
+from connector.dead_letters.filter import LetterFilter
+from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.bookkeeping import Bookkeeping
-    from connector.config import ConnectorConfig, StreamConfig
-    from connector.kafka.dead_letter_queue import DeadLetterQueue
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
+    from connector.state.table_state import Bookkeeping
 
 LOOK_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 15.0
@@ -27,7 +28,7 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
     Raises `TableError` if the warehouse cannot be read, `BrokerError`.
     """
     from connector.kafka import topics
-    from connector.lake.standing import batch_with, bookkeeping_of
+    from connector.lake.state_reader import batch_with, bookkeeping_of
 
     ends = topics.end_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
     tables = [name for name, table in config.tables.items() if table.stream == stream.name]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from connector.bookkeeping import Bookkeeping
+from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TopicError
-from connector.ledger import NONE_SENT
-from connector.progress import Progress
-from connector.status import NONE_OPEN, OpenLetters, open_letters
+from connector.state.open_dead_letters import NONE_OPEN, OpenLetters, open_letters
+from connector.state.stream_progress import Progress
+from connector.state.table_state import Bookkeeping
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig, StreamConfig
 
 ASK_TIMEOUT_S: Final = 1.0
 
@@ -28,8 +28,8 @@ def open_letters_of(
     if not rejected + sum(letters.values()) + outside.count:
         return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
     from connector.kafka import client, topics
-    from connector.kafka.ledger_topic import read_totals
-    from connector.lake.standing import batch_with
+    from connector.kafka.dead_letters.ledger_topic import read_totals
+    from connector.lake.state_reader import batch_with
 
     first = min(filter(None, (progress.rejected_since, outside.since, *(book.letters_since for book in tables.values()))), default=None)
     try:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from connector.sections import parse_duration_ms
+from connector.config.settings_reader import parse_duration_ms
 
 if TYPE_CHECKING:
-    from connector.mending import Step
+    from connector.dead_letters.repair import Step
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
@@ -100,7 +100,7 @@ class KeyBytes(click.ParamType[bytes]):
     name = "bytes"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
-        from connector.letter_filter import BASE64, bytes_of_text
+        from connector.dead_letters.filter import BASE64, bytes_of_text
 
         if isinstance(value, bytes):
             return value
@@ -113,12 +113,12 @@ class KeyBytes(click.ParamType[bytes]):
 
 
 class MendingStep(click.ParamType["Step"]):
-    """One step of mending, as `connector.mending` has them."""
+    """One step of mending, as `connector.dead_letters.repair` has them."""
 
     name = "step"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Step:
-        from connector.mending import Step
+        from connector.dead_letters.repair import Step
 
         if isinstance(value, Step):
             return value

@@ -11,13 +11,14 @@ import click
 
 from connector.cli import settings
 from connector.cli.status import duration
-from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
+from connector.cli.terminal import console, escaped, out, say, shown_bytes, table
 from connector.errors import ConfigError
-from connector.json_view import to_line, view_of_time
-from connector.sections import nearest
-from connector.status import PartitionStatus, partition_statuses
-from connector.watermark import KeyRange
-from connector.wishes import EndWish
+from connector.records.json_view import to_line
+from connector.records.views import view_of_time
+from connector.state.overrides import EndWish
+from connector.state.stream_status import PartitionStatus, partition_statuses
+from connector.text import counted, nearest
+from connector.watermarks.stream_partition import KeyRange
 
 
 @click.group()
@@ -31,7 +32,7 @@ def command() -> None:
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
     """Show the stream partitions of STREAM that are not over: how far each is, who holds it, since when, and whom it waits for."""
-    from connector.lake.standing import progress_of
+    from connector.lake.state_reader import progress_of
 
     config = settings.load(ctx)
     of, now = settings.stream(config, stream), time.time_ns() // 1000
@@ -80,8 +81,8 @@ def end(ctx: click.Context, stream: str, name: str, reason: str) -> None:
     Ingest takes the end with its next batch, where nothing is to be read within ten seconds, or when it runs again. What the stream
     partition still sends is late, and applied.
     """
-    from connector.lake.standing import progress_of
-    from connector.lake.wishes import Wishes
+    from connector.lake.overrides import Wishes
+    from connector.lake.state_reader import progress_of
 
     if not reason.strip():
         raise click.UsageError("say why with --reason")

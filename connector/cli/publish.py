@@ -10,11 +10,12 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from connector.cli import settings
-from connector.cli.terminal import Progress, counted, say
+from connector.cli.terminal import Progress, say
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
+from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.kafka.producer import ChangeProducer
+    from connector.kafka.produce.producer import ChangeProducer
 
 
 @click.command()
@@ -28,7 +29,7 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
     which are not known to be. `kafka_partitions` of a line is ignored: it is that of the topic now. Nothing is announced but what
     the lines announce.
     """
-    from connector.kafka.producer import ChangeProducer
+    from connector.kafka.produce.producer import ChangeProducer
 
     config = settings.load(ctx)
     of = settings.stream(config, stream)
@@ -52,7 +53,7 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
 
 
 def _send_all(producer: ChangeProducer, lines: Iterator[tuple[int, bytes]]) -> None:
-    from connector.json_view import from_json
+    from connector.records.json_view import from_json
 
     progress = Progress("records sent")
     number = 0

@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from connector.bookkeeping import Bookkeeping
 from connector.cli import local_spark, settings
 from connector.cli.open_letters import open_letters_of
 from connector.cli.parameters import DURATION_S
-from connector.cli.terminal import console, counted, escaped, out, say, shown_bytes, table
+from connector.cli.terminal import console, escaped, out, say, shown_bytes, table
 from connector.errors import TableError
-from connector.history import Job
-from connector.json_view import to_line, view_of_bytes, view_of_time
-from connector.values import TIMESTAMP_MAX, TIMESTAMP_MIN
-from connector.wishes import bound_in_force
+from connector.records.json_view import to_line
+from connector.records.views import view_of_bytes, view_of_time
+from connector.state.jobs import Job
+from connector.state.overrides import bound_in_force
+from connector.state.table_state import Bookkeeping
+from connector.tables.values import TIMESTAMP_MAX, TIMESTAMP_MIN
+from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig
-    from connector.lake.history import History
+    from connector.config.settings import ConnectorConfig
+    from connector.lake.jobs import History
 
 ROWS_FOR_PEOPLE: Final = 40
 _MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001, of UTC; the zone is written by hand
@@ -57,7 +59,7 @@ def command(
     Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else {"base64": "…"}; NUMERIC is text, NULL
     is null, times are ISO 8601 in UTC, and numbers that JSON lacks are "NaN", "Infinity" and "-Infinity".
     """
-    from connector.lake.wishes import Wishes
+    from connector.lake.overrides import Wishes
 
     if snapshot and (bound_s is not None or allow_older):
         raise click.UsageError("--snapshot is as old as the newest cut: --max-staleness and --allow-older do not go with it")
@@ -87,7 +89,7 @@ class Found:
 def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allow_older: bool) -> Found | None:
     """The table without a JVM, if that will do (TBL-16)."""
     from connector.lake.plain_table import open_table
-    from connector.lake.standing import progress_of
+    from connector.lake.state_reader import progress_of
 
     now = time.time_ns() // 1000
     found = open_table(f"{config.warehouse}/tables/{name}/data")
@@ -109,7 +111,7 @@ def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allo
 
 def _snapshot(config: ConnectorConfig, name: str) -> Found:
     """The table at the newest cut of its stream, without a JVM (TBL-17)."""
-    from connector.lake.history import History
+    from connector.lake.jobs import History
     from connector.lake.plain_table import open_table
 
     cut = next((cut for cut in History(config.warehouse).cuts(config.tables[name].stream) if name in cut.versions), None)
@@ -133,7 +135,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> Found:
 
 def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitStack, *, allow_older: bool, memory: str) -> Found:
     """The table merged with everything that was ingested, by Spark; the merge is kept in the job history (TBL-16, TBL-19)."""
-    from connector.lake.history import History
+    from connector.lake.jobs import History
     from connector.spark import plain_rows, read_table
 
     say(f"{name} has changes that are not applied yet: Spark merges them")
@@ -159,7 +161,7 @@ def _keep(history: History, jobs: Iterable[Job]) -> None:
 
 def _say_what_is_missing(config: ConnectorConfig, name: str) -> None:
     """Rows without a dead letter that may be of them are not called complete (DLQ-7)."""
-    from connector.lake.standing import bookkeeping_of, progress_of
+    from connector.lake.state_reader import bookkeeping_of, progress_of
 
     stream = config.streams[config.tables[name].stream]
     try:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from connector.cli import local_spark, settings, terminal
+from connector.dead_letters.ledger import State
 from connector.errors import ConfigError
-from connector.ledger import State
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig, StreamConfig
-    from connector.deadletter import DeadLetter
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.dead_letters.envelope import DeadLetter
     from connector.spark import World
 
 
@@ -52,8 +52,8 @@ def _run(
     cores: str,
     memory: str,
 ) -> None:
-    from connector.lake.history import History
-    from connector.lake.wishes import Wishes
+    from connector.lake.jobs import History
+    from connector.lake.overrides import Wishes
     from connector.spark import Journal, Pipeline
 
     spark = local_spark.start(stack, cores=cores, memory=memory)
@@ -78,9 +78,9 @@ def _run(
 def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> World:
     """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
     from connector.kafka import topics
-    from connector.kafka.dead_letter_topic import DeadLetterPublisher, outside_letters
-    from connector.kafka.ledger_topic import read_ledger
-    from connector.lake.wishes import Wishes
+    from connector.kafka.dead_letters.ledger_topic import read_ledger
+    from connector.kafka.dead_letters.topic import DeadLetterPublisher, outside_letters
+    from connector.lake.overrides import Wishes
     from connector.spark import World
 
     facts = topics.describe(config.kafka, stream.topic)
@@ -109,7 +109,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
 def _registry(config: ConnectorConfig, stack: ExitStack) -> Callable[[int], str | None] | None:
     if config.registry is None:
         return None
-    from connector.kafka.registry import RegistryClient
+    from connector.kafka.schema_registry import RegistryClient
 
     return stack.enter_context(RegistryClient(config.registry)).schema
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.config import ConnectorConfig, StreamConfig, parse
+from connector.config.settings import ConnectorConfig, StreamConfig, parse
+from connector.config.settings_reader import ENVIRONMENT_PREFIX
 from connector.errors import ConfigError
-from connector.sections import ENVIRONMENT_PREFIX, nearest, one_of
-from connector.tables import TableDefinition
+from connector.tables.definition import TableDefinition
+from connector.text import nearest, one_of
 
 if TYPE_CHECKING:
     import click

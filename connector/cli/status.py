@@ -13,20 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from connector.bookkeeping import Bookkeeping
 from connector.cli import settings
 from connector.cli.open_letters import open_letters_of
-from connector.cli.terminal import console, counted, escaped, out, say, table
+from connector.cli.terminal import console, escaped, out, say, table
 from connector.errors import TableError
-from connector.history import RECOMMENDED_OVER_S, Job, JobKind
-from connector.json_view import to_line, view_of_time
-from connector.progress import Progress
-from connector.status import FEW, OpenLetters, StreamStatus, TableStatus, few, stream_status, table_status
-from connector.watermark import Stall
-from connector.wishes import bound_in_force, pace_in_force
+from connector.records.json_view import to_line
+from connector.records.views import view_of_time
+from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
+from connector.state.open_dead_letters import OpenLetters
+from connector.state.overrides import bound_in_force, pace_in_force
+from connector.state.status_json import FEW, summarize_names
+from connector.state.stream_progress import Progress
+from connector.state.stream_status import StreamStatus, stream_status
+from connector.state.table_state import Bookkeeping
+from connector.state.table_status import TableStatus, table_status
+from connector.text import counted
+from connector.watermarks.frontier import Stall
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig
+    from connector.config.settings import ConnectorConfig
 
 WATCH_EVERY_S: Final = 2.0
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -73,8 +78,8 @@ class Found:
 
     @staticmethod
     def read(config: ConnectorConfig, at: int) -> Found:
-        from connector.lake.standing import bookkeeping_of, progress_of
-        from connector.lake.wishes import Wishes
+        from connector.lake.overrides import Wishes
+        from connector.lake.state_reader import bookkeeping_of, progress_of
 
         found = Found(at)
         bounds = found._try("settings", Wishes(config.warehouse).bounds) or {}
@@ -117,7 +122,7 @@ class Found:
         apply_every_s: float,
         dead_letters: OpenLetters,
     ) -> TableStatus:
-        from connector.lake.history import History
+        from connector.lake.jobs import History
 
         history, definition = History(config.warehouse), config.tables[name]
         jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD))) or []
@@ -135,7 +140,7 @@ class Found:
         )
 
     def _maintenance(self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = "") -> list[Job]:
-        from connector.lake.history import History
+        from connector.lake.jobs import History
 
         found = self._try(path, partial(History(config.warehouse).maintenance, table=table, stream=stream))
         return list(found.values()) if found else []
@@ -174,7 +179,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     for stall in stream.stalled[:FEW]:
         yield "stalled", _held(stall, stream.now)
     if stream.undeclared:
-        yield "undeclared", few(stream.undeclared)
+        yield "undeclared", summarize_names(stream.undeclared)
     if stream.late:
         yield "late", f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions of their cuts"
     if stream.ignored_claims:

@@ -12,18 +12,19 @@ import click
 from connector.cli import local_spark, settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.status import duration
-from connector.cli.terminal import console, counted, escaped, out, say
+from connector.cli.terminal import console, escaped, out, say
 from connector.cli.terminal import table as empty_table
+from connector.dead_letters.ledger import State
 from connector.errors import ConnectorError
-from connector.history import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
-from connector.json_view import to_line, view_of_time
-from connector.ledger import State
-from connector.sections import nearest
-from connector.status import view_of_job
-from connector.wishes import BoundWish, PaceWish, pace_in_force
+from connector.records.json_view import to_line
+from connector.records.views import view_of_time
+from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
+from connector.state.overrides import BoundWish, PaceWish, pace_in_force
+from connector.state.status_json import view_of_job
+from connector.text import counted, nearest
 
 if TYPE_CHECKING:
-    from connector.config import ConnectorConfig
+    from connector.config.settings import ConnectorConfig
     from connector.spark import Rebuilt
 
 JOBS_FOR_PEOPLE = 40
@@ -43,7 +44,7 @@ def command() -> None:
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
     """Show the jobs of table NAME, the newest first; then how long its applies take, and the bound that follows."""
-    from connector.lake.history import History
+    from connector.lake.jobs import History
 
     config = settings.load(ctx)
     definition = settings.table(config, name)
@@ -85,7 +86,7 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
 
     Readers see it at once, and a running pipeline within ten seconds; nothing has to be started again.
     """
-    from connector.lake.wishes import Wishes
+    from connector.lake.overrides import Wishes
 
     if (setting is None) is not unset:
         raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
@@ -128,7 +129,7 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
 
     Stop `connector run` first. Readers see the old table until the new one is whole. Kill it at any instant: the old one stays.
     """
-    from connector.lake.history import History
+    from connector.lake.jobs import History
 
     config = settings.load(ctx)
     settings.table(config, name)
@@ -149,9 +150,10 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
 
 
 def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str, memory: str) -> Rebuilt:
-    from connector.kafka.dead_letter_topic import DeadLetterPublisher
-    from connector.kafka.ledger_topic import read_ledger
-    from connector.spark import Changelog, rebuild
+    from connector.kafka.dead_letters.ledger_topic import read_ledger
+    from connector.kafka.dead_letters.topic import DeadLetterPublisher
+    from connector.spark import Changelog
+    from connector.spark.apply.rebuild import rebuild
 
     definition = config.tables[name]
     stream = config.streams[definition.stream]

@@ -9,9 +9,11 @@ import click
 
 from connector.cli import settings
 from connector.cli.parameters import START
-from connector.cli.terminal import counted, out, say
-from connector.config import ConnectorConfig, StreamConfig, UnknownTables
-from connector.deadletter import Rejection, letter_id
+from connector.cli.terminal import out, say
+from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
+from connector.dead_letters.envelope import letter_id
+from connector.records.rejection import Rejection
+from connector.text import counted
 
 if TYPE_CHECKING:
     from connector.kafka.consumer import Received
@@ -67,7 +69,7 @@ def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str]
 
 def _show(received: Received) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
-    from connector.json_view import to_json
+    from connector.records.json_view import to_json
 
     if isinstance(received.record, Rejection):
         reason = f"{received.record.reason} {received.record.rule}".rstrip()

@@ -42,11 +42,6 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 record`, `1,234 records`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def say(message: str) -> None:
     """Talk: one line on standard error."""
     click.echo(escaped(message, keep="\n"), err=True)

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import click
 
-from connector import java_client
 from connector.cli import settings
 from connector.cli.status import duration
-from connector.cli.terminal import counted, escaped, out, say, show_error
-from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.deadletter import dead_letter_topic, ledger_topic
+from connector.cli.terminal import escaped, out, say, show_error
+from connector.config import java_settings
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
-from connector.tables import TableDefinition, check_columns, check_compatible, from_properties
+from connector.tables.compatibility import check_columns, check_compatible
+from connector.tables.definition import TableDefinition
+from connector.tables.stored_definition import from_properties
+from connector.text import counted
 
 Findings = Iterator[str | ConnectorError]
 """What a check says, one after the other: a line that all is well, or begins with `warning:`; or what is wrong."""
@@ -70,7 +73,7 @@ def _guarded(findings: Findings) -> Findings:
 
 
 def _ingest_client(kafka: KafkaConfig) -> Findings:
-    java_client.options(kafka)
+    java_settings.options(kafka)
     yield f"kafka: {kafka.bootstrap_servers}, settings that Spark can be given, too"
 
 
@@ -118,8 +121,8 @@ def _changelog(stream: StreamConfig, *, has_tables: bool) -> Findings:
 def _registry(config: ConnectorConfig) -> Findings:
     if config.registry is None:
         return
-    from connector.codec import READER_SCHEMA
-    from connector.kafka.registry import RegistryClient
+    from connector.kafka.schema_registry import RegistryClient
+    from connector.records.codec import READER_SCHEMA
 
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
@@ -163,7 +166,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Findings:
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Findings:
     from connector.kafka import topics
-    from connector.kafka.ledger_topic import check
+    from connector.kafka.dead_letters.ledger_topic import check
 
     name = ledger_topic(stream.topic)
     try:

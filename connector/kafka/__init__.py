@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from connector.kafka.consumer import ChangeConsumer, Received
-from connector.kafka.dead_letter_queue import DeadLetterQueue
-from connector.kafka.dead_letter_topic import DeadLetterPublisher, read_letters
-from connector.kafka.local_broker import LocalBroker
-from connector.kafka.producer import ChangeProducer
-from connector.kafka.registry import RegistryClient
+from connector.kafka.dead_letters.queue import DeadLetterQueue
+from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
+from connector.kafka.local.broker import LocalBroker
+from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.topics import TopicFacts, create_topic, describe
 
 __all__ = [

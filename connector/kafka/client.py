@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from connector.config import KafkaConfig
+    from connector.config.settings import KafkaConfig
 
 REACH_TIMEOUT_S: Final = 5.0
 """How long anything waits for the brokers' first answer before it says that they cannot be reached."""

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from connector.codec import ChangeRecord, Schemas, confluent_id
-from connector.deadletter import Position, Reason, Rejection
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.kafka import client, topics
-from connector.kafka.registry import RegistryClient
-from connector.model import ChildPartitions, DataChange, Heartbeat, Rule
+from connector.kafka.schema_registry import RegistryClient
+from connector.records.codec import ChangeRecord, Schemas, confluent_id
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, Rule
+from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord, Limits, judge
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from connector.config import KafkaConfig, RegistryConfig
+    from connector.config.settings import KafkaConfig, RegistryConfig
 
 Start = Literal["beginning", "end"] | int | tuple[Position, ...]
 """Where to begin: an `int` is a record timestamp in microseconds; positions are those that `ChangeConsumer.positions` gave."""

@@ -10,14 +10,14 @@ from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from connector.deadletter import dead_letter_topic, ledger_topic
+from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConfigError, TopicError
 from connector.kafka import client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from connector.config import KafkaConfig
+    from connector.config.settings import KafkaConfig
 
 DAY_S: Final = 86_400
 MIN_RETENTION_S: Final = DAY_S

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Producer
 
-    from connector.config import KafkaConfig
+    from connector.config.settings import KafkaConfig
 
 TIMEOUT_S: Final = 60.0
 """How long a transaction may stay open: readers get nothing that was written behind one that was abandoned until this is over."""

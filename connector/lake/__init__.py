@@ -1,1 +1,1 @@
-"""What can be known of tables without a JVM, through the `deltalake` package, which is imported nowhere else."""
+"""Delta tables without a JVM: the only package that imports deltalake."""

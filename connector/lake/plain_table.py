@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.errors import TableError
-from connector.tables import BOOKKEEPING
+from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -1,4 +1,4 @@
-"""What is known of some rows of a table, as `connector.merge` has it, without a JVM (DLQ-9, DLQ-10, DLQ-13).
+"""What is known of some rows of a table, as `connector.tables.merge` has it, without a JVM (DLQ-9, DLQ-10, DLQ-13).
 
 Put together from the row in the table, what the graveyard remembers of it, and the changes that are ingested and not applied yet. How a
 state is stored, decisions 0005 and 0013 say: registers by column and by family, and `rest` for everything else.
@@ -11,16 +11,19 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from connector.bookkeeping import Bookkeeping
-from connector.deadletter import Rejection
 from connector.errors import TableError
 from connector.lake.plain_table import PlainTable, newest_bookkeeping, open_table
-from connector.lake.rows import quoted
-from connector.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
-from connector.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
-from connector.ordering import ChangeOrder, OrderBy, OrderPosition
-from connector.tables import STATE, TableDefinition, Versions, from_properties, read_change
-from connector.values import ColumnType, Unreadable, write_value
+from connector.lake.small_tables import quoted
+from connector.records.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
+from connector.records.rejection import Rejection
+from connector.state.table_state import Bookkeeping
+from connector.tables.column_names import STATE
+from connector.tables.definition import TableDefinition, Versions
+from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
+from connector.tables.row import read_change
+from connector.tables.stored_definition import from_properties
+from connector.tables.values import ColumnType, Unreadable, write_value
 
 _EPOCH: Final = date(1970, 1, 1)
 _SECTION_BYTES: Final = 8
@@ -163,7 +166,7 @@ def _at(stored: list[int | None] | None, place: int) -> int | None:
 
 
 def _plain(type_: ColumnType, value: Any) -> Any:
-    """A value as `connector.values` has it; days and decimals come as Delta stores them."""
+    """A value as `connector.tables.values` has it; days and decimals come as Delta stores them."""
     if value is None:
         return None
     if type_ is ColumnType.DATE and isinstance(value, int):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from connector.spark.apply import apply
-from connector.spark.changelog import Changelog
-from connector.spark.ingest import Ingest, World
+from connector.spark.apply.apply import apply
+from connector.spark.apply.rebuild import Rebuilt, rebuild
+from connector.spark.ingest.ingest import Ingest, World
 from connector.spark.pipeline import Journal, Pipeline
 from connector.spark.reader import Reading, Snapshot, plain_rows, read_snapshot, read_table
-from connector.spark.rebuild import Rebuilt, rebuild
 from connector.spark.session import start_session
-from connector.spark.standing import register_tables
+from connector.spark.status_view import register_tables
+from connector.spark.storage.changelog import Changelog
 
 __all__ = [
     "Changelog",

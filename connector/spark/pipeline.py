@@ -16,21 +16,22 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connector.config import ConnectorConfig, StreamConfig, UnknownTables
+from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.errors import BrokerError, TopicError
-from connector.history import CutRecord, Job, JobKind
-from connector.json_view import view_of_time
-from connector.progress import Cut, Progress
-from connector.spark.applies import Applies, Journal, Stood
-from connector.spark.changelog import Changelog
+from connector.records.views import view_of_time
+from connector.spark.apply_loop import Applies, Journal, Stood
 from connector.spark.failures import applying, ingesting
-from connector.spark.ingest import Ingest, World
-from connector.spark.maintenance import Upkeep, Work
+from connector.spark.ingest.ingest import Ingest, World
+from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
 from connector.spark.pools import Pool, in_pool
-from connector.spark.source import BatchRange, Offsets, batch_range, forget_checkpoint, read_stream
-from connector.spark.table import Table
-from connector.upkeep import LOG_BEYOND_S, NEWEST_CUT_KEPT_US
-from connector.wishes import bounds_in_force
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.maintenance import Upkeep, Work
+from connector.spark.storage.offsets import BatchRange, Offsets
+from connector.spark.storage.table import Table
+from connector.state.jobs import CutRecord, Job, JobKind
+from connector.state.maintenance_schedule import LOG_BEYOND_S, NEWEST_CUT_KEPT_US
+from connector.state.overrides import bounds_in_force
+from connector.state.stream_progress import Cut, Progress
 
 ASK_EVERY_S: Final = 60.0
 """How often Kafka is asked whether there is more, where nothing is to be read and no table declares a bound."""

@@ -13,25 +13,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
-from connector.bookkeeping import Bookkeeping
 from connector.errors import ConnectorError, TableError, WriterConflictError
-from connector.history import CutRecord, Job, JobKind
-from connector.json_view import view_of_time
-from connector.lake.history import History
-from connector.model import MAX_LONG
-from connector.progress import Progress
-from connector.spark.changelog import Changelog
-from connector.spark.delta_log import DeltaLog
+from connector.lake.jobs import History
+from connector.records.model import MAX_LONG
+from connector.records.views import view_of_time
+from connector.spark.apply.blocked_rows import holding_of, not_merged, surveyed
+from connector.spark.apply.flatten import pivot
+from connector.spark.apply.kept import keep_on
+from connector.spark.apply.merge import merged_view
+from connector.spark.apply.statistics import check_changelog, glance
 from connector.spark.failures import first_line
-from connector.spark.holding import holding_of, not_merged, surveyed
-from connector.spark.kept import keep_on
-from connector.spark.maintenance import FILE_RETENTION
-from connector.spark.merging import check_changelog, glance, merged_view
-from connector.spark.pivot import pivot
-from connector.spark.standing import wished_bounds
-from connector.spark.table import Table
-from connector.tables import BOOKKEEPING
-from connector.wishes import bound_in_force
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.delta_log import DeltaLog
+from connector.spark.storage.maintenance import FILE_RETENTION
+from connector.spark.storage.overrides import wished_bounds
+from connector.spark.storage.table import Table
+from connector.state.jobs import CutRecord, Job, JobKind
+from connector.state.overrides import bound_in_force
+from connector.state.stream_progress import Progress
+from connector.state.table_state import Bookkeeping
+from connector.tables.column_names import BOOKKEEPING
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError
-from connector.spark.changelog import PARQUET_SETTINGS
 from connector.spark.pools import fair_scheduling
+from connector.spark.storage.changelog import PARQUET_SETTINGS
 
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.model import MAX_LONG, MAX_TIMESTAMP
+from connector.records.model import MAX_LONG, MAX_TIMESTAMP
 
 
 def constant(number: int, place: str) -> str:

@@ -1,20 +1,23 @@
-"""Where things lie: a root module has its test, a test of a part of the world lies where that part is at hand."""
+"""Where things are: each pure module has a quick test, each test is in a suite, each command has a module."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from connector import cli
+from tests.mutants import __main__ as mutants
 
 ROOT = Path(__file__).parents[2]
-ROOT_MODULES = sorted(path.stem for path in (ROOT / "connector").glob("*.py") if path.stem != "__init__")
+MODULES = mutants.core_of(ROOT)
 
 
-@pytest.mark.parametrize("module", ROOT_MODULES)
-def test_every_root_module_has_its_test_file(module: str) -> None:
-    assert (ROOT / f"tests/unit/test_{module}.py").is_file()
+@pytest.mark.parametrize("module", MODULES)
+def test_every_pure_module_has_a_quick_test(module: str) -> None:
+    """A test of its package imports it, or the laws do."""
+    assert mutants.tests_of(ROOT, module)
 
 
 def test_every_test_file_lies_in_a_suite_that_runs() -> None:
@@ -25,5 +28,4 @@ def test_every_test_file_lies_in_a_suite_that_runs() -> None:
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_that_is_named_exists(name: str) -> None:
     """OPS-10."""
-    module = cli.COMMANDS[name][0]
-    assert any((ROOT / "connector/cli" / place).is_file() for place in (f"{module}.py", f"{module}/__init__.py"))
+    assert importlib.util.find_spec(cli.COMMANDS[name][0]) is not None

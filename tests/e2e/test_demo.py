@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from connector.cli.demo import source, story
-from connector.cli.demo.folder import DemoFolder
-from connector.cli.demo.publish import Published
-from connector.cli.demo.report import Outcome
-from connector.cli.demo.repository import find_history
-from connector.cli.demo.source import choose_input
-from connector.cli.demo.story import Choices
-from connector.lake.history import History
+from connector.demo import source, story
+from connector.demo.folder import DemoFolder
+from connector.demo.publish import Published
+from connector.demo.report import Outcome
+from connector.demo.repository import find_history
+from connector.demo.source import choose_input
+from connector.demo.story import Choices
+from connector.lake.jobs import History
 from tests.spark.conftest import QUICK_PROCESS
+from tests.unit.demo.test_truth import odd_paths, renames_and_returns, submodules
 from tests.unit.git_repository import Repository
-from tests.unit.test_demo_truth import odd_paths, renames_and_returns, submodules
 
 
 @pytest.mark.timeout(600)

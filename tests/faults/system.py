@@ -24,24 +24,25 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
-from connector import java_client
 from connector.cli import run
-from connector.cli.demo.folder import DemoFolder
-from connector.cli.demo.pipeline import Pipeline as Process
-from connector.cli.demo.pipeline import running
 from connector.cli.settings import load_file
-from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.deadletter import DeadLetter
+from connector.config import java_settings
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.dead_letters.envelope import DeadLetter
+from connector.demo.folder import DemoFolder
+from connector.demo.pipeline import Pipeline as Process
+from connector.demo.pipeline import running
 from connector.errors import ConnectorError, WriterConflictError
-from connector.history import CutRecord, Job
 from connector.kafka import topics
-from connector.kafka.broker_folder import free_port
-from connector.kafka.local_broker import LocalBroker
-from connector.lake.history import History as Jobs
-from connector.spark import Ingest, Journal, Pipeline, World, apply
-from connector.spark.changelog import Changelog
-from connector.spark.source import BatchRange
-from connector.spark.table import Table
+from connector.kafka.local.broker import LocalBroker
+from connector.kafka.local.folder import free_port
+from connector.lake.jobs import History as Jobs
+from connector.spark import Ingest, Journal, Pipeline, World
+from connector.spark.apply.apply import apply
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.table import Table
+from connector.state.jobs import CutRecord, Job
 from tests.broker import jar_store
 from tests.faults.history import History
 from tests.faults.proxy import HOST, Proxy
@@ -379,7 +380,7 @@ class System:
         def as_json(places: Mapping[int, int]) -> str:
             return '{"t": {' + ", ".join(f'"{k}": {place}' for k, place in places.items()) + "}}"
 
-        reader = self.spark.read.format("kafka").options(**java_client.options(self.config.kafka))
+        reader = self.spark.read.format("kafka").options(**java_settings.options(self.config.kafka))
         wanted = {"startingOffsets": as_json(offsets.start), "endingOffsets": as_json(offsets.end), "includeHeaders": "true"}
         return reader.options(subscribe="t", **wanted).load()
 

@@ -14,12 +14,12 @@ from random import Random
 
 from confluent_kafka import Producer
 
-from connector import codec
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError, ConnectorError, DeliveryError, TopicError
-from connector.json_view import to_json
 from connector.kafka import ChangeProducer
-from connector.model import DataChange, Entry, Heartbeat, kafka_key
+from connector.records import codec
+from connector.records.json_view import to_json
+from connector.records.model import DataChange, Entry, Heartbeat, kafka_key
 from tests.changes import change, delete_family, put
 from tests.faults.history import History
 

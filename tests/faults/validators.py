@@ -16,17 +16,18 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from connector import codec
-from connector.bookkeeping import Bookkeeping
-from connector.cli.demo.folder import DemoFolder
-from connector.config import ConnectorConfig
-from connector.history import CutRecord
+from connector.config.settings import ConnectorConfig
+from connector.demo.folder import DemoFolder
 from connector.kafka import topics
-from connector.lake.history import History as Jobs
+from connector.lake.jobs import History as Jobs
 from connector.lake.plain_table import bookkeeping_of, open_table
-from connector.model import DataChange, SetCell
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import TableDefinition, Versions, read_change, row_of
+from connector.records import codec
+from connector.records.model import DataChange, SetCell
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.state.jobs import CutRecord
+from connector.state.table_state import Bookkeeping
+from connector.tables.definition import TableDefinition, Versions
+from connector.tables.row import read_change, row_of
 from tests.faults.traffic import ACCOUNTS, TOTAL
 from tests.property import model
 from tests.property.histories import Delivery

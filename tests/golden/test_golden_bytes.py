@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from connector.codec import READER_SCHEMA, SHIPPED, ChangeRecord, Schemas, decode, encode, frame
-from connector.json_view import from_json
-from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, SetCell
+from connector.records.codec import READER_SCHEMA, SHIPPED, ChangeRecord, Schemas, decode, encode, frame
+from connector.records.json_view import from_json
+from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, SetCell
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1] / "schemas"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from confluent_kafka import Producer
 
-from connector.config import KafkaConfig
-from connector.model import DataChange, SetCell
+from connector.config.settings import KafkaConfig
+from connector.records.model import DataChange, SetCell
 
 
 def change(number: int, *, timestamp: int | None = None, partition: str = "p", value: bytes = b"v", estimate: int = 0) -> DataChange:

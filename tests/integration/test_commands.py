@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka import Producer
 
 from connector import cli
-from connector.codec import schema_id
-from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Rejection
+from connector.config.settings import KafkaConfig
+from connector.dead_letters.envelope import DeadLetter
 from connector.kafka.consumer import ChangeConsumer
-from connector.kafka.dead_letter_topic import DeadLetterPublisher
+from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
+from connector.records.codec import schema_id
+from connector.records.rejection import Rejection
 
 CHANGE = {
     "table": "users",

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from connector.codec import READER_SCHEMA, encode, frame
-from connector.config import KafkaConfig, RegistryConfig
-from connector.deadletter import Position, Reason, Rejection
+from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.errors import BrokerError, RegistryError, TopicError
 from connector.kafka import ChangeConsumer, ChangeProducer, topics
-from connector.model import CONTROL_KEY, DataChange, Heartbeat
+from connector.records.codec import READER_SCHEMA, encode, frame
+from connector.records.model import CONTROL_KEY, DataChange, Heartbeat
+from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import Limits
 from tests.broker import NewTopic
 from tests.integration.changes import change, changes, send_raw

@@ -7,16 +7,17 @@ import time
 
 import pytest
 
-from connector.codec import encode, frame
-from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.deadletter import DeadLetter, Position, Reason, replay_claim
-from connector.kafka import ChangeConsumer, DeadLetterPublisher, DeadLetterQueue, Received, dead_letter_queue, topics
-from connector.kafka.ledger_topic import MAX_DEEDS
-from connector.ledger import Action, State
-from connector.letter_filter import LetterFilter
-from connector.mending import Step
-from connector.model import DataChange, Heartbeat
-from connector.replay import Verdict
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.dead_letters.envelope import DeadLetter, replay_claim
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import Action, State
+from connector.dead_letters.repair import Step
+from connector.dead_letters.replay import Verdict
+from connector.kafka import ChangeConsumer, DeadLetterPublisher, DeadLetterQueue, Received, topics
+from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS
+from connector.records.codec import encode, frame
+from connector.records.model import DataChange, Heartbeat
+from connector.records.rejection import Position, Reason
 from tests.broker import NewTopic
 from tests.integration.changes import change
 
@@ -131,7 +132,7 @@ def test_many_letters_are_judged_ahead_with_the_same_outcome(
     kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DLQ-11, DLQ-14: in another process, which knows the ledger; stopped, gone on with, and nothing left to do."""
-    monkeypatch.setattr(dead_letter_queue, "MANY", 1)
+    monkeypatch.setattr("connector.kafka.dead_letters.queue.MANY", 1)
     facts = new_topic(kafka_partitions=2)
     sent = [letter(facts, offset) for offset in range(1500)]
     undecodable = [letter(facts, 2000 + offset, b"rubbish", reason=Reason.UNKNOWN_FRAMING) for offset in range(3)]

@@ -10,12 +10,13 @@ from itertools import islice
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Position, Reason, dead_letter_topic, source_letter, to_headers
+from connector.config.settings import KafkaConfig
+from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, source_letter, to_headers
+from connector.dead_letters.external import NONE_OUTSIDE, OutsideLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.kafka import DeadLetterPublisher, read_letters, topics
-from connector.kafka.dead_letter_topic import outside_letters
-from connector.outside import NONE_OUTSIDE, OutsideLetters
+from connector.kafka.dead_letters.topic import outside_letters
+from connector.records.rejection import Position, Reason
 from tests.broker import NewTopic
 from tests.integration.changes import send_raw
 

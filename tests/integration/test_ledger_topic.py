@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from connector.config import KafkaConfig
-from connector.deadletter import ledger_topic
+from connector.config.settings import KafkaConfig
+from connector.dead_letters.envelope import ledger_topic
+from connector.dead_letters.ledger import NONE_SENT, Action, Entry, State, story_to_json
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
-from connector.kafka.ledger_topic import TOTALS_KEY, Deed, LedgerWriter, Outgoing, read_ledger, read_totals
-from connector.kafka.reading import messages_between
-from connector.ledger import NONE_SENT, Action, Entry, State, story_to_json
+from connector.kafka.bounded_read import messages_between
+from connector.kafka.dead_letters.ledger_topic import TOTALS_KEY, Deed, LedgerWriter, Outgoing, read_ledger, read_totals
 from tests.broker import NewTopic
 
 IDS = ("a-0-1", "a-0-2")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from connector.config import KafkaConfig
-from connector.deadletter import DeadLetter, Reason, replay_header
+from connector.config.settings import KafkaConfig
+from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.kafka import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
-from connector.progress import Progress
+from connector.records.rejection import Reason
+from connector.state.stream_progress import Progress
 from tests.broker import NewTopic
 from tests.integration.test_commands import Shell
 from tests.integration.test_dead_letter_queue import letter, received

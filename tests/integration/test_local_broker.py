@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError, JarError
 from connector.jars import JarStore
 from connector.kafka import topics
-from connector.kafka.broker_folder import PORTS, is_broker
-from connector.kafka.local_broker import LocalBroker
+from connector.kafka.local.broker import LocalBroker
+from connector.kafka.local.folder import PORTS, is_broker
 from tests.broker import jar_store
 
 REPOSITORY = Path(__file__).parents[2]

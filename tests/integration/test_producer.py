@@ -12,13 +12,14 @@ import pytest
 from confluent_kafka import murmur2
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from connector.codec import READER_SCHEMA, ChangeRecord, Schemas, decode
-from connector.config import KafkaConfig, RegistryConfig
-from connector.deadletter import Reason
+from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError, WriterConflictError
-from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, read_letters, resume, topics
-from connector.model import CONTROL_KEY, MAX_LONG, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
-from connector.watermark import UNKNOWN, Heard, Lineage, advance
+from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, read_letters, topics
+from connector.kafka.produce import resume
+from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, decode
+from connector.records.model import CONTROL_KEY, MAX_LONG, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
+from connector.records.rejection import Reason
+from connector.watermarks.frontier import UNKNOWN, Heard, Lineage, advance
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
 from tests.unit.registry_stub import running_registry
@@ -89,7 +90,7 @@ def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_
         producer.send(change(3, partition="a"))
         producer.send(Heartbeat("b", 1_000_005))
         later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
-        monkeypatch.setattr("connector.kafka.producer._now", lambda: later)
+        monkeypatch.setattr("connector.kafka.produce.producer._now", lambda: later)
         producer.send(Heartbeat("a", 1_000_004))
         producer.flush()
         assert producer.announced == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from tests.broker import NewTopic
 from tests.documents import ROOT, code_blocks
 

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic as PlainTopic
 
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, TopicError
 from connector.kafka import topics
 from tests.broker import NewTopic

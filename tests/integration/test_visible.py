@@ -6,11 +6,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from connector.audit import Range, Seen
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.errors import TopicError
-from connector.kafka import visible
+from connector.kafka import probe_offsets
 from connector.kafka.topics import TopicFacts
+from connector.state.audit import Range, Seen
 from tests.broker import NewTopic
 
 
@@ -29,23 +29,23 @@ def topic(kafka: KafkaConfig, new_topic: NewTopic) -> TopicFacts:
     return facts
 
 
-@pytest.mark.parametrize("near", [0, visible.NEAR])
+@pytest.mark.parametrize("near", [0, probe_offsets.NEAR])
 def test_only_what_is_committed_is_seen(kafka: KafkaConfig, topic: TopicFacts, monkeypatch: pytest.MonkeyPatch, near: int) -> None:
     """Read through, or place by place; up to a marker at the very end, and beyond what there is."""
-    monkeypatch.setattr(visible, "NEAR", near)
+    monkeypatch.setattr(probe_offsets, "NEAR", near)
     places = {0: (Range(1, 5), Range(6, 10)), 1: (Range(0, 2),), 7: (Range(3, 4),)}
-    found = visible.look(kafka, topic.topic, topic.topic_id, places)
+    found = probe_offsets.look(kafka, topic.topic, topic.topic_id, places)
     assert found == {0: Seen((Range(6, 7),), (Range(8, 10),)), 1: Seen((), (Range(0, 2),)), 7: Seen((), (Range(3, 4),))}
-    assert visible.look(kafka, topic.topic, topic.topic_id, {0: (Range(1, 2), Range(4, 5), Range(7, 8))}) == {0: Seen()}
+    assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(1, 2), Range(4, 5), Range(7, 8))}) == {0: Seen()}
 
 
 def test_what_retention_took_is_gone_not_empty(kafka: KafkaConfig, topic: TopicFacts, admin: AdminClient) -> None:
     place = TopicPartition(topic.topic, 0, 3)
     admin.delete_records([place])[place].result(30)
-    assert visible.look(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {0: Seen((Range(5, 6),), (Range(0, 3),))}
+    assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {0: Seen((Range(5, 6),), (Range(0, 3),))}
 
 
 def test_another_topic_of_that_name_says_nothing(kafka: KafkaConfig, topic: TopicFacts) -> None:
     """REC-4."""
     with pytest.raises(TopicError, match="created again"):
-        visible.look(kafka, topic.topic, "AAAAAAAAAAAAAAAAAAAAAA", {0: (Range(1, 2),)})
+        probe_offsets.look(kafka, topic.topic, "AAAAAAAAAAAAAAAAAAAAAA", {0: (Range(1, 2),)})

@@ -1,11 +1,11 @@
 """Do the tests notice when the code is wrong? A sample of small changes of the pure core, each run against the tests of its module.
 
 make mutants                                        300 changes of all modules, drawn from a new seed, which is printed
-make mutants MODULES="hold ledger" SAMPLE=50 SEED=7
+make mutants MODULES="tables/merge dead_letters/ledger" SAMPLE=50 SEED=7
 
-The pure core is what lies at the root of connector/. The tests of a module are tests/unit/test_MODULE.py and the files of tests/property
-and tests/golden that import it. They run in copies of the working tree, in a temporary folder, two at a time; each run is a fork of this
-process, which has imported what all tests need. Hypothesis draws the same examples each time, and does not shrink what it finds.
+The pure core is what lies at the root of connector/ and in its pure packages. The tests of connector/PACKAGE/MODULE.py are the files of
+tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden that import it. They run in copies of the working tree, in a
+temporary folder, two at a time; each run is a fork of this process, which has imported what all tests need. Hypothesis draws the same examples each time, and does not shrink what it finds.
 A change is noticed if a test fails, or if the tests take several times what they take otherwise.
 
 Why not a library: mutmut 3.8 changes neither properties nor what stands outside functions, leaves out no statement and changes every
@@ -45,6 +45,7 @@ AT_ONCE = 2
 MEMORY = 8 * 2**30
 # What waits, and does not compute, is ended by the clock; far off, since a busy machine is slow.
 LONGEST_S = 900
+PURE = ("records", "tables", "watermarks", "dead_letters", "state", "config")
 LAWS = ("tests/property", "tests/golden")
 COPIED = ("connector", "tests", "schemas", "docs")
 PYTEST = ("-x", "-q", "--no-header", "--tb=short", "-pno:cacheprovider", "-pno:xdist", "-otimeout=0")
@@ -110,17 +111,33 @@ def draw(root: Path, modules: Sequence[str], sample: int, seed: int) -> tuple[li
 
 
 def tests_of(root: Path, module: str) -> list[str]:
-    """The quick tests of a module: its own file, and the files of laws and golden data that import it, or the only one that imports it."""
-    importers = [path.stem for path in sorted((root / "connector").rglob("*.py")) if _imports(path, {module})]
+    """The quick tests of a module: those of its package, and the laws and golden data, that import it or its only importer."""
+    package = root / "connector"
+    sources = {str(path.relative_to(package).with_suffix("")): path for path in sorted(package.rglob("*.py"))}
+    importers = [name for name, path in sources.items() if _imports(path, {module})]
     names = {module, *importers} if len(importers) == 1 else {module}
+    folder = root / "tests/unit" / Path(module).parent
+    own = [path for path in sorted(folder.glob("test_*.py")) if _imports(path, {module})]
     laws = [path for suite in LAWS for path in sorted((root / suite).glob("test_*.py")) if _imports(path, names)]
-    own = root / f"tests/unit/test_{module}.py"
-    return [str(path.relative_to(root)) for path in [*([own] if own.exists() else []), *laws]]
+    return [str(path.relative_to(root)) for path in [*own, *laws]]
 
 
 def _imports(path: Path, modules: set[str]) -> bool:
-    names = "|".join(sorted(modules))
-    return re.search(rf"^ *(from|import) connector(\.| import .*\b)({names})\b", path.read_text("utf-8"), re.MULTILINE) is not None
+    """Whether a file has `from connector.PACKAGE.MODULE import …` or `from connector.PACKAGE import MODULE` for one of the modules."""
+    text = path.read_text("utf-8")
+    for module in modules:
+        dotted = f"connector/{module}".replace("/", ".")
+        parent, _, leaf = dotted.rpartition(".")
+        if re.search(rf"^ *(from|import) ({re.escape(dotted)}|{re.escape(parent)} import .*\b{leaf})\b", text, re.MULTILINE):
+            return True
+    return False
+
+
+def core_of(root: Path) -> list[str]:
+    """The modules that may be changed, as paths below connector/ without `.py`."""
+    package = root / "connector"
+    found = [path for place in (package, *(package / name for name in PURE)) for path in place.glob("*.py")]
+    return sorted(str(path.relative_to(package).with_suffix("")) for path in found if not path.stem.startswith("__"))
 
 
 def forked(runs: Iterable[Run], copies: Sequence[Path]) -> Iterator[Ended]:
@@ -247,7 +264,7 @@ def main() -> None:
     parser.add_argument("--grace", type=int, default=5, help="seconds of computing beyond four times what the tests take (default: 5)")
     options = parser.parse_args()
     root, started = Path.cwd(), time.monotonic()
-    core = sorted(path.stem for path in (root / "connector").glob("*.py") if not path.stem.startswith("__"))
+    core = core_of(root)
     if unknown := set(options.modules) - set(core):
         parser.error(f"no module of the core: {', '.join(sorted(unknown))}; there are {', '.join(core)}")
     mutants, total = draw(root, options.modules or core, options.sample, options.seed)

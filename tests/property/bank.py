@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
 
-from connector.model import DataChange
+from connector.records.model import DataChange
 from tests.changes import change, put
 from tests.property.deliveries import Producer, Sent, World
 

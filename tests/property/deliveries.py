@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from random import Random
 
-from connector.model import ChildPartition, ChildPartitions
-from connector.watermark import Heard, KeyRange, Lineage
+from connector.records.model import ChildPartition, ChildPartitions
+from connector.watermarks.frontier import Heard, Lineage
+from connector.watermarks.stream_partition import KeyRange
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from connector.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
-from connector.ordering import OrderPosition
-from connector.tables import Column
-from connector.values import ColumnType
+from connector.records.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
+from connector.records.ordering import OrderPosition
+from connector.tables.definition import Column
+from connector.tables.values import ColumnType
 
 ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")

@@ -1,4 +1,4 @@
-"""The merge laws as functions of a rule, so that the same check that `connector.merge` must pass can be failed by a broken one."""
+"""The merge laws as functions of a rule, so that the same check that `connector.tables.merge` must pass can be failed by a broken one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
-from connector import merge
-from connector.merge import RowState
-from connector.model import DataChange
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Versions
+from connector.records.model import DataChange
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables import merge
+from connector.tables.definition import Versions
+from connector.tables.merge import RowState
 from tests.property import model
 from tests.property.histories import Delivery, batches
 

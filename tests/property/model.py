@@ -1,16 +1,16 @@
 """What a history means, said the other way round: no algebra, no tombstones, one row after the other in a plain dict.
 
 All deliveries are sorted, oldest first, and each entry is done to the dict as it comes, the way the source itself did it.
-Nothing here is shared with `connector.merge` or `connector.ordering`, not even the order.
+Nothing here is shared with `connector.tables.merge` or `connector.records.ordering`, not even the order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from connector.model import DataChange, DeleteCells, DeleteFamily, SetCell
-from connector.ordering import OrderBy
-from connector.tables import Versions
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, SetCell
+from connector.records.ordering import OrderBy
+from connector.tables.definition import Versions
 from tests.property.histories import Delivery
 
 Cells = dict[tuple[str, bytes, int], bytes]

@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
 
-from connector.kafka.announcements import Announcements
-from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
-from connector.watermark import KeyRange
+from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
+from connector.watermarks.lineage import Announcements
+from connector.watermarks.stream_partition import KeyRange
 from tests.property.deliveries import Producer, Sent, World
 
 RETENTION = 20

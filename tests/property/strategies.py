@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from connector.codec import to_datum
-from connector.deadletter import DeadLetter, Position, Reason
-from connector.model import (
+from connector.dead_letters.envelope import DeadLetter
+from connector.records.codec import to_datum
+from connector.records.model import (
     CONTROL_KEY,
     MAX_LONG,
     MAX_TIMESTAMP,
@@ -28,6 +28,7 @@ from connector.model import (
     SetCell,
     Transaction,
 )
+from connector.records.rejection import Position, Reason
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.audit import PartitionAudit, Range, Ranges, Run, Seen, StreamAudit, common, count, joined, without
+from connector.state.audit import PartitionAudit, Range, Ranges, Run, Seen, StreamAudit, common, count, joined, without
 
 RANGES = st.lists(st.builds(lambda start, size: Range(start, start + size), st.integers(0, 40), st.integers(0, 9)), max_size=8)
 

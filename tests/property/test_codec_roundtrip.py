@@ -10,8 +10,8 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.codec import READER_SCHEMA, SHIPPED, ChangeRecord, Schemas, decode, encode, encode_with_fastavro, frame, to_datum
-from connector.model import Record
+from connector.records.codec import READER_SCHEMA, SHIPPED, ChangeRecord, Schemas, decode, encode, encode_with_fastavro, frame, to_datum
+from connector.records.model import Record
 from tests.property.strategies import KAFKA_PARTITIONS, RECORDS
 
 

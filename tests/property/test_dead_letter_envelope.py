@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.deadletter import MAX_DETAIL_BYTES, DeadLetter, Headers, cut, from_record, letter_id, to_headers
+from connector.dead_letters.envelope import DeadLetter, from_record, letter_id, to_headers
+from connector.records.rejection import Headers
+from connector.text import MAX_DETAIL_BYTES, truncate_utf8
 from tests.property.strategies import HEADERS, POSITIONS, dead_letters
 
 
@@ -41,7 +43,7 @@ def test_a_record_of_others_goes_by_its_own_coordinates(value: bytes | None, hea
 @given(st.text() | st.text(min_size=400).map(lambda text: text * 5))
 def test_a_detail_is_cut_at_a_whole_character(detail: str) -> None:
     """DLQ-6."""
-    shortened = cut(detail)
+    shortened = truncate_utf8(detail)
     assert len(shortened.encode()) <= MAX_DETAIL_BYTES
     assert shortened == detail or detail.startswith(shortened.removesuffix("…"))
-    assert cut(shortened) == shortened
+    assert truncate_utf8(shortened) == shortened

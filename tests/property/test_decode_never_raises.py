@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.codec import READER_SCHEMA, SINGLE_OBJECT_BYTES, ChangeRecord, Schemas, decode, encode, frame
-from connector.deadletter import Position, Reason, Rejection
 from connector.errors import InvalidChangeError
-from connector.model import Record, Rule
-from connector.rules import build
+from connector.records.checks import build
+from connector.records.codec import READER_SCHEMA, SINGLE_OBJECT_BYTES, ChangeRecord, Schemas, decode, encode, frame
+from connector.records.model import Record, Rule
+from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord, Limits, judge
 from tests.property.strategies import KAFKA_PARTITIONS, RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA

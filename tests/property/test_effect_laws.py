@@ -7,11 +7,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from connector.effect import Effect, as_of_today, difference, effect
-from connector.merge import EMPTY, RowState, join, lift, visible
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Key, KeyForm, KeyPart, TableDefinition, Versions
-from connector.values import ColumnType
+from connector.dead_letters.effect import Effect, as_of_today, difference, effect
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables.definition import TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.merge import EMPTY, RowState, join, lift, visible
+from connector.tables.values import ColumnType
 from tests.property.histories import Delivery, histories, history
 
 TODAY = 10**12

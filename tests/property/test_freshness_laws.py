@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.freshness import MAX_PENDING, NONE_ASKED, Asked, Moments, is_fresh
+from connector.watermarks.freshness import MAX_PENDING, NONE_ASKED, Asked, Moments, is_fresh
 
 KAFKA_PARTITIONS = 3
 STEPS = st.lists(

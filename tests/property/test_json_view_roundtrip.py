@@ -8,10 +8,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.codec import encode
 from connector.errors import JsonViewError
-from connector.json_view import JsonRecord, from_json, to_json
-from connector.model import Record
+from connector.records.codec import encode
+from connector.records.json_view import JsonRecord, from_json, to_json
+from connector.records.model import Record
 from tests.property.strategies import KAFKA_PARTITIONS, RECORDS
 
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.errors import ConfigError, InvalidChangeError
-from connector.tables import Key, KeyForm, KeyPart, unmapped_cell, unmapped_name
-from connector.values import ColumnType, Unreadable
+from connector.tables.column_names import unmapped_cell, unmapped_name
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import ColumnType, Unreadable
 from tests.property.test_values_roundtrip import VALUES
 
 KEY_TYPES = [type_ for type_ in ColumnType if type_ not in (ColumnType.FLOAT64, ColumnType.JSON)]

@@ -12,9 +12,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.codec import ChangeRecord, Schemas, encode, frame
-from connector.deadletter import DeadLetter, Position, Reason
-from connector.ledger import (
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.ledger import (
     Action,
     Entry,
     Ledger,
@@ -27,8 +26,10 @@ from connector.ledger import (
     totals_from_json,
     totals_to_json,
 )
-from connector.model import DataChange, DeleteFamily
-from connector.replay import FrontDoor, Verdict, decide
+from connector.dead_letters.replay import FrontDoor, Verdict, decide
+from connector.records.codec import ChangeRecord, Schemas, encode, frame
+from connector.records.model import DataChange, DeleteFamily
+from connector.records.rejection import Position, Reason
 
 CHANGE = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(DeleteFamily("f"),))
 FIRST = DeadLetter(

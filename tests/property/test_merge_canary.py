@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from connector import merge
-from connector.merge import Cell, RowState, Tombstone, join, lift, normal, visible
-from connector.model import DataChange
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Versions
+from connector.records.model import DataChange
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables import merge
+from connector.tables.definition import Versions
+from connector.tables.merge import Cell, RowState, Tombstone, join, lift, normal, visible
+from connector.tables.retention import is_too_late
 from tests.property import model
 from tests.property.histories import history
 from tests.property.invariants import RULE, MergeRule, newest_wins
@@ -90,7 +91,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_rule_is_noticed(how: str, seed: int) -> None:
-    """MRG-4: the check that `connector.merge` passes fails for a rule that is broken on purpose, within 3,000 histories; most need ten."""
+    """MRG-4: the check fails within 3,000 histories for a merge that is broken on purpose. Most need ten."""
     rule, only = BROKEN[how]
     for versions in Versions if only is None else (only,):
         assert _histories_until_noticed(rule, versions, Random(seed)) is not None, versions
@@ -111,9 +112,7 @@ def test_an_early_expiry_is_noticed(seed: int) -> None:
     for _ in range(10_000):
         deliveries = history(rng, rows=(b"r1",))
         horizon = rng.randint(1, 6)
-        states = [
-            lift(d.change, d.position, OrderBy.COMMIT, Versions.LATEST) for d in deliveries if not merge.is_too_late(d.change, horizon)
-        ]
+        states = [lift(d.change, d.position, OrderBy.COMMIT, Versions.LATEST) for d in deliveries if not is_too_late(d.change, horizon)]
         cut = rng.randint(0, len(states))
         now, later = (_joined(part) for part in (states[:cut], states[cut:]))
         if visible(join(merge.expire(now, horizon + 1), later)) != visible(join(now, later)):

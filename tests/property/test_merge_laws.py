@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connector.merge import EMPTY, NONE_READ, Retention, RowState, exists, expire, is_too_late, join, lift, normal, visible
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Versions
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables.definition import Versions
+from connector.tables.merge import EMPTY, RowState, exists, expire, join, lift, normal, visible
+from connector.tables.retention import NONE_READ, Retention, is_too_late
 from tests.property import model
 from tests.property.histories import Delivery, histories, history
 from tests.property.invariants import RULE, joined_in_a_tree, newest_wins

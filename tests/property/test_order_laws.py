@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.ordering import ChangeOrder, OrderBy, OrderPosition, SequenceNumber, change_order, sequence_number
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, SequenceNumber, change_order, sequence_number
 from tests.property.histories import Delivery, histories, history
 
 SECTION = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from((0, 1, 9, 10, 15, 16, 2**63 - 1, 2**63, 2**64 - 1)))

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connector.ordered_key import NUMBER_RANGE, number_pattern, read_number, read_part, write_number
-from connector.tables import Key, KeyForm, KeyPart
-from connector.values import ColumnType, Unreadable
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.ordered_key import NUMBER_RANGE, number_pattern, read_number, read_part, write_number
+from connector.tables.values import ColumnType, Unreadable
 from tests.property.test_keys_roundtrip import KEY_TYPES
 from tests.property.test_values_roundtrip import VALUES
 

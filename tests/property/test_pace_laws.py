@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.pace import Turns
+from connector.state.pace import Turns
 
 TICK = 0.5
 PACES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([1.0, 2.0, 3.0, 5.0, 5.0, 60.0]), min_size=2)

@@ -11,9 +11,9 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.codec import READER_SCHEMA, ChangeRecord, Schemas, decode, encode, frame, read, schema_fingerprint, to_datum
-from connector.deadletter import Reason, Rejection
-from connector.model import Record
+from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, decode, encode, frame, read, schema_fingerprint, to_datum
+from connector.records.model import Record
+from connector.records.rejection import Reason, Rejection
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA, without_logical_types
 

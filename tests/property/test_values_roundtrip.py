@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.errors import InvalidChangeError
-from connector.values import (
+from connector.tables.values import (
     CANONICAL_PATTERN,
     TEXT_ONLY,
     TEXT_PATTERN,

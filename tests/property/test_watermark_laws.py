@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.kafka.announcements import Announcements
-from connector.model import ChildPartitions, Record
-from connector.watermark import UNKNOWN, Frontier, Heard, Lineage, advance, join
+from connector.records.model import ChildPartitions, Record
+from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, Lineage, advance, join
+from connector.watermarks.lineage import Announcements
 from tests.property import processes
 from tests.property.deliveries import World, batches
 from tests.property.processes import ProcessWorld

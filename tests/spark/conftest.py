@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector import jars, upkeep
+from connector import jars
 from connector.spark.session import start_session
+from connector.state import maintenance_schedule
 from tests.broker import admin, broker, kafka, new_topic
 
 __all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
@@ -46,7 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def compacts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small files of one partition are worth a commit."""
     for name, value in (("GAIN", 1), ("GAIN_PER_PLACE", 0), ("TIER", 1_000_000)):
-        monkeypatch.setattr(upkeep, name, value)
+        monkeypatch.setattr(maintenance_schedule, name, value)
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,21 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from connector import codec
 from connector.cli import run
-from connector.config import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.kafka import topics
-from connector.kafka.dead_letter_topic import read_letters
-from connector.lake.history import History
-from connector.merge import join, lift, visible
-from connector.model import DataChange, kafka_key
-from connector.ordering import OrderPosition
+from connector.kafka.dead_letters.topic import read_letters
+from connector.lake.jobs import History
+from connector.records import codec
+from connector.records.model import DataChange, kafka_key
+from connector.records.ordering import OrderPosition
 from connector.spark import Journal, Pipeline
-from connector.spark.changelog import Changelog
 from connector.spark.reader import table_path
-from connector.tables import BOOKKEEPING, TableDefinition, read_change, row_of
+from connector.spark.storage.changelog import Changelog
+from connector.tables.column_names import BOOKKEEPING
+from connector.tables.definition import TableDefinition
+from connector.tables.merge import join, lift, visible
+from connector.tables.row import read_change, row_of
 from tests.spark.streams import definition, plain
 
 
@@ -139,7 +141,7 @@ def offsets(kafka: KafkaConfig, topic: str) -> list[tuple[int, int]]:
 
 
 def truth(wanted: TableDefinition, changes: Iterable[DataChange]) -> list[dict[str, object]]:
-    """The rows that `connector.merge` makes of changes that differ in rank, so that their order of arrival does not matter."""
+    """The rows that `connector.tables.merge` makes of changes that differ in rank, so that their order of arrival does not matter."""
     states: dict[bytes, list[object]] = {}
     for number, change in enumerate(change for change in changes if read_change(wanted, change) is None):
         state = lift(change, OrderPosition(1, 0, number, 0), wanted.order, wanted.versions)

@@ -13,23 +13,26 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from connector import codec
-from connector.config import StreamConfig
-from connector.deadletter import DeadLetter, Headers, replay_header
+from connector.config.retention import VersionRetention
+from connector.config.settings import StreamConfig
+from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.lake.plain_table import batches, open_table, rows_in
-from connector.merge import RowState, join, lift, visible
-from connector.model import DataChange, Record, kafka_key
-from connector.ordering import OrderPosition
-from connector.progress import Progress
-from connector.spark.apply import Applied, apply
-from connector.spark.changelog import Changelog
-from connector.spark.ingest import Ingest, World
-from connector.spark.source import BatchRange
-from connector.spark.table import Table
-from connector.tables import Column, Key, KeyPart, TableDefinition, read_change, row_of
-from connector.upkeep import Retention
-from connector.values import ColumnType
-from connector.wishes import EndWish
+from connector.records import codec
+from connector.records.model import DataChange, Record, kafka_key
+from connector.records.ordering import OrderPosition
+from connector.records.rejection import Headers
+from connector.spark.apply.apply import Applied, apply
+from connector.spark.ingest.ingest import Ingest, World
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.table import Table
+from connector.state.overrides import EndWish
+from connector.state.stream_progress import Progress
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.keys import Key, KeyPart
+from connector.tables.merge import RowState, join, lift, visible
+from connector.tables.row import read_change, row_of
+from connector.tables.values import ColumnType
 from tests.changes import change, put
 
 ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
@@ -149,7 +152,7 @@ class Stream:
     def path(self) -> str:
         return f"{self.folder}/streams/{self.config.name}/changelog"
 
-    def changelog(self, retention: Retention | None = None) -> Changelog:
+    def changelog(self, retention: VersionRetention | None = None) -> Changelog:
         return Changelog(self.spark, self.path, self.config.name, retention)
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
@@ -190,7 +193,7 @@ class Stream:
         self.topic.read = dict(offsets.end)
         return progress
 
-    def table(self, wanted: TableDefinition | None = None, retention: Retention | None = None) -> Table:
+    def table(self, wanted: TableDefinition | None = None, retention: VersionRetention | None = None) -> Table:
         wanted = wanted or definition()
         return Table(self.spark, f"{self.folder}/tables/{wanted.name}", wanted, retention=retention)
 
@@ -216,13 +219,13 @@ class Stream:
         return by_id
 
     def truth(self, wanted: TableDefinition | None = None, *, judged_after: int = 0) -> dict[object, dict[str, object]]:
-        """The table that `connector.merge` makes of everything in the topic, by key. Up to batch `judged_after` nothing is set aside."""
+        """The table that the model makes of the whole topic, by key. Up to batch `judged_after` nothing is set aside."""
         wanted = wanted or definition()
         rows = (row_of(wanted, key, visible(state)) for key, state in self.states(wanted, judged_after=judged_after).items())
         return {_key_of(row, wanted): row for row in rows if row is not None}
 
     def states(self, wanted: TableDefinition, *, judged_after: int = 0) -> dict[bytes, RowState]:
-        """What `connector.merge` knows of each row, of everything in the topic."""
+        """What `connector.tables.merge` knows of each row, of everything in the topic."""
         batch_of = {(kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()}
         states: dict[bytes, list[Any]] = {}
         for number, offset in self.topic.offsets():

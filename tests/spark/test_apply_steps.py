@@ -15,17 +15,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.deadletter import Reason
 from connector.errors import TableError
-from connector.model import DataChange, DeleteFamily, Heartbeat
-from connector.ordering import OrderBy
-from connector.spark import merging
-from connector.spark import table as table_module
-from connector.spark.merging import Survey
+from connector.records.model import DataChange, DeleteFamily, Heartbeat
+from connector.records.ordering import OrderBy
+from connector.records.rejection import Reason
+from connector.spark.apply import merge
+from connector.spark.apply.statistics import Survey
 from connector.spark.reader import read_table
-from connector.spark.table import Table
-from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition, Versions
-from connector.values import ColumnType
+from connector.spark.storage import table as table_module
+from connector.spark.storage.table import Table
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import ColumnType
 from tests.changes import change
 from tests.property.histories import history
 from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
@@ -41,7 +42,7 @@ def either_way(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     def is_sparse(table: Table, seen: Survey) -> bool:
         return table.has_vectors and bool(seen.buckets) and rng.random() < 0.5
 
-    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", is_sparse)
+    monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", is_sparse)
 
 
 def delete(row: str, at: int) -> DataChange:
@@ -225,8 +226,8 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
 
 def test_few_changes_replace_single_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TBL-13, TBL-18: the other rows stay in their files, unless the table is to be without deletion vectors."""
-    monkeypatch.setattr(merging, "MIN_SPARSE_BYTES", 0)
-    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", merging.is_sparse)
+    monkeypatch.setattr(merge, "MIN_SPARSE_BYTES", 0)
+    monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", merge.is_sparse)
     stream, without = Stream(spark, tmp_path), definition("without", deletion_vectors=False)
     stream.topic.send(*(account(f"r{n}", 10, name="first", amount="1") for n in range(9)))
     stream.ingest()
@@ -290,8 +291,8 @@ def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TBL-13: the changes are looked at once, the files are those that are known, and what was kept for the merge is let go."""
-    monkeypatch.setattr(merging, "MIN_SPARSE_BYTES", 0)
-    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", merging.is_sparse)
+    monkeypatch.setattr(merge, "MIN_SPARSE_BYTES", 0)
+    monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", merge.is_sparse)
     stream, context = Stream(spark, tmp_path), spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]
     stream.topic.send(*(account(f"r{n}", 10, name="first", amount="1") for n in range(9)), delete("r8", 11))
     stream.ingest()

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from connector import cli
-from connector.config import ConnectorConfig, KafkaConfig
-from connector.deadletter import dead_letter_topic
+from connector.config.settings import ConnectorConfig, KafkaConfig
+from connector.dead_letters.envelope import dead_letter_topic
 from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account
@@ -100,7 +100,7 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
 
 def _letter_of(live: Live) -> tuple[int, int]:
     """Kafka partition of its only letter, and the offset behind it."""
-    from connector.kafka.dead_letter_topic import read_letters
+    from connector.kafka.dead_letters.topic import read_letters
 
     ((_, position),) = read_letters(live.kafka, live.topic)
     return position.kafka_partition, position.offset + 1

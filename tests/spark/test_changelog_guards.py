@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.deadletter import Reason
 from connector.errors import StreamHaltedError, TableError, TopicError, WriterConflictError
-from connector.spark.changelog import Changelog
-from connector.spark.source import BatchRange
-from connector.spark.transaction import Transaction
+from connector.records.rejection import Reason
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.transaction import Transaction
 from tests.changes import change
 from tests.spark.streams import STREAM, Stream, account, copied, versions
 

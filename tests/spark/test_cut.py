@@ -9,13 +9,13 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.codec import encode, frame
-from connector.history import CutRecord
 from connector.lake.plain_table import open_table
-from connector.model import ChildPartition, ChildPartitions, Heartbeat, kafka_key
-from connector.spark.source import BatchRange
-from connector.tables import Key, KeyPart
-from connector.values import ColumnType
+from connector.records.codec import encode, frame
+from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, kafka_key
+from connector.spark.storage.offsets import BatchRange
+from connector.state.jobs import CutRecord
+from connector.tables.keys import Key, KeyPart
+from connector.tables.values import ColumnType
 from tests.property.bank import TOTAL, BankWorld, Written
 from tests.property.processes import as_record
 from tests.spark.streams import STREAM, Stream, account, definition, shown

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.codec import CONFLUENT, READER_SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, to_datum
-from connector.deadletter import Reason
-from connector.model import ColumnType, ModType, OldCell, Record, RowImage, Rule, SetCell, Transaction, kafka_key
-from connector.spark.decode import UNSEEN_SCHEMA, judged, schema_ids
+from connector.records.codec import CONFLUENT, READER_SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, to_datum
+from connector.records.model import ColumnType, ModType, OldCell, Record, RowImage, Rule, SetCell, Transaction, kafka_key
+from connector.records.rejection import Reason
+from connector.spark.ingest.validate import UNSEEN_SCHEMA, judged, schema_ids
 from connector.validation import Limits
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types

@@ -9,7 +9,7 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from connector.spark.delta_log import DeltaLog, quoted, session_saying, user_metadata
+from connector.spark.storage.delta_log import DeltaLog, quoted, session_saying, user_metadata
 
 COMMITS = 200
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.model import ChildPartition, ChildPartitions, Heartbeat
-from connector.progress import Progress
-from connector.wishes import EndWish
+from connector.records.model import ChildPartition, ChildPartitions, Heartbeat
+from connector.state.overrides import EndWish
+from connector.state.stream_progress import Progress
 from tests.spark.streams import ARRIVAL, STREAM, CrashError, Stream, Topic, account, crash_at, shown, versions
 
 S = 1_000_000

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.codec import encode, frame
-from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
-from connector.progress import Cut
-from connector.spark.apply import Applied, apply
+from connector.records.codec import encode, frame
+from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
+from connector.spark.apply.apply import Applied, apply
 from connector.spark.reader import read_table
+from connector.state.stream_progress import Cut
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
 from tests.spark.test_rebuild import rebuilt
 

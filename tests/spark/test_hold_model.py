@@ -12,12 +12,12 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.merge import join, lift, visible
-from connector.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
-from connector.ordering import OrderPosition
-from connector.progress import Cut
+from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
+from connector.records.ordering import OrderPosition
 from connector.spark.reader import read_table
-from connector.tables import read_change, row_of
+from connector.state.stream_progress import Cut
+from connector.tables.merge import join, lift, visible
+from connector.tables.row import read_change, row_of
 from tests.spark.streams import CrashError, Stream, account, crash_at, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS
 from tests.spark.test_hold import HOLDS, REMEMBERS, S, applied, cut_of, sent

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.codec import READER_SCHEMA, encode, frame
-from connector.deadletter import DeadLetter, Reason
+from connector.dead_letters.envelope import DeadLetter
 from connector.errors import DeliveryError, RegistryError
-from connector.lake.standing import progress_of
-from connector.model import Heartbeat
-from connector.progress import Progress
-from connector.spark import changelog
+from connector.lake.state_reader import progress_of
+from connector.records.codec import READER_SCHEMA, encode, frame
+from connector.records.model import Heartbeat
+from connector.records.rejection import Reason
+from connector.spark.storage import changelog
+from connector.state.stream_progress import Progress
 from tests.spark.streams import HEADERS, CrashError, Stream, account, copied, crash_at, versions
 
 STEPS = ("rows written", "logged", "letters published", "progress committed")

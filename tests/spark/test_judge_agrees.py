@@ -17,9 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.codec import Schemas, encode, frame, read, to_datum
-from connector.deadletter import Position, Reason, Rejection
-from connector.model import (
+from connector.records.codec import Schemas, encode, frame, read, to_datum
+from connector.records.model import (
     CONTROL_KEY,
     MAX_ENTRIES,
     MAX_LONG,
@@ -38,7 +37,8 @@ from connector.model import (
     Transaction,
     kafka_key,
 )
-from connector.spark.decode import RECORD, judged
+from connector.records.rejection import Position, Reason, Rejection
+from connector.spark.ingest.validate import RECORD, judged
 from connector.validation import KafkaRecord, Limits, judge
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA

@@ -13,22 +13,23 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connector import upkeep
-from connector.config import ConnectorConfig, KafkaConfig
+from connector.config.retention import VersionRetention
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import TableError, WriterConflictError
-from connector.history import Job, JobKind
-from connector.lake.history import History
-from connector.lake.logged import open_logged
-from connector.model import Heartbeat
-from connector.spark.changelog import TABLE_SLOTS, Changelog
-from connector.spark.delta_log import DeltaLog
-from connector.spark.ingest import World
-from connector.spark.maintenance import Upkeep, Work
+from connector.lake.changelog_reader import open_logged
+from connector.lake.jobs import History
+from connector.records.model import Heartbeat
+from connector.spark.ingest.ingest import World
 from connector.spark.pipeline import Journal, Pipeline
 from connector.spark.reader import read_snapshot, read_table
-from connector.spark.source import BatchRange
-from connector.spark.transaction import Transaction
-from connector.upkeep import Passed, Retention
+from connector.spark.storage.changelog import TABLE_SLOTS, Changelog
+from connector.spark.storage.delta_log import DeltaLog
+from connector.spark.storage.maintenance import Upkeep, Work
+from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.transaction import Transaction
+from connector.state import maintenance_schedule
+from connector.state.jobs import Job, JobKind
+from connector.state.maintenance_schedule import Passed
 from tests.property.histories import history
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown, versions
 from tests.spark.test_apply_steps import delete, nasty
@@ -82,7 +83,7 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a cut names; so it is in a graveyard and
     in the changelog. The graveyard of a table that was replaced stays for a week.
     """
-    stream, brief = Stream(spark, tmp_path), Retention(2, 2)
+    stream, brief = Stream(spark, tmp_path), VersionRetention(2, 2)
     stream._going_on = stream.changelog(brief)
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
@@ -186,7 +187,7 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
 def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-23: changelog, table and graveyard, made with one and opened with another; a rebuild keeps it, and a reader changes nothing."""
     stream, folder = Stream(spark, tmp_path), f"{tmp_path}/tables/accounts"
-    stream._going_on = stream.changelog(Retention(600, 300))
+    stream._going_on = stream.changelog(VersionRetention(600, 300))
 
     def kept(*paths: str) -> list[tuple[str, str, str]]:
         names = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "delta.enableExpiredLogCleanup")
@@ -198,7 +199,7 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: Spark
 
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
-    stream.apply(stream.table(retention=Retention(600, 300)))
+    stream.apply(stream.table(retention=VersionRetention(600, 300)))
     stream.topic.send(delete("b", 3))
     stream.ingest()
     stream.apply(stream.table())
@@ -208,8 +209,8 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: Spark
     stream.table()
     commits = [versions(spark, path) for path in places]
     for _ in range(2):
-        stream.changelog(Retention(300, 1000)).declare()
-        table = stream.table(retention=Retention(300, 1000))
+        stream.changelog(VersionRetention(300, 1000)).declare()
+        table = stream.table(retention=VersionRetention(300, 1000))
     assert kept(*places) == [interval(300), interval(1100), interval(1100)]
     assert [versions(spark, path) for path in places] == [number + 1 for number in commits]
     rebuilt(stream)
@@ -345,14 +346,14 @@ class Kept:
 
 def test_maintenance_looks_where_commits_have_left_something() -> None:
     """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the history (JOB-1), and said."""
-    kept, minute, hour = Kept(), upkeep.MINUTE_US, upkeep.HOUR_US
+    kept, minute, hour = Kept(), maintenance_schedule.MINUTE_US, maintenance_schedule.HOUR_US
     assert kept.round(0) == []
     assert kept.round(1, Passed(1, 1)) == ["compact"], "what an earlier process has left"
-    assert kept.round(2, *[Passed(2, 1)] * (upkeep.LOOK_EVERY - 1)) == []
+    assert kept.round(2, *[Passed(2, 1)] * (maintenance_schedule.LOOK_EVERY - 1)) == []
     assert kept.round(3, Passed(3, 1, 100, 10)) == ["compact"]
     assert kept.round(hour + 2 * minute) == ["clean", "log"]
     assert kept.round(2 * hour) == []
-    assert kept.round(3 * hour, *[Passed(3 * hour, 0)] * upkeep.LOG_EVERY) == ["clean", "log"]
+    assert kept.round(3 * hour, *[Passed(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == ["clean", "log"]
     assert kept.said[0] == "table t: 7 small files fewer"
     assert kept.said[2] == "table t: 3 files of old versions are removed"
     assert [(job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes) for job in kept.jobs[1:3]] == [
@@ -364,7 +365,7 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
 
 def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None:
     """TBL-23: what was removed before it began is looked for once its time has come, not at every start."""
-    hour = upkeep.HOUR_US
+    hour = maintenance_schedule.HOUR_US
     assert Kept(last_clean=10 * hour).round(10 * hour + hour - 1) == []
     assert Kept(last_clean=10 * hour).round(11 * hour) == ["clean"]
     assert Kept(last_clean=None).round(11 * hour) == ["clean"]
@@ -378,7 +379,7 @@ def test_what_fails_is_said_and_tried_later() -> None:
     assert kept.said == ["table t: maintenance failed, and is tried again later: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
     kept.error = None
-    assert kept.round(1, *[Passed(0, 1)] * upkeep.LOOK_EVERY) == ["compact"]
+    assert kept.round(1, *[Passed(0, 1)] * maintenance_schedule.LOOK_EVERY) == ["compact"]
 
 
 def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:

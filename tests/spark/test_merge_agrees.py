@@ -1,4 +1,4 @@
-"""The Spark form of the merge rule and `connector.merge`, on the same generated histories."""
+"""The Spark form of the merge rule and `connector.tables.merge`, on the same generated histories."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.merge import join, lift, visible
-from connector.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
-from connector.ordering import OrderBy
-from connector.spark.layout import Layout
-from connector.spark.pivot import pivot
-from connector.spark.registers import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
-from connector.tables import Key, KeyPart, TableDefinition, Versions, unmapped_name
-from connector.values import ColumnType
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
+from connector.records.ordering import OrderBy
+from connector.spark.apply.flatten import pivot
+from connector.spark.apply.lww_merge import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
+from connector.spark.storage.layout import Layout
+from connector.tables.column_names import unmapped_name
+from connector.tables.definition import TableDefinition, Versions
+from connector.tables.keys import Key, KeyPart
+from connector.tables.merge import join, lift, visible
+from connector.tables.values import ColumnType
 from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
 
 pytestmark = pytest.mark.usefixtures("compiled")

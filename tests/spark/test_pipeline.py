@@ -22,17 +22,18 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic as KafkaTopic
 from pyspark.sql import SparkSession
 
-from connector import cli, upkeep
+from connector import cli
 from connector.cli import local_spark
-from connector.config import KafkaConfig
+from connector.config.settings import KafkaConfig
 from connector.errors import StorageError, TopicError
-from connector.history import MAINTENANCE, Job
-from connector.lake.history import History
-from connector.lake.standing import bookkeeping_of
-from connector.spark import maintenance
+from connector.lake.jobs import History
+from connector.lake.state_reader import bookkeeping_of
+from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.pipeline import StreamIngest
 from connector.spark.pools import Pool, in_pool
-from connector.spark.source import forget_checkpoint
+from connector.spark.storage import maintenance
+from connector.state import maintenance_schedule
+from connector.state.jobs import MAINTENANCE, Job
 from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import CrashError, account, crash_at, definition, versions
@@ -128,7 +129,7 @@ def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: py
     """TBL-15, TBL-23, JOB-1: whatever is due is done behind the applies, said, and kept in the history."""
     monkeypatch.setattr(maintenance, "LOOK_EVERY", 1)
     for name, value in (("GAIN", 1), ("GAIN_PER_PLACE", 0), ("TIER", 1_000_000), ("CLEAN_APART_US", 0)):
-        monkeypatch.setattr(upkeep, name, value)
+        monkeypatch.setattr(maintenance_schedule, name, value)
     monkeypatch.setattr(Live, "stream", replace(live.stream, file_retention_s=2, snapshot_retention_s=2))
     said: list[str] = []
     for at in range(1, 5):

@@ -14,13 +14,14 @@ import fastavro
 from fastavro.schema import parse_schema
 from pyspark.sql import SparkSession
 
-from connector.codec import READER_SCHEMA, Schemas, encode, frame, to_datum
-from connector.deadletter import DeadLetter, Reason
-from connector.json_view import to_json
-from connector.ledger import Standing, State
-from connector.mending import Step
-from connector.model import DataChange, Heartbeat, kafka_key
-from connector.replay import FrontDoor, Verdict, decide
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.ledger import Standing, State
+from connector.dead_letters.repair import Step
+from connector.dead_letters.replay import FrontDoor, Verdict, decide
+from connector.records.codec import READER_SCHEMA, Schemas, encode, frame, to_datum
+from connector.records.json_view import to_json
+from connector.records.model import DataChange, Heartbeat, kafka_key
+from connector.records.rejection import Reason
 from connector.validation import KafkaRecord, Limits, judge
 from tests.spark.streams import STREAM, Stream, account, definition, shown
 

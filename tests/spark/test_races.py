@@ -12,18 +12,19 @@ from random import Random
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.config import ConnectorConfig, KafkaConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import WriterConflictError
-from connector.history import CutRecord
 from connector.lake.plain_table import open_table
-from connector.ordering import OrderBy
-from connector.spark.applies import Journal
-from connector.spark.merging import Survey
+from connector.records.ordering import OrderBy
+from connector.spark.apply.statistics import Survey
+from connector.spark.apply_loop import Journal
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
-from connector.spark.table import Table
-from connector.tables import Key, KeyPart, TableDefinition, Versions
-from connector.values import ColumnType
+from connector.spark.storage.table import Table
+from connector.state.jobs import CutRecord
+from connector.tables.definition import TableDefinition, Versions
+from connector.tables.keys import Key, KeyPart
+from connector.tables.values import ColumnType
 from tests.property.histories import history
 from tests.spark.streams import CrashError, Stream, crash_at, definition, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS, nasty
@@ -63,7 +64,7 @@ def test_newest_wins_whoever_else_works_on_the_table(
     def is_sparse(table: Table, seen: Survey) -> bool:
         return table.has_vectors and bool(seen.buckets) and rng.random() < 0.8
 
-    monkeypatch.setattr(sys.modules["connector.spark.apply"], "is_sparse", is_sparse)
+    monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", is_sparse)
     deliveries = [d for n in range(12) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
     rng.shuffle(deliveries)
     going_on, read = stream.table(wanted), list[tuple[DataFrame, dict[object, dict[str, object]]]]()

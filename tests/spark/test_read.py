@@ -12,18 +12,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.errors import StaleTableError, TableError, WriterConflictError
-from connector.history import CutRecord, Job, JobKind
-from connector.lake.history import History
-from connector.lake.wishes import Wishes
-from connector.model import DataChange, DeleteFamily, Heartbeat
-from connector.progress import Progress
-from connector.spark import merging, overlay
-from connector.spark.changelog import Changelog
+from connector.lake.jobs import History
+from connector.lake.overrides import Wishes
+from connector.records.model import DataChange, DeleteFamily, Heartbeat
+from connector.records.ordering import OrderBy
+from connector.spark.apply import merge, merge_on_read
 from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
-from connector.spark.standing import register_tables
-from connector.tables import Column, Key, KeyForm, KeyPart, OrderBy, TableDefinition, Versions
-from connector.values import ColumnType
-from connector.wishes import BoundWish
+from connector.spark.status_view import register_tables
+from connector.spark.storage.changelog import Changelog
+from connector.state.jobs import CutRecord, Job, JobKind
+from connector.state.overrides import BoundWish
+from connector.state.stream_progress import Progress
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import ColumnType
 from tests.changes import change, put
 from tests.property.histories import COLUMNS, history, plain_entries
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
@@ -197,9 +199,9 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.apply(table)
     stream.topic.send(*after)
     stream.ingest()
-    monkeypatch.setattr(overlay, "IN_ONE_TASK", 0 if kind == "partial, newer" else overlay.IN_ONE_TASK)
+    monkeypatch.setattr(merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK)
     laid_over = []
-    monkeypatch.setattr(merging, "overlaid", lambda *args, **others: laid_over.append(kind) or overlay.overlaid(*args, **others))
+    monkeypatch.setattr(merge, "overlaid", lambda *args, **others: laid_over.append(kind) or merge_on_read.overlaid(*args, **others))
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
     assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
@@ -238,7 +240,7 @@ def test_a_row_of_many_cells_is_looked_at_once(spark: SparkSession, tmp_path: Pa
     assert shown(stream.table(wanted)) == stream.truth(wanted)
 
 
-@pytest.mark.parametrize("many", [merging.MANY_CHANGES, 0])
+@pytest.mark.parametrize("many", [merge.MANY_CHANGES, 0])
 def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
@@ -246,7 +248,7 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
 
     JOB-1: the history has both.
     """
-    monkeypatch.setattr(merging, "MANY_CHANGES", many)
+    monkeypatch.setattr(merge, "MANY_CHANGES", many)
     stream = Stream(spark, tmp_path)
     stream.topic.send(account("a", 10, amount="1"), account("b", 10, amount="1"))
     stream.ingest()

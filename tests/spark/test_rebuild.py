@@ -11,14 +11,15 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.deadletter import Reason
 from connector.errors import TableError, WriterConflictError
-from connector.model import DeleteCells, Heartbeat
-from connector.spark.delta_log import DeltaLog
+from connector.records.model import DeleteCells, Heartbeat
+from connector.records.rejection import Reason
+from connector.spark.apply.rebuild import Rebuilt, rebuild
 from connector.spark.reader import read_table
-from connector.spark.rebuild import Rebuilt, rebuild
-from connector.tables import Column, ColumnIds, TableDefinition, Versions, from_properties
-from connector.values import ColumnType
+from connector.spark.storage.delta_log import DeltaLog
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.stored_definition import ColumnIds, from_properties
+from connector.tables.values import ColumnType
 from tests.changes import change, put
 from tests.property.histories import history
 from tests.spark.streams import COLUMNS, STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown

@@ -10,14 +10,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.cli.letter_effects import Effects
-from connector.codec import ChangeRecord, Schemas, decode, encode, frame
-from connector.deadletter import Headers, Reason, replay_claim
-from connector.mending import Content
-from connector.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, kafka_key
-from connector.ordering import OrderPosition
-from connector.replay import Decision, Verdict
+from connector.dead_letters.envelope import replay_claim
+from connector.dead_letters.repair import Content
+from connector.dead_letters.replay import Decision, Verdict
+from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
+from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, kafka_key
+from connector.records.ordering import OrderPosition
+from connector.records.rejection import Headers, Reason
+from connector.spark.ingest.replays import ATTEMPT, FIRST, with_replays, without_replays
 from connector.spark.reader import read_table
-from connector.spark.replays import ATTEMPT, FIRST, with_replays, without_replays
 from tests.changes import change, delete_family
 from tests.spark.streams import HEADERS, ROWS, STREAM, Stream, account, definition, shown
 

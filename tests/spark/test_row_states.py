@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.lake.row_states import RowStates
-from connector.merge import join, lift, visible
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Column, Key, KeyForm, KeyPart, Versions
-from connector.values import ColumnType
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables.definition import Column, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.merge import join, lift, visible
+from connector.tables.values import ColumnType
 from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
 

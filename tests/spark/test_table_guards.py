@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.deadletter import Reason
 from connector.errors import TableError, WriterConflictError
-from connector.model import DeleteFamily
-from connector.ordering import OrderBy
-from connector.spark.table import Table
-from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition, Versions
-from connector.values import ColumnType, Encoding
+from connector.records.model import DeleteFamily
+from connector.records.ordering import OrderBy
+from connector.records.rejection import Reason
+from connector.spark.storage.table import Table
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import ColumnType, Encoding
 from tests.changes import change
 from tests.spark.streams import COLUMNS, Stream, account, copied, definition, shown, versions
 

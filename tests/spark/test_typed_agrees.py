@@ -12,11 +12,12 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.ordered_key import NUMBER_RANGE, join_parts, write_number
-from connector.spark.registers import _UNMAPPED_NAME
-from connector.spark.typed import key_columns, key_pieces, typed
-from connector.tables import Key, KeyForm, KeyPart, unmapped_name
-from connector.values import (
+from connector.spark.apply.lww_merge import _UNMAPPED_NAME
+from connector.spark.storage.typed import key_columns, key_pieces, typed
+from connector.tables.column_names import unmapped_name
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.ordered_key import NUMBER_RANGE, join_parts, write_number
+from connector.tables.values import (
     MAX_JSON_DEPTH,
     MAX_JSON_DIGITS,
     MAX_JSON_NAME_LENGTH,

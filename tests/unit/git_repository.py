@@ -8,9 +8,9 @@ import subprocess
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from connector.cli.demo.capture import GitCapture
-from connector.cli.demo.repository import find_history
-from connector.model import DataChange, DeleteCells, DeleteFamily, SetCell
+from connector.demo.capture import GitCapture
+from connector.demo.repository import find_history
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, SetCell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

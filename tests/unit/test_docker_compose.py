@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from connector.jars import read_lock
-from connector.kafka.broker_folder import CLUSTER_ID, SERVER_SETTINGS
+from connector.kafka.local.folder import CLUSTER_ID, SERVER_SETTINGS
 
 COMPOSE = (Path(__file__).parents[2] / "docker-compose.yml").read_text("utf-8")
 BROKER = COMPOSE[COMPOSE.index("  broker:\n") : COMPOSE.index("  registry:\n")]

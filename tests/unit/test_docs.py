@@ -13,9 +13,9 @@ import click
 import pytest
 
 from connector import cli
-from connector.config import parse
-from connector.json_view import from_json
-from connector.sections import Section
+from connector.config.settings import parse
+from connector.config.settings_reader import Section
+from connector.records.json_view import from_json
 from connector.spark.session import JVM_OPTIONS
 from tests.documents import DEAD_LETTERS, PAGES, ROOT, code_blocks, with_reasons
 
@@ -197,7 +197,7 @@ def test_reasons_and_rules_are_documented_in_the_codes_words() -> None:
 
 
 def test_the_defaults_of_limits_are_those_of_the_code() -> None:
-    from connector import model
+    from connector.records import model
 
     page = (ROOT / "docs/reference/protocol.md").read_text("utf-8")
     counts = (model.MAX_ENTRIES, model.MAX_ROW_KEY_BYTES, model.MAX_QUALIFIER_BYTES)

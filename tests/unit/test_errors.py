@@ -6,7 +6,7 @@ import pytest
 
 from connector import errors
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError, StreamHaltedError
-from connector.model import Heartbeat
+from connector.records.model import Heartbeat
 
 CHILDREN = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, ConnectorError)]
 

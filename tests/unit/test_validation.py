@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from connector.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
-from connector.deadletter import Position, Reason, Rejection
 from connector.errors import ConfigError
-from connector.model import CONTROL_KEY, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record, kafka_key
+from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
+from connector.records.model import CONTROL_KEY, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record, kafka_key
+from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord, Limits, judge
 
 NOW = 1_714_475_984_000_000

@@ -7,11 +7,12 @@ from itertools import permutations
 
 import pytest
 
-from connector.merge import EMPTY, expire, join, lift, normal, visible
-from connector.model import DataChange, DeleteFamily, SetCell
-from connector.ordering import OrderBy, OrderPosition
-from connector.tables import Column, Key, KeyForm, KeyPart, TableDefinition, Versions
-from connector.values import ColumnType, read_value
+from connector.records.model import DataChange, DeleteFamily, SetCell
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.merge import EMPTY, expire, join, lift, normal, visible
+from connector.tables.values import ColumnType, read_value
 from tests.changes import change, delete_cells, delete_family, put
 
 Q = ("f", b"q")

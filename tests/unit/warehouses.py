@@ -9,9 +9,9 @@ from typing import Any
 
 from deltalake import CommitProperties, write_deltalake
 
-from connector.bookkeeping import Bookkeeping
-from connector.lake.rows import as_arrow
-from connector.progress import Progress
+from connector.lake.small_tables import as_arrow
+from connector.state.stream_progress import Progress
+from connector.state.table_state import Bookkeeping
 
 FRONTIERS = {"kind": "string", "ingest_batch": "int64", "frontier": "string", "slot": "int64"}
 

@@ -1,0 +1,69 @@
+"""Client settings for Spark's Kafka source, which is written in Java: translated from librdkafka's names (OPS-7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connector.config.settings import KafkaConfig
+
+_SAME_IN_JAVA: Final = frozenset(
+    {
+        "security.protocol",
+        "request.timeout.ms",
+        "metadata.max.age.ms",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "retry.backoff.ms",
+    }
+)
+_TRANSLATED: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"})
+_RECORDS_PER_POLL: Final = 5_000
+"""Ten times Kafka's default: a poll that finds its records already fetched costs a wait all the same."""
+_FETCH_WAIT_MS: Final = 10
+"""At the end of a batch Spark asks for a position while a fetch waits at the broker for further records: 500 ms by Kafka's default."""
+_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def options(kafka: KafkaConfig) -> dict[str, str]:
+    """Options of Spark's source, `kafka.` before each, for the client settings of the configuration.
+
+    TLS with PEM files, SASL PLAIN and SCRAM are translated (OPS-7). Settings that only tune a librdkafka client have no
+    meaning here and are left out; a security setting that has no translation is a `ConfigError`.
+    """
+    settings = kafka.settings
+    translated = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "isolation.level": "read_committed",
+        "max.poll.records": str(_RECORDS_PER_POLL),
+        "fetch.max.wait.ms": str(_FETCH_WAIT_MS),
+    }
+    translated |= {name: value for name, value in settings.items() if name in _SAME_IN_JAVA}
+    mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
+    if mechanism:
+        translated["sasl.mechanism"] = mechanism
+        translated["sasl.jaas.config"] = _jaas(mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", ""))
+    if "ssl.ca.location" in settings:
+        translated |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": settings["ssl.ca.location"]}
+    for name in settings:
+        if name.startswith(("ssl.", "sasl.")) and name not in _TRANSLATED:
+            raise ConfigError(
+                f"[kafka] {name} cannot be handed to Spark's Kafka client",
+                "It has no counterpart that we translate: SASL PLAIN and SCRAM and ssl.ca.location are",
+                f"Remove {name}, or secure the connection with one of these",
+            )
+    return {f"kafka.{name}": value for name, value in translated.items()}
+
+
+def _jaas(mechanism: str, user: str, password: str) -> str:
+    login = {"PLAIN": _PLAIN_LOGIN, "SCRAM-SHA-256": _SCRAM_LOGIN, "SCRAM-SHA-512": _SCRAM_LOGIN}.get(mechanism)
+    if login is None:
+        raise ConfigError(
+            f"[kafka] sasl.mechanism is {mechanism!r}", "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported", "Use one of these"
+        )
+    quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password)]
+    return f'{login} required username="{quoted[0]}" password="{quoted[1]}";'

@@ -1,0 +1,341 @@
+"""The configuration: one document, environment variables over it, parsed once into small values (OPS-1).
+
+A document is what `tomllib` reads from `connector.toml`; an environment variable `CONNECTOR__SECTION__KEY` outranks the key
+it names. Names are matched without regard to case, and `_` stands for what a variable's name cannot contain: `-` in the
+name of a stream or table, `.` in a Kafka setting (`CONNECTOR__KAFKA__SASL_PASSWORD` is `sasl.password`).
+
+Whatever is wrong is found in one go. Each fault names the setting, its value, what is allowed and what to do; a key that
+nobody knows is a fault that names the nearest known one. Values of secrets never appear, neither in a fault nor in a `repr`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from connector.config.retention import DEFAULT_FILE_RETENTION_S, LEAST_DEFAULT_SNAPSHOT_RETENTION_S, VersionRetention
+from connector.config.settings_reader import FromEnvironment, Section, all_in_one, flat, is_secret, overlay
+from connector.errors import ConfigError
+from connector.records.ordering import OrderBy
+from connector.tables.column_names import NAME_PATTERN
+from connector.tables.definition import MAX_BUCKETS, Column, TableDefinition, Versions
+from connector.tables.keys import DEFAULT_DELIMITER, Key, KeyForm, KeyPart
+from connector.tables.values import ColumnType, Encoding
+from connector.text import nearest, one_of
+from connector.validation import Limits
+
+TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
+"""Kafka's own rule, short enough that `<topic>.dead-letters.ledger` is a legal topic, too."""
+
+_Built = TypeVar("_Built")
+_BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+
+
+class UnknownTables(StrEnum):
+    """What ingest does with a change of a source table that no definition names (TBL-7)."""
+
+    KEEP = "keep"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """Where Kafka is. `settings` go to every client as they are, by librdkafka's names; none of them breaks a promise."""
+
+    bootstrap_servers: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shown = {name: "***" if is_secret(name) else value for name, value in self.settings.items()}
+        return f"KafkaConfig(bootstrap_servers={self.bootstrap_servers!r}, settings={shown!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryConfig:
+    """A schema registry. `user` with `password`, or `bearer_token`, or neither; `ca_location` is a file of PEM certificates."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    bearer_token: str = field(default="", repr=False)
+    ca_location: str = ""
+    timeout_s: float = 10.0
+    auto_register: bool = False
+
+    def subject(self, topic: str) -> str:
+        """The subject of a topic's values, as Confluent's TopicNameStrategy names it."""
+        return f"{topic}-value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """One change stream: its topic, and how its records are judged, ingested and remembered.
+
+    `partitions` are the root stream partitions that must speak before the low watermark is known (WMK-6); empty: those that
+    are announced. `changelog_retention_s` of None keeps the changelog for ever (TBL-15). `file_retention_s` and `snapshot_retention_s` are
+    how long old versions are kept (TBL-23); `retention` has what is in force. `halt_on_first` halts the stream at the first rejected
+    record (DLQ-5). `bound_buffer_s` is added to the bound that is recommended for a table (JOB-4); None: `buffer_s` is twice the trigger.
+    """
+
+    name: str
+    topic: str
+    partitions: tuple[str, ...] = ()
+    delete_retention_s: int = 2 * 86_400
+    changelog_retention_s: int | None = None
+    file_retention_s: int = DEFAULT_FILE_RETENTION_S
+    snapshot_retention_s: int | None = None
+    stall_after_s: int = 300
+    limits: Limits = field(default_factory=Limits)
+    unknown_tables: UnknownTables = UnknownTables.KEEP
+    max_dead_letter_ratio: float = 0.5
+    halt_on_first: bool = False
+    trigger_s: float = 5.0
+    max_offsets_per_trigger: int = 1_000_000
+    bound_buffer_s: int | None = None
+
+    @property
+    def buffer_s(self) -> int:
+        """What is added to the bound that is recommended for a table, in whole seconds (JOB-4)."""
+        return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
+
+    @property
+    def retention(self) -> VersionRetention:
+        """How long old versions are kept. Cuts are kept as long as files, and for an hour at least, unless it is said (TBL-23)."""
+        least_s = max(self.file_retention_s, LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
+        return VersionRetention(self.file_retention_s, least_s if self.snapshot_retention_s is None else self.snapshot_retention_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorConfig:
+    """Everything that a user can set. `warehouse` is a path or a URI as written; who reads the file resolves a relative path."""
+
+    warehouse: str
+    kafka: KafkaConfig
+    registry: RegistryConfig | None = None
+    streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    tables: Mapping[str, TableDefinition] = field(default_factory=dict)
+
+
+def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
+    """The configuration that a document and an environment make. Raises `ConfigError`, which lists every fault found."""
+    faults: list[ConfigError] = []
+    root = Section("", overlay(document, environment, faults), faults)
+    warehouse = root.text("warehouse", allowed="a path or a URI", remedy='write warehouse = "./warehouse"')
+    kafka = _kafka(root.section("kafka", remedy='write [kafka] and below it bootstrap_servers = "host:port"'))
+    registry = _registry(root.section("registry")) if root.has("registry") else None
+    streams = {name: _stream(name, section) for name, section in root.named("streams", NAME_PATTERN)}
+    _check_topics(streams, faults)
+    tables = {name: _table(name, section, streams) for name, section in root.named("tables", NAME_PATTERN)}
+    root.finish()
+    if faults:
+        raise all_in_one(faults)
+    return ConnectorConfig(warehouse, kafka, registry, streams, {name: table for name, table in tables.items() if table})
+
+
+def _kafka(section: Section) -> KafkaConfig:
+    allowed, remedy = "host:port, several separated by commas", 'write bootstrap_servers = "127.0.0.1:9092"'
+    servers = section.text("bootstrap_servers", allowed=allowed, remedy=remedy) if section.is_given else ""
+    if servers and not all(_BOOTSTRAP.fullmatch(server.strip()) for server in servers.split(",")):
+        section.fault("bootstrap_servers", servers, allowed, remedy)
+    settings: dict[str, str] = {}
+    for given_name, value in flat(dict(section.rest())).items():
+        name = given_name.replace("_", ".") if isinstance(value, FromEnvironment) else given_name
+        if name == "bootstrap.servers":
+            section.fault(name, value, "nothing: it is spelt bootstrap_servers", remedy)
+        elif isinstance(value, bool):
+            settings[name] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            settings[name] = str(value)
+        else:
+            section.fault(name, value, "text, a number, true or false", "write it as librdkafka's CONFIGURATION page has it")
+    return KafkaConfig(servers, settings)
+
+
+def _registry(section: Section) -> RegistryConfig:
+    allowed, remedy = "http:// or https://, a host, no credentials", 'write url = "http://127.0.0.1:8081"'
+    url = section.text("url", allowed=allowed, remedy=remedy)
+    if "@" in url:
+        section.fault("url", "***", allowed, "write user and password as settings of their own")
+    elif url and not re.fullmatch(r"https?://[^\s/]+\S*", url):
+        section.fault("url", url, allowed, remedy)
+    registry = RegistryConfig(
+        url=url.rstrip("/"),
+        user=section.text("user", ""),
+        password=section.text("password", ""),
+        bearer_token=section.text("bearer_token", ""),
+        ca_location=section.text("ca_location", ""),
+        timeout_s=section.duration_ms("timeout", 10_000, least_ms=1) / 1000,
+        auto_register=section.flag("auto_register", False),
+    )
+    if registry.bearer_token and (registry.user or registry.password):
+        section.fault("bearer_token", "***", "alone, without user and password", "keep one of the two ways to prove who you are")
+    section.finish()
+    return registry
+
+
+def _stream(name: str, section: Section) -> StreamConfig:
+    topic = section.text("topic", name)
+    if not re.fullmatch(TOPIC_PATTERN, topic):
+        section.fault("topic", topic, "1 to 229 of the characters - _ . a-z A-Z 0-9", "name the Kafka topic of this stream")
+    stream = StreamConfig(
+        name=name,
+        topic=topic,
+        partitions=section.texts("partitions"),
+        delete_retention_s=section.duration_s("delete_retention", 2 * 86_400, least_s=1),
+        changelog_retention_s=section.duration_s("changelog_retention", None, least_s=1),
+        file_retention_s=section.duration_s("file_retention", DEFAULT_FILE_RETENTION_S, least_s=60),
+        snapshot_retention_s=section.duration_s("snapshot_retention", None, least_s=60),
+        stall_after_s=section.duration_s("stall_after", 300, least_s=1),
+        limits=Limits(
+            max_clock_skew_s=section.duration_s("max_clock_skew", 300),
+            max_record_bytes=section.number("max_record_bytes", 10_000_000, 1, 1_000_000_000),
+        ),
+        unknown_tables=section.choice("unknown_tables", UnknownTables, UnknownTables.KEEP),
+        max_dead_letter_ratio=section.ratio("max_dead_letter_ratio", 0.5),
+        halt_on_first=section.flag("halt_on_first", False),
+        trigger_s=section.duration_ms("trigger", 5_000) / 1000,
+        max_offsets_per_trigger=section.number("max_offsets_per_trigger", 1_000_000, 1, 2**63 - 1),
+        bound_buffer_s=section.duration_s("bound_buffer", None),
+    )
+    section.finish()
+    return stream
+
+
+def _check_topics(streams: Mapping[str, StreamConfig], faults: list[ConfigError]) -> None:
+    """A change stream is one topic (REC-1): two streams of one topic would publish each dead letter twice."""
+    owners: dict[str, str] = {}
+    for stream in streams.values():
+        if (owner := owners.setdefault(stream.topic, stream.name)) != stream.name:
+            problem = f'streams.{stream.name}.topic is "{stream.topic}"'
+            faults.append(
+                ConfigError(problem, f"allowed: a topic of its own; this one belongs to streams.{owner}", "remove one of the streams")
+            )
+
+
+def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> TableDefinition | None:
+    """The definition, or None if something in it was a fault. `connector.tables.definition` checks it as a whole (TBL-8)."""
+    faults_before = len(section.faults)
+    stream = section.text("stream", allowed="the name of a stream", remedy='write stream = "NAME", and a section [streams.NAME]')
+    if stream and stream not in streams:
+        section.fault("stream", stream, one_of(streams), nearest(stream, streams) or f"add a section [streams.{stream}]")
+    source = section.text("source", name)
+    key = _key(section.section("key")) if section.has("key") else _row_key("row_key", ColumnType.BYTES)
+    columns = [_column(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name, family and type")]
+    order = section.choice("order", OrderBy, OrderBy.COMMIT)
+    versions = section.choice("versions", Versions, Versions.LATEST)
+    max_staleness_s = section.duration_s("max_staleness", None)
+    apply_every_s = section.duration_s("apply_every", None, least_s=1)
+    keep_unmapped = section.flag("keep_unmapped", True)
+    deletion_vectors = section.flag("deletion_vectors", True)
+    hold_rows = section.flag("hold_rows", False)
+    buckets = section.number("buckets", 1, 1, MAX_BUCKETS)
+    section.finish()
+
+    def definition() -> TableDefinition:
+        assert key is not None, "a key that is none has left a fault"
+        return TableDefinition(
+            name=name,
+            stream=stream,
+            source=source,
+            key=key,
+            columns=tuple(column for column in columns if column),
+            order=order,
+            versions=versions,
+            max_staleness_s=max_staleness_s,
+            apply_every_s=apply_every_s,
+            keep_unmapped=keep_unmapped,
+            deletion_vectors=deletion_vectors,
+            hold_rows=hold_rows,
+            buckets=buckets,
+        )
+
+    return _built(definition, section, faults_before)
+
+
+def _built(build: Callable[[], _Built], section: Section, faults_before: int) -> _Built | None:
+    """What `build` builds, if the section had no fault so far; what the value finds wrong with itself is a fault of the section."""
+    if len(section.faults) > faults_before:
+        return None
+    try:
+        return build()
+    except ConfigError as error:
+        problem = error.problem if section.path in error.problem else f"{section.path}: {error.problem}"
+        section.faults.append(ConfigError(problem, error.cause, error.remedy))
+        return None
+
+
+def _row_key(name: str, column_type: ColumnType) -> Key:
+    return Key(parts=(KeyPart(name, column_type),), form=KeyForm.ROW_KEY)
+
+
+def _key(section: Section) -> Key | None:
+    """`form`, `delimiter` and `columns`. Without a form, one column of text or bytes is the row key itself, any others are joined."""
+    faults_before = len(section.faults)
+    found = [_part(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name and type")]
+    parts = [part for part in found if part is not None]
+    if not section.has("columns"):
+        section.faults.append(
+            ConfigError(f"{section.path}.columns is not set", "a key has 1 to 16 columns", f"write [[{section.path}.columns]]")
+        )
+    whole = len(parts) == 1 and parts[0].type in {ColumnType.STRING, ColumnType.BYTES} and not section.has("delimiter")
+    form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
+    delimiter = section.text("delimiter", DEFAULT_DELIMITER)
+    section.finish()
+    return _built(lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before)
+
+
+def _part(section: Section) -> KeyPart | None:
+    faults_before = len(section.faults)
+    name = section.text("name", allowed="the name of a key column", remedy='write name = "id"')
+    type_ = section.choice("type", ColumnType, ColumnType.STRING)
+    section.finish()
+    return _built(lambda: KeyPart(name, type_), section, faults_before)
+
+
+_TYPES_ELSEWHERE: Final = {
+    **dict.fromkeys(("DECIMAL", "NUMBER", "BIGNUMERIC"), ColumnType.NUMERIC),
+    **dict.fromkeys(("INT", "INTEGER", "BIGINT", "SMALLINT", "LONG", "INT32"), ColumnType.INT64),
+    **dict.fromkeys(("DOUBLE", "FLOAT", "REAL"), ColumnType.FLOAT64),
+    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), ColumnType.TIMESTAMP),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BLOB", "BYTEA"), ColumnType.BYTES),
+    **dict.fromkeys(("BOOLEAN",), ColumnType.BOOL),
+    **dict.fromkeys(("JSONB",), ColumnType.JSON),
+}
+"""What other databases call our types."""
+
+
+def _column(section: Section) -> Column | None:
+    faults_before = len(section.faults)
+    name = section.text("name", allowed="the column's name", remedy='write name = "balance"')
+    family = section.text("family", allowed="the family of the column's cell", remedy='write family = "f"')
+    qualifier = _qualifier(section, name)
+    column_type = section.choice("type", ColumnType, ColumnType.STRING, _TYPES_ELSEWHERE)
+    encoding = section.choice("encoding", Encoding, Encoding.TEXT)
+    if not section.has("type"):
+        section.faults.append(ConfigError(f"{section.path}.type is not set", f"allowed: {one_of(ColumnType)}", 'write type = "STRING"'))
+    section.finish()
+    return _built(
+        lambda: Column(name=name, family=family, qualifier=qualifier, type=column_type, encoding=encoding), section, faults_before
+    )
+
+
+def _qualifier(section: Section, name: str) -> bytes:
+    """Text as its UTF-8 bytes, `{ base64 = "…" }` as in the JSON view (REC-22), or the column's name where none is given."""
+    if not section.has("qualifier"):
+        return name.encode()
+    value = section.raw("qualifier")
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        if isinstance(value, Mapping) and set(value) == {"base64"}:
+            return base64.b64decode(str(value["base64"]), validate=True)
+    except (binascii.Error, ValueError):
+        pass
+    section.fault("qualifier", value, 'text, or { base64 = "…" }', f'write qualifier = "{name}"')
+    return b""

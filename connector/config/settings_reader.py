@@ -1,0 +1,317 @@
+"""Reading a nested document of settings so that everything wrong with it is said at once (OPS-1).
+
+A `Section` hands out each setting once, checked, and remembers the names it was asked for; what nobody asked for is a fault
+that names the nearest known name. A fault is a `ConfigError` that is collected, not raised: the reader goes on with the
+default, so that one run shows all faults. The values of secrets never appear in one.
+
+`overlay` lays environment variables over a document. Such a value is text, whatever the setting's type, and is read as such;
+one that comes from the document must have the type itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, Self, TypeVar, overload
+
+from connector.errors import ConfigError
+from connector.text import nearest, one_of
+
+ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
+
+_SECRET = re.compile(r"password|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config", re.IGNORECASE)
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+", re.ASCII)
+_DURATION_STEP = re.compile(r"(\d+)(?:\.(\d+))?(ms|s|m|h|d|w)")
+_INTERVAL = re.compile(r"(\d+)-(\d+) (\d+) (\d+):(\d+):(\d+)", re.ASCII)
+_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MAX_DURATION_MS: Final = 36_500 * _UNIT_MS["d"]
+_WORDS: Final = {"true": True, "false": False}
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class FromEnvironment(str):
+    """A value that an environment variable gave; `variable` is its name."""
+
+    __slots__ = ("variable",)
+    variable: str
+
+    def __new__(cls, value: str, variable: str) -> Self:
+        made = super().__new__(cls, value)
+        made.variable = variable
+        return made
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a setting of this name must never be shown."""
+    return _SECRET.search(name) is not None
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of `10m`, `1h30m`, `500ms`, `2d`, of `0`, or of an interval `0-0 0 0:10:0` (years-months days h:m:s).
+
+    Raises ValueError for anything else, for an interval with years or months, which have no fixed length, and beyond 100 years.
+    """
+    text = text.strip()
+    if interval := _INTERVAL.fullmatch(text):
+        years, months, days, hours, minutes, seconds = (int(part) for part in interval.groups())
+        if years or months:
+            raise ValueError("years and months have no fixed length")
+        total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    elif text == "0":
+        total = 0
+    elif _DURATION.fullmatch(text):
+        total = 0
+        for whole, fraction, unit in _DURATION_STEP.findall(text):
+            part, rest = divmod(int(whole + fraction) * _UNIT_MS[unit], 10 ** len(fraction))
+            if rest:
+                raise ValueError("finer than a millisecond")
+            total += part
+    else:
+        raise ValueError("not a number with a unit")
+    if total > _MAX_DURATION_MS:
+        raise ValueError("longer than 100 years")
+    return total
+
+
+class Section:
+    """One table of the document. `path` is its name from the root, `faults` is shared by all sections of a document."""
+
+    def __init__(self, path: str, content: Mapping[str, object], faults: list[ConfigError], *, is_given: bool = True) -> None:
+        self.path = path
+        self.is_given = is_given
+        self.faults = faults
+        self._content = content
+        self._known: list[str] = []
+
+    def has(self, key: str) -> bool:
+        """Whether the setting was given. Makes the name known."""
+        self._known.append(key)
+        return key in self._content
+
+    def fault(self, key: str, value: object, allowed: str, remedy: str) -> None:
+        """Collect a fault of one setting of this section."""
+        self.faults.append(fault(self._full(key), value, allowed, remedy, secret=is_secret(key)))
+
+    @overload
+    def text(self, key: str, default: str) -> str: ...
+    @overload
+    def text(self, key: str, *, allowed: str, remedy: str) -> str: ...
+    def text(self, key: str, default: str | None = None, *, allowed: str = "text", remedy: str = "put the value in quotes") -> str:
+        """A text; without a default it must be there and not be empty."""
+        if not self.has(key):
+            if default is None:
+                self.faults.append(ConfigError(f"{self._full(key)} is not set", f"it is needed: {allowed}", remedy))
+            return default or ""
+        value = self._content[key]
+        if isinstance(value, str) and (value or default is not None):
+            return str(value)
+        self.fault(key, value, allowed, remedy)
+        return default or ""
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts that are not empty, each once; from the environment, separated by commas."""
+        if not self.has(key):
+            return ()
+        value = self._content[key]
+        items = [item.strip() for item in value.split(",")] if isinstance(value, FromEnvironment) else value
+        if isinstance(items, list) and all(isinstance(item, str) and item for item in items) and len(set(items)) == len(items):
+            return tuple(items)
+        self.fault(key, value, "a list of different texts", f'write {key} = ["first", "second"]')
+        return ()
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        if not self.has(key):
+            return default
+        value = self._content[key]
+        if isinstance(value, FromEnvironment):
+            value = _WORDS.get(value.lower(), value)
+        if isinstance(value, bool):
+            return value
+        self.fault(key, value, "true or false", f"write {key} = {str(default).lower()}")
+        return default
+
+    def number(self, key: str, default: int, least: int, most: int) -> int:
+        """A whole number from `least` to `most`."""
+        if not self.has(key):
+            return default
+        value = self._content[key]
+        if isinstance(value, FromEnvironment) and re.fullmatch(r"-?\d{1,30}", value):
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        self.fault(key, value, f"a whole number from {least} to {most}", f"write {key} = {default}")
+        return default
+
+    def ratio(self, key: str, default: float) -> float:
+        """A number from 0 to 1."""
+        if not self.has(key):
+            return default
+        value = self._content[key]
+        if isinstance(value, FromEnvironment) and re.fullmatch(r"\d{1,3}(\.\d{1,18})?", value):
+            value = float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+            return float(value)
+        self.fault(key, value, "a number from 0 to 1", f"write {key} = {default}")
+        return default
+
+    @overload
+    def duration_s(self, key: str, default: int, *, least_s: int = 0) -> int: ...
+    @overload
+    def duration_s(self, key: str, default: None, *, least_s: int = 0) -> int | None: ...
+    def duration_s(self, key: str, default: int | None, *, least_s: int = 0) -> int | None:
+        """A duration in whole seconds, at least `least_s`."""
+        if not self.has(key):
+            return default
+        duration_ms = self._duration_ms(key, least_s * 1000)
+        if duration_ms is not None and duration_ms % 1000:
+            self.fault(key, self._content[key], "whole seconds", f'write {key} = "{duration_ms // 1000 + 1}s"')
+        return default if duration_ms is None else duration_ms // 1000
+
+    def duration_ms(self, key: str, default: int, *, least_ms: int = 0) -> int:
+        """A duration in milliseconds, at least `least_ms`."""
+        duration_ms = self._duration_ms(key, least_ms) if self.has(key) else None
+        return default if duration_ms is None else duration_ms
+
+    def _duration_ms(self, key: str, least_ms: int) -> int | None:
+        value = self._content[key]
+        why = ""
+        try:
+            if isinstance(value, str) or (value == 0 and not isinstance(value, bool)):
+                duration_ms = parse_duration_ms(str(value))
+                if duration_ms >= least_ms:
+                    return duration_ms
+                why = f" of at least {least_ms} ms"
+        except ValueError as error:
+            why = f" ({value!s:.40} is {error})" if isinstance(value, str) else ""
+        as_seconds = f'"{value}s"' if isinstance(value, int) and not isinstance(value, bool) and value > 0 else '"10m"'
+        self.fault(key, value, f"a duration such as 500ms, 30s, 10m, 1h30m, 2d{why}", f"write {key} = {as_seconds}")
+        return None
+
+    def choice(self, key: str, choices: type[_Choice], default: _Choice, synonyms: Mapping[str, _Choice] | None = None) -> _Choice:
+        """One of the values of an enumeration, without regard to case; `-` and a blank stand for `_`.
+
+        `synonyms` are words that others use, in upper case and without what stands in brackets: a fault names the value that is meant.
+        """
+        if not self.has(key):
+            return default
+        value = self._content[key]
+        spelt = {choice.value.lower(): choice for choice in choices}
+        if isinstance(value, str) and (found := spelt.get(re.sub(r"[- ]", "_", value.lower()))) is not None:
+            return found
+        known = [choice.value for choice in choices]
+        meant = (synonyms or {}).get(str(value).partition("(")[0].strip().upper())
+        remedy = f"did you mean {meant.value}?" if meant else nearest(str(value), known) or f'write {key} = "{default.value}"'
+        self.fault(key, value, one_of(known), remedy)
+        return default
+
+    def section(self, key: str, *, remedy: str = "") -> Section:
+        """The section below this one; an empty one, and a fault, where it is missing or none."""
+        given = self.has(key)
+        value = self._content.get(key, {})
+        if not isinstance(value, Mapping):
+            self.fault(key, value, "a section", remedy or f"write [{self._full(key)}] and its settings below")
+            value = {}
+        elif not given and remedy:
+            self.faults.append(ConfigError(f"the section [{self._full(key)}] is missing", "it is needed", remedy))
+        return Section(self._full(key), value, self.faults, is_given=given)
+
+    def named(self, key: str, pattern: str) -> Iterator[tuple[str, Section]]:
+        """The sections below `key`, with their names, which must match `pattern` and differ in more than case."""
+        section = self.section(key)
+        seen: dict[str, str] = {}
+        for name in section._content:
+            if not re.fullmatch(pattern, name):
+                section.fault(name, name, f"a name that matches {pattern}", "rename it: it is the name of a folder, too")
+            elif (other := seen.setdefault(name.lower(), name)) != name:
+                section.fault(name, name, f"names that differ in more than case from {other}", "rename one: each is a folder, too")
+            else:
+                yield name, section.section(name)
+
+    def sections(self, key: str, remedy: str) -> list[Section]:
+        """A list of sections, `[[path.key]]` in the document."""
+        value = self._content.get(key, []) if self.has(key) else []
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            self.fault(key, value, "a list of sections", remedy)
+            return []
+        return [Section(f"{self._full(key)}[{position}]", item, self.faults) for position, item in enumerate(value)]
+
+    def rest(self) -> Iterator[tuple[str, object]]:
+        """What nobody has asked for, for a section that passes its settings on; all of it is known from then on."""
+        for key, value in self._content.items():
+            if key not in self._known:
+                self._known.append(key)
+                yield key, value
+
+    def raw(self, key: str) -> object:
+        """The value as it was given, or None, for a setting of a form of its own. Makes the name known."""
+        return self._content[key] if self.has(key) else None
+
+    def finish(self) -> None:
+        """Make a fault of every setting that nobody asked for."""
+        for key, value in self._content.items():
+            if key not in self._known:
+                what = "section" if isinstance(value, Mapping) else "setting"
+                remedy = nearest(key, self._known) or f"remove it, or use one of: {', '.join(sorted(self._known))}"
+                self.faults.append(ConfigError(f"{self._full(key, value)} is not a known {what}", "", remedy))
+
+    def _full(self, key: str, value: object = None) -> str:
+        name = f"{self.path}.{key}" if self.path else key
+        given = self._content.get(key, value)
+        return f"{name} (from {given.variable})" if isinstance(given, FromEnvironment) else name
+
+
+def fault(setting: str, value: object, allowed: str, remedy: str, *, secret: bool = False) -> ConfigError:
+    """The fault of one setting, in words."""
+    shown = "***" if secret else str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+    return ConfigError(f"{setting} is {shown}", f"allowed: {allowed}", remedy)
+
+
+def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
+    """The one error that says all faults."""
+    if len(faults) == 1:
+        return faults[0]
+    listed = "\n".join(f"  - {fault}" for fault in faults)
+    return ConfigError(f"{len(faults)} settings are wrong:\n{listed}", "", "Mend them all; nothing was started")
+
+
+def overlay(document: Mapping[str, object], environment: Mapping[str, str], faults: list[ConfigError]) -> dict[str, object]:
+    """A copy of `document` with the variables `CONNECTOR__SECTION__KEY` of `environment` laid over it.
+
+    Names are matched without regard to case, `_` in a variable standing for `-` and `.`, too.
+    """
+    merged = {key: _copied(value) for key, value in document.items()}
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        *path, last = variable.removeprefix(ENVIRONMENT_PREFIX).split("__")
+        level: object = merged
+        for part in path:
+            level = level.setdefault(_spelt(part, level), {}) if isinstance(level, dict) else None
+        if not isinstance(level, dict) or not all((*path, last)):
+            allowed = f"{ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or {ENVIRONMENT_PREFIX}SECTION__NAME__KEY"
+            faults.append(ConfigError(f"the environment variable {variable} names no setting", f"allowed: {allowed}", "rename or unset it"))
+            continue
+        level[_spelt(last, level)] = FromEnvironment(environment[variable], variable)
+    return merged
+
+
+def flat(section: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested tables as dotted names: a document reads `security.protocol = "SSL"` as a table in a table."""
+    found: dict[str, object] = {}
+    for key, value in section.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _copied(value: object) -> object:
+    return {key: _copied(below) for key, below in value.items()} if isinstance(value, Mapping) else value
+
+
+def _spelt(part: str, level: Mapping[str, object]) -> str:
+    """The key of `level` that a part of a variable's name stands for, or a new one."""
+    wanted = part.lower()
+    return next((key for key in level if re.sub(r"[-.]", "_", key.lower()) == wanted), wanted)

@@ -1,0 +1,144 @@
+"""Which dead letters are meant: a filter as a value, the same for every verb (DLQ-8), and letters counted by what they have in common.
+
+A filter has a bound for each thing that is known of a letter, and a letter is meant if it keeps to all that are given. What is
+dearest to know comes last: the table of a change is in its bytes, which are decoded only where a table was asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.ledger import Standing, State
+from connector.records.codec import Schemas, read
+from connector.records.rejection import Reason, Rejection
+from connector.records.views import view_of_bytes, view_of_time
+
+EXAMPLES: Final = 2
+BASE64: Final = "base64:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """What a letter must be to be meant; what is None or empty bounds nothing.
+
+    `since` and `until` bound when it first failed, in microseconds, `until` not included. `offsets` are the first and the last of the
+    original records, `attempts` the least and the most. `table` is that of a table letter, else the source table of the change, as
+    far as its bytes can be read.
+    """
+
+    ids: frozenset[str] = frozenset()
+    reasons: frozenset[Reason] = frozenset()
+    rule: str = ""
+    states: frozenset[State] = frozenset({State.OPEN})
+    table: str | None = None
+    key_prefix: bytes = b""
+    since: int | None = None
+    until: int | None = None
+    kafka_partition: int | None = None
+    offsets: tuple[int, int] | None = None
+    attempts: tuple[int, int] | None = None
+    ingest_batch: int | None = None
+
+    def means(self, letter: DeadLetter, standing: Standing, schemas: Schemas) -> bool:
+        """Whether this letter is meant. `schemas` are asked for the writer's schema only where the filter has a table."""
+        position = letter.position
+        return (
+            (not self.ids or letter.id in self.ids)
+            and (not self.states or standing.state in self.states)
+            and (not self.reasons or letter.reason in self.reasons)
+            and (not self.rule or letter.rule == self.rule)
+            and (not self.key_prefix or (letter.key or b"").startswith(self.key_prefix))
+            and (self.since is None or letter.first_failed_at >= self.since)
+            and (self.until is None or letter.first_failed_at < self.until)
+            and (self.kafka_partition is None or position.kafka_partition == self.kafka_partition)
+            and (self.offsets is None or self.offsets[0] <= position.offset <= self.offsets[1])
+            and (self.ingest_batch is None or letter.ingest_batch == self.ingest_batch)
+            and (self.attempts is None or self.attempts[0] <= standing.attempt <= self.attempts[1])
+            and (self.table is None or table_of(letter, schemas) == self.table)
+        )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it leaves anything out but by state: one that does not means all letters there are."""
+        return any(getattr(self, name.name) != name.default for name in fields(self) if name.name != "states")
+
+    def __str__(self) -> str:
+        """The filter as a person reads it, and as the ledger keeps it: `reason=INVALID table=users`; `all` if nothing is left out."""
+        said = [f"id={letter_id}" for letter_id in sorted(self.ids)]
+        said += [f"reason={reason}" for reason in sorted(self.reasons)] + [f"rule={self.rule}"] * bool(self.rule)
+        said += [f"state={state}" for state in sorted(self.states)] if self.states != {State.OPEN} else []
+        said += [f"table={self.table}"] if self.table is not None else []
+        said += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
+        said += [f"{name}={view_of_time(at)}" for name, at in (("since", self.since), ("until", self.until)) if at is not None]
+        numbers = (("kafka-partition", self.kafka_partition), ("ingest-batch", self.ingest_batch))
+        said += [f"{name}={number}" for name, number in numbers if number is not None]
+        said += [f"{name}={pair[0]}..{pair[1]}" for name, pair in (("offsets", self.offsets), ("attempts", self.attempts)) if pair]
+        return " ".join(said) or "all"
+
+
+def text_of_bytes(data: bytes) -> str:
+    """Bytes as an option takes them: text where they are printable UTF-8, else `base64:` and that."""
+    view = view_of_bytes(data)
+    return view if isinstance(view, str) else f"{BASE64}{view['base64']}"
+
+
+def bytes_of_text(text: str) -> bytes:
+    """The inverse of `text_of_bytes`. Raises ValueError for what is not base 64 behind `base64:`."""
+    return base64.b64decode(text.removeprefix(BASE64), validate=True) if text.startswith(BASE64) else text.encode()
+
+
+def table_of(letter: DeadLetter, schemas: Schemas) -> str | None:
+    """The table of a table letter, else the source table that its bytes name, also where they break a rule; None without either."""
+    if letter.table is not None:
+        return letter.table
+    datum = read(letter.value, schemas)
+    change = None if isinstance(datum, Rejection) else datum["data_change"]
+    return None if change is None else str(change["table"])
+
+
+GROUPINGS: Final[Mapping[str, Callable[[DeadLetter, Standing, Schemas], str]]] = {
+    "reason": lambda letter, standing, schemas: letter.reason.value,
+    "rule": lambda letter, standing, schemas: letter.rule,
+    "state": lambda letter, standing, schemas: standing.state.value,
+    "table": lambda letter, standing, schemas: table_of(letter, schemas) or "",
+    "key": lambda letter, standing, schemas: text_of_bytes((letter.key or b"")[:64]),
+    "kafka-partition": lambda letter, standing, schemas: str(letter.position.kafka_partition),
+    "day": lambda letter, standing, schemas: str(view_of_time(letter.first_failed_at))[:10],
+    "attempt": lambda letter, standing, schemas: str(standing.attempt),
+}
+"""What letters can be counted by, and the text that a letter is counted under; a key by its first 64 bytes, a day in UTC."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The letters that have the same texts: how many, when the first and the last failed (microseconds), and two of their ids."""
+
+    letters: int = 0
+    oldest: int = 0
+    newest: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, letter: DeadLetter) -> None:
+        """One more letter."""
+        self.oldest = min(self.oldest or letter.first_failed_at, letter.first_failed_at)
+        self.newest = max(self.newest, letter.first_failed_at)
+        self.letters += 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(letter.id)
+
+
+def grouped(
+    letters: Iterable[tuple[DeadLetter, Standing]], by: tuple[str, ...], schemas: Schemas, at_most: int = 10_000
+) -> Iterator[tuple[tuple[str, ...], Group]]:
+    """The letters counted by these, the largest group first. Memory for the groups only; those beyond `at_most` are counted as `…`."""
+    groups: dict[tuple[str, ...], Group] = {}
+    for letter, standing in letters:
+        texts = tuple(GROUPINGS[name](letter, standing, schemas) for name in by)
+        if texts not in groups and len(groups) >= at_most:
+            texts = ("…",) * len(by)
+        groups.setdefault(texts, Group()).add(letter)
+    yield from sorted(groups.items(), key=lambda item: (-item[1].letters, item[0]))

@@ -1,0 +1,328 @@
+"""What was done about the dead letters of a topic, and how each of them stands (DLQ-11).
+
+A letter is open until somebody does something about it; how it stands is what the last entry of its story says:
+
+    replayed     sent again through the front door. If that is rejected again, it is another letter, with one attempt more
+    parked       set aside, by a person or after too many attempts: nothing replays it before it is restored
+    discarded    not to be replayed, for a reason that is kept
+    restored     open again, with as many tries as at first
+
+On Kafka the story of a letter is one record, with the letter's id as its key: the topic is compacted, which leaves the newest story of each
+letter. Beside them the totals are one, so that it costs nothing to say how many letters are closed. A letter that says of itself that it is
+a replay is believed if the story of the first one has that replay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from sys import intern
+from typing import Any, Final, NamedTuple, NoReturn
+
+from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
+from connector.dead_letters.envelope import letter_id as id_of
+from connector.records.model import MAX_INT, MAX_LONG
+from connector.text import is_utf_8, truncate_utf8
+
+MAX_ENTRIES: Final = 100
+"""Of a story; the oldest go first. So it fits into a record, however often a letter was parked and restored."""
+
+
+class Action(StrEnum):
+    """What can be done about a letter."""
+
+    REPLAYED = "replayed"
+    PARKED = "parked"
+    DISCARDED = "discarded"
+    RESTORED = "restored"
+
+
+class State(StrEnum):
+    """How a letter stands."""
+
+    OPEN = "open"
+    REPLAYED = "replayed"
+    PARKED = "parked"
+    DISCARDED = "discarded"
+
+
+_STATES: Final = {
+    Action.REPLAYED: State.REPLAYED,
+    Action.PARKED: State.PARKED,
+    Action.DISCARDED: State.DISCARDED,
+    Action.RESTORED: State.OPEN,
+}
+OPEN_STATES: Final = frozenset({State.OPEN, State.PARKED})
+"""What is still missing from the tables, and not by anybody's decision."""
+ALLOWED: Final[Mapping[Action, frozenset[State]]] = {
+    Action.REPLAYED: frozenset({State.OPEN}),
+    Action.PARKED: frozenset({State.OPEN}),
+    Action.DISCARDED: frozenset({State.OPEN, State.PARKED}),
+    Action.RESTORED: frozenset({State.PARKED, State.DISCARDED}),
+}
+"""How a letter must stand for what can be done about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MendNote:
+    """How a record was mended before it was replayed: the steps as they were given, and SHA-256 of it before and after (DLQ-12)."""
+
+    steps: tuple[str, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that was done about one letter. `at` in microseconds; `selection` are the ids or the filter that chose it.
+
+    `attempt` is that of the replay, or how often the letter had been replayed by then. `tries` counts the same from the last time
+    that somebody restored it: it is what `max_attempts` bounds.
+    """
+
+    action: Action
+    at: int
+    by: str
+    why: str
+    selection: str
+    attempt: int = 0
+    tries: int = 0
+    mended: MendNote | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("by", "why", "selection"):
+            object.__setattr__(self, name, truncate_utf8(getattr(self, name)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as it stands in the ledger; what it does not have is left out."""
+        view: dict[str, Any] = {"action": self.action.value, "at": self.at, "by": self.by, "why": self.why, "selection": self.selection}
+        view |= {"attempt": self.attempt, "tries": self.tries}
+        if self.mended is not None:
+            view["mended"] = {"steps": list(self.mended.steps), "before": self.mended.before, "after": self.mended.after}
+        return view
+
+    @classmethod
+    def from_json(cls, view: Mapping[str, Any]) -> Entry:
+        """The inverse of `to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+        texts = {name: intern(truncate_utf8(_text(view.get(name), name))) for name in ("by", "why", "selection")}  # many letters share them
+        attempt, tries = (_number(view.get(name), name, MAX_ATTEMPT) for name in ("attempt", "tries"))
+        mended = _mend_note(_object(view["mended"], "mended")) if "mended" in view else None
+        return cls(
+            Action(_text(view.get("action"), "action")), _time(view.get("at"), "at"), **texts, attempt=attempt, tries=tries, mended=mended
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a letter stands. `attempt` is how often it was replayed, as itself or as those that it came from; `tries` as in `Entry`."""
+
+    state: State
+    attempt: int
+    tries: int
+
+    def allows(self, action: Action) -> bool:
+        """Whether this can be done about it."""
+        return self.state in ALLOWED[action]
+
+
+class Sent(NamedTuple):
+    """Replays up to the offsets `ends` of the Kafka partitions of the change topic with the id `topic_id`."""
+
+    topic_id: str = ""
+    ends: Mapping[int, int] = {}
+
+
+NONE_SENT: Final = Sent()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many letters are closed, that is replayed or discarded, by topic id and table in their ids; the table of a rejected record is "".
+
+    None that first failed before `open_since`, in microseconds, is open or parked; None: nobody has looked at all of them yet. `sent` is
+    where the replays lie of all transactions before.
+    """
+
+    closed: Mapping[tuple[str, str], int]
+    open_since: int | None = None
+    sent: Sent = NONE_SENT
+
+
+class Ledger:
+    """The stories of the letters of one topic, those that have one. Some hundred bytes for each. `open_since` and `sent` as in `Totals`."""
+
+    def __init__(self) -> None:
+        self._stories: dict[str, tuple[Entry, ...]] = {}
+        self._closed: Counter[tuple[str, str]] = Counter()
+        self.open_since: int | None = None
+        self.sent = NONE_SENT
+
+    def __len__(self) -> int:
+        return len(self._stories)
+
+    def story(self, letter_id: str) -> tuple[Entry, ...]:
+        """What was done about a letter, oldest first; empty if nothing was."""
+        return self._stories.get(letter_id, ())
+
+    def keep(self, letter_id: str, story: tuple[Entry, ...]) -> None:
+        """The story of a letter is this one, in place of any that was known."""
+        assert story, letter_id
+        is_closed = int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
+        self._stories[letter_id] = story
+        if is_closed:
+            self._closed[_family(letter_id)] += is_closed
+
+    def totals(self, stories: Mapping[str, tuple[Entry, ...]] | None = None) -> Totals:
+        """The totals once these stories are kept, too. Changes nothing."""
+        closed = Counter(self._closed)
+        for letter_id, story in (stories or {}).items():
+            closed[_family(letter_id)] += int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
+        return Totals({family: count for family, count in closed.items() if count}, self.open_since, self.sent)
+
+    def with_entry(self, letter_id: str, entry: Entry) -> tuple[Entry, ...]:
+        """The story of a letter after one more entry. Changes nothing."""
+        return (*self.story(letter_id), entry)[-MAX_ENTRIES:]
+
+    def standing(self, letter: DeadLetter) -> Standing:
+        """How a letter stands: by its own story, else open with what the replay that it came from had behind it.
+
+        Letters of several tables may be of one change: none of them is replayed with an attempt that another one had.
+        """
+        found = self._standing(letter)
+        if letter.table is None:
+            return found
+        tables = {table for topic_id, table in self._closed if topic_id == letter.position.topic_id and table}
+        stories = (self.story(id_of(letter.position, table)) for table in tables)
+        return replace(found, attempt=max([found.attempt, *(story[-1].attempt for story in stories if story)]))
+
+    def _standing(self, letter: DeadLetter) -> Standing:
+        story = self.story(letter.id)
+        if story:
+            return Standing(_STATES[story[-1].action], story[-1].attempt, story[-1].tries)
+        claim = replay_claim(letter.headers)
+        for entry in () if claim is None else self.story(claim[0]):
+            if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
+                return Standing(State.OPEN, entry.attempt, entry.tries)
+        # What says that it was replayed, and was not by us, has not been tried.
+        return Standing(State.OPEN, letter.attempt, 0)
+
+    def ids(self, state: State) -> frozenset[str]:
+        """The letters that stand so by their own story."""
+        return frozenset(letter_id for letter_id, story in self._stories.items() if _STATES[story[-1].action] is state)
+
+    def states(self) -> Counter[State]:
+        """How many letters with a story stand how. One without a story is open."""
+        return Counter(_STATES[story[-1].action] for story in self._stories.values())
+
+
+def _is_closed(story: tuple[Entry, ...]) -> bool:
+    return bool(story) and _STATES[story[-1].action] not in OPEN_STATES
+
+
+def _family(letter_id: str) -> tuple[str, str]:
+    """The topic id and the table in an id (`deadletter.letter_id`)."""
+    found = _is_letter_id(letter_id)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+# Kafka's topic ids have 22 characters, `-` among them; tables may be called `a-1-2`.
+_is_letter_id = re.compile(r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0-9]*))?", re.DOTALL).fullmatch
+
+
+def totals_to_json(totals: Totals) -> bytes:
+    """The totals as the value of their record in the ledger."""
+    closed = [[*family, count] for family, count in totals.closed.items()]
+    sent = {"topic_id": totals.sent.topic_id, "ends": {str(number): end for number, end in totals.sent.ends.items()}}
+    return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
+
+
+def totals_from_json(value: bytes) -> Totals:
+    """The inverse of `totals_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+    try:
+        view = _document(value)
+        closed = dict(parts := list(map(_closed, _list(view.get("closed"), "closed"))))
+        if len(closed) < len(parts):
+            _refuse("closed", "a list that names each table once")
+        open_since = view.get("open_since", "")
+        sent = _sent(_object(view["sent"], "sent")) if "sent" in view else NONE_SENT
+        return Totals(closed, None if open_since is None else _time(open_since, "open_since"), sent)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(truncate_utf8(f"no totals of a ledger: {error}")) from error
+
+
+def story_to_json(story: tuple[Entry, ...]) -> bytes:
+    """A story as the value of its record in the ledger."""
+    return _to_json({"entries": [entry.to_json() for entry in story]}).encode()
+
+
+def story_from_json(value: bytes) -> tuple[Entry, ...]:
+    """The inverse of `story_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+    try:
+        story = tuple(Entry.from_json(_object(entry, "an entry")) for entry in _list(_document(value).get("entries"), "entries"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(truncate_utf8(f"no story of a letter: {error}")) from error
+    if not story:
+        raise ValueError("a story without entries")
+    return story
+
+
+# Reading: each raises ValueError for a value that is not of the type, or not in the range, that is written.
+
+
+def _document(value: bytes) -> Mapping[str, Any]:
+    return _object(json.loads(value.decode()), "the whole")  # `loads` itself would take UTF-16, and surrogates
+
+
+def _object(value: object, name: str) -> dict[str, Any]:
+    return value if isinstance(value, dict) else _refuse(name, "an object")
+
+
+def _list(value: object, name: str) -> list[Any]:
+    return value if isinstance(value, list) else _refuse(name, "a list")
+
+
+def _text(value: object, name: str) -> str:
+    return value if isinstance(value, str) and is_utf_8(value) else _refuse(name, "text")
+
+
+def _number(value: object, name: str, most: int, least: int = 0) -> int:
+    # The exact type: to isinstance a bool is an int.
+    return value if type(value) is int and least <= value <= most else _refuse(name, f"an integer from {least} to {most}")
+
+
+def _time(value: object, name: str) -> int:
+    """Microseconds. A letter of others failed when its record says: that is any number of milliseconds in 64 bits."""
+    return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
+
+
+def _mend_note(view: Mapping[str, Any]) -> MendNote:
+    steps = tuple(_text(step, "a step") for step in _list(view.get("steps"), "steps"))
+    return MendNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
+
+
+def _closed(value: object) -> tuple[tuple[str, str], int]:
+    family = _list(value, "a part of closed")
+    if len(family) != 3:
+        _refuse("a part of closed", "a topic id, a table and a number")
+    return (_text(family[0], "a topic id"), _text(family[1], "a table")), _number(family[2], "a number of letters", MAX_LONG)
+
+
+def _sent(view: Mapping[str, Any]) -> Sent:
+    ends = {}
+    for name, end in _object(view.get("ends"), "ends").items():
+        if not _is_decimal(name):
+            _refuse("a Kafka partition", "a number")
+        ends[_number(int(name), "a Kafka partition", MAX_INT)] = _number(end, "an offset", MAX_LONG)
+    return Sent(_text(view.get("topic_id"), "topic_id"), ends)
+
+
+_is_decimal = re.compile(r"0|[1-9][0-9]{0,9}").fullmatch
+
+
+def _refuse(name: str, wanted: str) -> NoReturn:
+    raise ValueError(f"{name} is not {wanted}")

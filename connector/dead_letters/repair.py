@@ -1,0 +1,290 @@
+"""Mending a dead letter: from the original record to the one that is sent in its place (DLQ-12).
+
+The original is never touched: it stays in its topic. What is mended is a `Content`, key, value and headers, by steps that are
+taken in the order they are given. A step is a line of text, `VERB=ARGUMENT`, so that the ledger can keep it as it was; `STEPS` has
+what each does. Those that change what a record says go through the JSON view (REC-22): the record is decoded, changed, and must then
+be a legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unmendable`: of many
+letters it concerns that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.filter import bytes_of_text
+from connector.dead_letters.ledger import MendNote
+from connector.errors import JsonViewError
+from connector.records import codec
+from connector.records.codec import Schemas
+from connector.records.json_view import entry_fields, from_json, to_line
+from connector.records.model import CONTROL_KEY
+from connector.records.rejection import Headers, Rejection
+from connector.records.views import view_of_datum
+from connector.text import is_utf_8
+
+_PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
+FORCE: Final = "--force"
+"""In the ledger, behind the steps: the record says what its change would do today (DLQ-13)."""
+STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
+    "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, or before a bare body"),
+    "set-key": ("KEY", "the Kafka key, as text, or `base64:` and that"),
+    "key-from-record": ("", "the Kafka key that the record must have: its row key, or that of control records"),
+    "set-header": ("NAME=VALUE", "a header, in place of those of that name"),
+    "drop-header": ("NAME", "without the headers of that name"),
+    "replace": ("FIELD=JSON", 'a field as the JSON view has it, such as `data_change.entries[0].family="f"`'),
+    "commit-timestamp": ("TIME", "ISO 8601 with a zone, or microseconds"),
+    "record": ("JSON", "the whole record as its JSON view: what comes out of an editor"),
+}  # fmt: skip
+"""Verb -> the form of its argument, empty for none, and what it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What of a record can be mended."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def digest(self) -> str:
+        """SHA-256 in hex over all of it, with lengths, so that no two contents run into one."""
+        parts = [self.key, self.value, *(part for name, value in self.headers for part in (name.encode("utf-8", "surrogatepass"), value))]
+        found = hashlib.sha256()
+        for part in parts:
+            found.update(b"-" if part is None else b"%d:" % len(part) + part)
+        return found.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Unmendable:
+    """Why steps cannot be taken with a letter, in one sentence."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step, checked as far as it can be without a letter. `text` is how it was given."""
+
+    text: str
+    verb: str
+    argument: str
+
+    @classmethod
+    def parse(cls, text: str) -> Step:
+        """Raises ValueError, which says what is wrong with the text."""
+        if not is_utf_8(text):
+            raise ValueError(f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is given as base64:")
+        verb, equals, argument = text.partition("=")
+        if verb not in STEPS:
+            raise ValueError(f"{verb!r} is no step; there are {', '.join(STEPS)}")
+        form, _ = STEPS[verb]
+        if bool(form) != bool(equals):
+            raise ValueError(f"write {verb}={form}" if form else f"{verb} takes no argument")
+        _CHECKS.get(verb, lambda given: None)(argument)
+        return cls(text, verb, argument)
+
+
+def content_of(letter: DeadLetter) -> Content:
+    """What was rejected, as it was."""
+    return Content(letter.key, letter.value, letter.headers)
+
+
+def mend(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unmendable:
+    """The content after all steps, or why one of them cannot be taken; never raises. `schemas` as for decoding."""
+    for step in steps:
+        mended = _taken(content, step, schemas)
+        if isinstance(mended, Unmendable):
+            return Unmendable(f"{step.text}: {mended.why}")
+        content = mended
+    return content
+
+
+def note(steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False) -> MendNote | None:
+    """What the ledger keeps of it; None where nothing was mended."""
+    texts = [*(step.text[:500] for step in steps), *([FORCE] if is_forced else [])]
+    return MendNote(tuple(texts), before.digest(), after.digest()) if texts else None
+
+
+def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unmendable:
+    """The JSON view of a record for an editor, also of one that breaks a rule of REC-14; `Unmendable` where nothing can be decoded."""
+    datum = codec.read(content.value, schemas)
+    if isinstance(datum, Rejection):
+        return Unmendable(f"the value cannot be decoded: {datum.detail}")
+    found: dict[str, Any] = view_of_datum(datum)
+    for entry in found.get("data_change", {}).get("entries", ()):
+        for name in entry.keys() - set(entry_fields(entry["kind"])):
+            del entry[name]
+    return found
+
+
+def from_view(content: Content, edited: str) -> Content | Unmendable:
+    """The content with the record that the JSON view says, in the newest schema; key and headers stay. Never raises."""
+    try:
+        said = from_json(edited)
+    except JsonViewError as error:
+        return Unmendable(str(error))
+    if said.kafka_partitions is None:
+        return Unmendable("kafka_partitions is missing: over how many the producer spread its keys is not for us to say")
+    return replace(content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None))
+
+
+def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]) -> Step | Unmendable | None:
+    """The step that an editor makes of a record: `edit` gets its JSON view in several lines of printable characters, and gives it back.
+
+    None where nothing was changed. `Unmendable` where the record cannot be decoded, or what came back is no record.
+    """
+    shown = view(content, schemas)
+    if isinstance(shown, Unmendable):
+        return shown
+    text = json.dumps(shown, indent=2, ensure_ascii=False)
+    text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    given = edit(text)
+    try:
+        said: Any = None if given is None else json.loads(given)
+    except (ValueError, RecursionError) as error:
+        return Unmendable(f"what came back is not JSON: {error}")
+    if given is None or said == shown:
+        return None
+    try:
+        line = to_line(said)
+    except (ValueError, RecursionError) as error:  # NaN is not JSON, though it is read
+        return Unmendable(f"what came back is not JSON: {error}")
+    step = Step(f"record={line}", "record", line)
+    mended = _taken(content, step, schemas)
+    return mended if isinstance(mended, Unmendable) else step
+
+
+def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:
+    try:
+        return _take(content, step, schemas)
+    except RecursionError:  # how deep JSON may be nested depends on how deep the call is: deeper here than where the step was checked
+        return Unmendable("its JSON is nested too deep")
+
+
+def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:
+    match step.verb:
+        case "cut-prefix":
+            count = int(step.argument)
+            if len(content.value or b"") < count:
+                return Unmendable(f"the value has {len(content.value or b'')} bytes")
+            return replace(content, value=(content.value or b"")[count:])
+        case "reframe":
+            body = codec.body_of(content.value or b"")
+            return replace(content, value=codec.frame(body, None if step.argument == "single-object" else int(step.argument)))
+        case "set-key":
+            return replace(content, key=bytes_of_text(step.argument))
+        case "key-from-record":
+            return _with_key_of_record(content, schemas)
+        case "set-header":
+            name, _, text = step.argument.partition("=")
+            return replace(content, headers=(*_without(content.headers, name), (name, bytes_of_text(text))))
+        case "drop-header":
+            return replace(content, headers=_without(content.headers, step.argument))
+        case "replace":
+            place, _, text = step.argument.partition("=")
+            return _with_field(content, place, json.loads(text), schemas)
+        case "commit-timestamp":
+            at: int | str = int(step.argument) if step.argument.isdigit() else step.argument
+            return _with_field(content, "data_change.commit_timestamp", at, schemas)
+        case _:
+            assert step.verb == "record", step.verb
+            return from_view(content, step.argument)
+
+
+def _with_key_of_record(content: Content, schemas: Schemas) -> Content | Unmendable:
+    datum = codec.read(content.value, schemas)
+    if isinstance(datum, Rejection):
+        return Unmendable(f"the value cannot be decoded: {datum.detail}")
+    change = datum["data_change"]
+    return replace(content, key=CONTROL_KEY if change is None else change["row_key"])
+
+
+def _with_field(content: Content, place: str, value: object, schemas: Schemas) -> Content | Unmendable:
+    found = view(content, schemas)
+    if isinstance(found, Unmendable):
+        return found
+    *path, last = (int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place))
+    within: Any = found
+    try:
+        for name in path:
+            within = within[name]
+        if isinstance(last, int):
+            within[last]  # a list does not grow
+        if not isinstance(within, (dict, list)):
+            return Unmendable(f"there is no {place} in this record")
+        within[last] = value
+    except (KeyError, IndexError, TypeError):
+        return Unmendable(f"there is no {place} in this record")
+    return from_view(content, json.dumps(found))
+
+
+def _without(headers: Headers, name: str) -> Headers:
+    return tuple(header for header in headers if header[0] != name)
+
+
+def _is_number(argument: str, digits: int) -> bool:
+    return argument.isascii() and argument.isdigit() and len(argument) <= digits
+
+
+def _check_count(argument: str) -> None:
+    if not (_is_number(argument, 10) and 0 < int(argument) < 2**31):
+        raise ValueError(f"{argument!r} is no number of bytes")
+
+
+def _check_schema(argument: str) -> None:
+    if argument != "single-object" and not (_is_number(argument, 10) and int(argument) < 2**31):
+        raise ValueError(f"{argument!r} is neither the id of a schema nor single-object")
+
+
+def _check_time(argument: str) -> None:
+    if _is_number(argument, 19):
+        return
+    try:
+        moment = datetime.fromisoformat(argument)
+    except ValueError:
+        raise ValueError(f"{argument[:80]!r} is neither microseconds nor a time such as 2025-01-01T09:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{argument!r} has no zone; write {argument}Z for UTC")
+
+
+def _check_bytes(argument: str) -> None:
+    try:
+        bytes_of_text(argument)
+    except ValueError as error:
+        raise ValueError(f"{argument[:80]!r} has no base 64 behind base64: ({error})") from None
+
+
+def _check_header(argument: str) -> None:
+    name, equals, text = argument.partition("=")
+    if not name or not equals:
+        raise ValueError("a header is set as NAME=VALUE")
+    _check_bytes(text)
+
+
+def _check_replace(argument: str) -> None:
+    place, equals, text = argument.partition("=")
+    if not equals or not _PLACE.findall(place):
+        raise ValueError('a field is replaced as FIELD=JSON, such as data_change.table="users"')
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text!r} is not JSON ({error}); text needs quotes") from None
+
+
+_CHECKS: Final = {
+    "cut-prefix": _check_count,
+    "reframe": _check_schema,
+    "set-key": _check_bytes,
+    "set-header": _check_header,
+    "replace": _check_replace,
+    "commit-timestamp": _check_time,
+}

@@ -1,0 +1,201 @@
+"""Which dead letters go back, and as what: a plan, letter by letter (DLQ-10, DLQ-13, DLQ-14).
+
+A replay sends the original record again through the front door: same key, original headers without those that tell of the failure,
+and one that names the letter and the attempt. What may not go there is refused, with the reason, and stays as it is:
+
+    it is not open                       it was replayed, parked or discarded before
+    it is TOO_LATE                       nothing older than the horizon is ever merged; forced, what it would do today is said anew
+    it is WATERMARK_IN_FUTURE            a false claim does not become true by waiting
+    a mending step does not fit it
+    it would be rejected again           by the settings, the schemas and the horizon as they are; so no attempt is wasted
+    no Kafka partition, or too large     a control record goes to its original Kafka partition, which the topic must have
+
+One that has been tried `max_attempts` times is parked instead: nothing circles for ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from connector.dead_letters.envelope import MAX_ATTEMPT, OWN_PREFIX, REPLAY_HEADER, DeadLetter, replay_header
+from connector.dead_letters.ledger import Action, MendNote, Standing, State
+from connector.dead_letters.repair import Content, Step, Unmendable, content_of, mend, note
+from connector.dead_letters.third_party_headers import is_error_header
+from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
+from connector.records.model import DataChange
+from connector.records.rejection import Headers, Reason, Rejection
+from connector.records.sizes import size_of
+from connector.tables.definition import TableDefinition
+from connector.tables.row import read_change
+from connector.validation import KafkaRecord
+
+MAX_ATTEMPTS: Final = 3
+"""The default: what failed three times after somebody mended the cause needs another look (DLQ-14)."""
+
+RECORD_OVERHEAD_BYTES: Final = 128
+"""A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each header has lengths, too."""
+HEADER_OVERHEAD_BYTES: Final = 10
+
+ALREADY_REPLAYED: Final = "it is replayed"
+"""Why a letter is refused that was sent before."""
+
+Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
+"""`validation.judge` with the settings of the stream as they are."""
+
+
+Force = Callable[[DeadLetter, DataChange], DataChange | str]
+"""The change that says today what a letter's would have done, or why there is none (DLQ-13)."""
+
+
+class Verdict(StrEnum):
+    """What becomes of a letter in a replay."""
+
+    REPLAY = "replay"
+    PARK = "park"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontDoor:
+    """What the change topic takes, and how its records are judged. `tables` are those of the stream, by name."""
+
+    topic: str
+    kafka_partitions: int
+    max_message_bytes: int
+    judge: Judge
+    tables: Mapping[str, TableDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one letter. `why` is empty for a replay, else a sentence.
+
+    `content` is what is sent, `kafka_partition` where to, None for that of its key; `attempt` and `tries` as the ledger keeps them.
+    """
+
+    letter: DeadLetter
+    verdict: Verdict
+    why: str
+    attempt: int
+    tries: int
+    content: Content | None = None
+    kafka_partition: int | None = None
+    mended: MendNote | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a replay came to, or would come to: letters by verdict, refused ones by the reason, briefly."""
+
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def add(self, decision: Decision) -> None:
+        """One more letter."""
+        self.verdicts[decision.verdict] += 1
+        if decision.verdict is Verdict.REFUSE:
+            self.refused[decision.why.partition(":")[0]] += 1
+
+
+def decide(
+    letter: DeadLetter,
+    standing: Standing,
+    door: FrontDoor,
+    schemas: Schemas,
+    *,
+    now: int,
+    steps: Sequence[Step] = (),
+    max_attempts: int = MAX_ATTEMPTS,
+    force: Force | None = None,
+) -> Decision:
+    """What becomes of a letter that is to be replayed, mended by `steps`. `now` in microseconds. Raises only what `force` does.
+
+    With `force` a letter that is TOO_LATE is replayed as the change that it makes of it; others go as they always do.
+    """
+    is_forced = force is not None and letter.reason is Reason.TOO_LATE
+    if why := _why_not(letter, standing, is_forced=is_forced):
+        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.tries)
+    if standing.tries >= max_attempts:
+        why = f"it was replayed {standing.tries} times and rejected each time"
+        return Decision(letter, Verdict.PARK, why, standing.attempt, standing.tries)
+    before = content_of(letter)
+    after = mend(before, steps, schemas)
+    if isinstance(after, Unmendable):
+        return Decision(letter, Verdict.REFUSE, f"it cannot be mended: {after.why}", standing.attempt, standing.tries)
+    if force is not None and is_forced:
+        forced = _forced(letter, after, door, schemas, force)
+        if isinstance(forced, str):
+            return Decision(letter, Verdict.REFUSE, f"it cannot be forced: {forced}", standing.attempt, standing.tries)
+        after = forced
+    attempt = standing.attempt + 1
+    record = door.judge(KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas)
+    content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
+    if why := _why_not_there(letter, record, content, door, is_mended=bool(steps)):
+        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.tries)
+    assert isinstance(record, ChangeRecord)
+    partition = None if isinstance(record.record, DataChange) else letter.position.kafka_partition
+    return Decision(
+        letter, Verdict.REPLAY, "", attempt, standing.tries + 1, content, partition, note(steps, before, after, is_forced=is_forced)
+    )
+
+
+def _forced(letter: DeadLetter, content: Content, door: FrontDoor, schemas: Schemas, force: Force) -> Content | str:
+    found = decode(content.value, schemas)
+    if isinstance(found, Rejection):
+        return found.detail
+    if not isinstance(found.record, DataChange):
+        return "it is no change"
+    today = force(letter, found.record)
+    return today if isinstance(today, str) else replace(content, value=frame(encode(today, door.kafka_partitions), None))
+
+
+def _why_not(letter: DeadLetter, standing: Standing, *, is_forced: bool) -> str:
+    if not standing.allows(Action.REPLAYED):
+        return ALREADY_REPLAYED if standing.state is State.REPLAYED else f"it is {standing.state}: restore it first"
+    if letter.reason is Reason.TOO_LATE and not is_forced:
+        return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
+    if standing.attempt >= MAX_ATTEMPT:
+        return "it says that it was replayed so often that there is no number for another attempt: publish it anew"
+    if letter.reason is Reason.WATERMARK_IN_FUTURE:
+        return "it is a claim of a wrong clock: it does not become true once its time has come, and a later one says more"
+    return ""
+
+
+def _why_not_there(letter: DeadLetter, record: ChangeRecord | Rejection, content: Content, door: FrontDoor, *, is_mended: bool) -> str:
+    if isinstance(record, Rejection):
+        return f"it would be rejected again as {record.reason}: {record.detail}"
+    if isinstance(record.record, DataChange):
+        if letter.table is not None and (why := _why_not_in(letter.table, record.record, door.tables)):
+            return why
+    elif is_mended:
+        return "it is a control record: those are not mended, a later one says more"
+    elif letter.position.topic != door.topic or letter.position.kafka_partition >= door.kafka_partitions:
+        return f"it is a control record: {door.topic} has no Kafka partition that it came from"
+    if (size := _size_on_wire(content)) > door.max_message_bytes:
+        return f"it is too large: {size} bytes with its headers, {door.topic} takes {door.max_message_bytes}"
+    return ""
+
+
+def _why_not_in(table: str, change: DataChange, tables: Mapping[str, TableDefinition]) -> str:
+    definition = tables.get(table)
+    if definition is None:
+        return f"its table is not declared: {table}"
+    fault = read_change(definition, change)
+    return f"it would be rejected again as {fault.reason}: {fault.detail}" if fault else ""
+
+
+def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
+    """The original headers without those that tell of a failure or of an earlier replay, and the one of this replay (DLQ-10)."""
+    kept = (
+        header for header in headers if not (header[0].startswith(OWN_PREFIX) or header[0] == REPLAY_HEADER or is_error_header(header[0]))
+    )
+    return (*kept, replay_header(letter_id, attempt))
+
+
+def _size_on_wire(content: Content) -> int:
+    overhead = RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(content.headers)
+    return size_of(content.key, content.value, content.headers) + overhead

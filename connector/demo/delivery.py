@@ -1,0 +1,104 @@
+"""The order in which changes go out: not the order in which they were made, and some go out twice.
+
+What a network, retries and several producers do to a stream, from a seed. Two things still hold, as they must for a producer that
+keeps its promises: no change is left out, and after a `Mark` no change at or below its timestamp follows (REC-18). Where stream
+partitions split or merge, all that came before goes out first (WMK-7).
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import TYPE_CHECKING
+
+from connector.demo.lineage import Layout, numbers, steps_between
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from connector.records.model import ChildPartitions, DataChange
+
+
+@dataclass(frozen=True, slots=True)
+class Disorder:
+    """How much: changes are shuffled `window` at a time, or so many `transactions` where they have fewer.
+
+    Of these the share `repeated` goes out twice, and `held_back` waits a window.
+    """
+
+    window: int = 500
+    transactions: int = 500
+    repeated: float = 0.05
+    held_back: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Every change with a commit timestamp at or below this (µs) has been handed out, for the last time.
+
+    `is_all`: no other has been handed out.
+    """
+
+    timestamp: int
+    is_all: bool = False
+
+
+def steps(
+    transactions: Iterable[tuple[DataChange, ...]], layouts: tuple[Layout, ...], disorder: Disorder, seed: int, parts: tuple[int, ...] = ()
+) -> Iterator[DataChange | ChildPartitions | Mark]:
+    """The changes in disorder, with marks, and the ends of stream partitions between those of one layout and those of the next.
+
+    A layout begins with the first change of a stream partition that is new with it. Disorder does not pass the beginning of one, nor
+    the places in `parts`, counted in transactions: there a mark says that all is out.
+    """
+    first_of = numbers(layouts)
+    newest = count = 0
+
+    def run_of(transaction: tuple[DataChange, ...]) -> tuple[int, int]:
+        nonlocal newest, count
+        newest, count = max(newest, *(first_of[change.stream_partition] for change in transaction)), count + 1
+        return newest, bisect_right(parts, count - 1)
+
+    layout = 0
+    for (next_layout, _), group in groupby(transactions, run_of):
+        run = iter(group)
+        first = next(run)
+        yield from steps_between(layouts, layout, next_layout, first[0].commit_timestamp)
+        layout = next_layout
+        yield from disordered(chain([first], run), disorder, seed)
+
+
+def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorder, seed: int) -> Iterator[DataChange | Mark]:
+    """The changes of `transactions`, whose commit timestamps rise, in disorder; with a mark after each window that ends at what is certain.
+
+    Holds about two windows in memory, and at least one whole transaction.
+    """
+    rng = random.Random(seed)
+    waiting: list[DataChange] = []
+    fresh: list[DataChange] = []
+    newest = made = 0
+    for transaction in transactions:
+        fresh.extend(transaction)
+        made += 1
+        newest = transaction[-1].commit_timestamp
+        if len(fresh) < disorder.window and made < disorder.transactions:
+            continue
+        # Nothing is held back twice, so that a change is late by one window and no more.
+        held = [change for change in fresh if rng.random() < disorder.held_back]
+        held_ids = set(map(id, held))
+        yield from _shuffled([*waiting, *(change for change in fresh if id(change) not in held_ids)], disorder, rng)
+        certain = min((change.commit_timestamp for change in held), default=newest + 1) - 1
+        if certain > 0:
+            yield Mark(certain)
+        waiting, fresh, made = held, [], 0
+    yield from _shuffled([*waiting, *fresh], disorder, rng)
+    if newest:
+        yield Mark(newest, is_all=True)
+
+
+def _shuffled(changes: list[DataChange], disorder: Disorder, rng: random.Random) -> Iterator[DataChange]:
+    going = [*changes, *(change for change in changes if rng.random() < disorder.repeated)]
+    rng.shuffle(going)
+    return iter(going)

@@ -1,0 +1,157 @@
+"""The pipeline as its operator runs it: a process of its own, which is killed in the middle and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.errors import ConnectorError, TableError
+from connector.lake.plain_table import open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from connector.demo.folder import DemoFolder
+
+POLL_S: Final = 0.2
+_ENTRY: Final = "from connector.cli import main; main()"
+_TAIL_BYTES: Final = 4000
+_QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_JAVA: Final = {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_QUICK}".strip()}
+"""For a run that is over within minutes, the JVM's optimising compiler costs a third of the time and never pays it back.
+
+Without it the JVM keeps less room for compiled code than Spark needs, and compiles nothing more once that is full.
+"""
+# A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the pipeline.
+_GUARD: Final = 'read -r _; kill -KILL "-$0" 2>/dev/null'
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One run of a command: the process, which leads a process group of its own (Python and the JVM), and its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    what: str = "the pipeline"
+    started: float = field(default_factory=time.monotonic)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, as if the power had gone; returns when none of it is left."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        deadline = time.monotonic() + 10
+        while _lives(self.process.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def last_line(self) -> str:
+        """What it said last."""
+        lines = self.tail().splitlines()
+        return lines[-1] if lines else ""
+
+    def tail(self) -> str:
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").strip()
+
+    def wait(self, until: Callable[[], bool], watch: Watch) -> None:
+        """Return when `until` says so, calling `watch` meanwhile. Raises `ConnectorError` if the process ends before."""
+        while not until():
+            if self.process.poll() is not None:
+                raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
+            watch(self)
+            time.sleep(POLL_S)
+
+    def finish(self, watch: Watch) -> None:
+        """Return when the process has ended well. Raises `ConnectorError` otherwise."""
+        while self.process.poll() is None:
+            watch(self)
+            time.sleep(POLL_S)
+        if self.process.returncode:
+            raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
+
+
+Watch = Callable[[Pipeline], None]
+
+
+@contextmanager
+def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str, str] | None = None) -> Iterator[Pipeline]:
+    """`connector --config … run` with `arguments`, killed at the end of the block if it still lives.
+
+    `settings` are environment variables over the configuration (OPS-1); those of the user's shell do not count here.
+    """
+    with _started(folder, folder.log(number), folder.log(number), "run", *arguments, settings=settings) as pipeline:
+        yield pipeline
+
+
+def fresh_read(folder: DemoFolder, table: str, watch: Watch) -> tuple[list[str], str]:
+    """What `connector read TABLE --json` prints, and what it says that the rows are worth. Raises `ConnectorError` if it fails."""
+    rows, said = outcome(folder, watch, "read", table, "--max-staleness", "0", "--json", "--memory", "1g", settings=QUICK_JAVA)
+    return rows, next((line for line in said if line.startswith(f"{table} as of ")), "")
+
+
+def outcome(folder: DemoFolder, watch: Watch, *arguments: str, settings: dict[str, str] | None = None) -> tuple[list[str], list[str]]:
+    """The lines that a command prints, and the last ones that it says. Raises `ConnectorError` if it fails."""
+    printed, log = folder.root / f"{arguments[0]}.out", folder.root / f"{arguments[0]}.log"
+    with _started(folder, printed, log, *arguments, settings=settings) as command:
+        command.finish(watch)
+        return printed.read_text("utf-8").splitlines(), command.tail().splitlines()
+
+
+@contextmanager
+def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings: dict[str, str] | None) -> Iterator[Pipeline]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNECTOR__")}
+    command = [sys.executable, "-c", _ENTRY, "--config", str(folder.config), *arguments]
+    with log.open("wb") as talk, nullcontext(talk) if out == log else out.open("wb") as data:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=data, stderr=talk, env=environment | (settings or {}), start_new_session=True
+        )
+    guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, str(process.pid)], stdin=subprocess.PIPE, start_new_session=True)
+    started = Pipeline(process, log, "the pipeline" if arguments[0] == "run" else f"connector {arguments[0]}")
+    try:
+        yield started
+    finally:
+        guard.kill()
+        guard.communicate()
+        started.kill()
+
+
+def records_ingested(folder: DemoFolder, stream: str) -> int:
+    """How many records the changelog holds, by its newest commit (TBL-5); 0 before there is one."""
+    return _records(_newest_commit(folder, stream))
+
+
+def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
+    """The newest batch, if so many records were read by then, and their letters published."""
+    said = _newest_commit(folder, stream)
+    is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and _records(said) >= records
+    return int(said["ingest_batch"]) if is_done else None
+
+
+def _records(commit: Mapping[str, Any]) -> int:
+    return sum(int(offset) for offset in commit.get("end", {}).values())
+
+
+def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
+    if not (folder.changelog(stream) / "_delta_log").is_dir():
+        return {}
+    try:
+        return open_table(str(folder.changelog(stream))).bookkeeping
+    except TableError:
+        return {}  # its first commit is being written
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

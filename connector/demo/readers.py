@@ -1,0 +1,297 @@
+"""What readers see while the pipeline runs: snapshots, a dead letter that is mended, a table that is no cut, a fresh read.
+
+Source time goes on as far as the demo publishes it. At each of those watermarks it stands until all tables have been applied to it
+(TBL-17); the snapshot must be the source's state at that commit: of files, what `git ls-tree` lists. The full demo goes on: a change goes
+out under a wrong key, and its dead letter is mended; then one stream partition says nothing for longer than `stall_after`. A fresh read
+shows what the others have brought meanwhile (TBL-16); so does the table once the watermark counts as stalled, and says that it is no
+consistent cut (TBL-11). The silent one speaks again before the pipeline is killed; what runs after it makes the table a cut again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.cli.terminal import say, shortened
+from connector.demo import pipeline, truth
+from connector.demo.bank import ACCOUNTS_TABLE, TRANSACTION_ID
+from connector.demo.capture import FILES_TABLE
+from connector.demo.compare import UNMAPPED, row_differences
+from connector.demo.settings import KEYS, STREAM
+from connector.errors import ConnectorError
+from connector.lake.jobs import History
+from connector.lake.plain_table import open_table
+from connector.lake.state_reader import bookkeeping_of, progress_of
+from connector.records.model import MAX_ROW_KEY_BYTES
+from connector.records.views import view_of_time
+from connector.state.status_json import holder
+from connector.state.table_state import Bookkeeping
+from connector.text import counted
+
+if TYPE_CHECKING:
+    from connector.demo.folder import DemoFolder
+    from connector.demo.pipeline import Pipeline
+    from connector.demo.publish import Publisher
+    from connector.demo.report import Outcome
+    from connector.demo.source import Input, Source
+    from connector.state.jobs import CutRecord
+
+PATIENCE_S: Final = 300.0
+OFFSETS_OF_A_REPLAY: Final = 2
+"""The record, and the marker of its transaction."""
+EXPLAINS: Final = ("reason", "detail", "remedy", "row today", "a replay")
+"""Beginnings of the lines of `dead-letters show` that the demo repeats."""
+_STATE: Final = {FILES_TABLE: ("mode", "blob", "size"), ACCOUNTS_TABLE: ("balance", "owner")}
+"""What the truth knows of a state in the middle."""
+
+
+def parts(source: Source, snapshots: int) -> tuple[int, int, int]:
+    """Where in a source's transactions the snapshots end, where the part with the dead letter does, and where the silence."""
+    first, second, third = (source.size * (snapshots + n) // (snapshots + 5) for n in (1, 2, 4))
+    return first, second, third
+
+
+def window(source: Source, snapshots: int) -> int:
+    """How many transactions go out between two heartbeats at most: so few that a watermark may be passed unseen now and then."""
+    return max(1, source.size // (2 * (snapshots + 5)))
+
+
+class Readers:
+    """Readers of one table, that of `source`, while the `publisher` publishes it as they ask and `run` applies it.
+
+    Differences and what was seen go to `outcome`. Raises `ConnectorError` where what they wait for does not come.
+    """
+
+    def __init__(
+        self,
+        folder: DemoFolder,
+        chosen: Input,
+        source: Source,
+        publisher: Publisher,
+        run: Pipeline,
+        outcome: Outcome,
+        snapshots: int,
+        stall_after_s: int,
+    ) -> None:
+        self._stall_after_s = stall_after_s
+        self._folder, self._chosen, self._outcome, self._snapshots = folder, chosen, outcome, snapshots
+        self._source, self._publisher, self._run = source, publisher, run
+        self._table = source.table
+        self._history = History(str(folder.warehouse))
+        self._cut: CutRecord | None = None
+        self._book = Bookkeeping()
+        self._is_cut = True
+        self._is_whole = True
+        self._seen: set[str] = set()
+
+    def read_snapshots(self, *, whole_part: bool) -> None:
+        """Publish the first part of the source, as a whole or until enough was seen, and read snapshots at about even distances.
+
+        The watermark may be one stop ahead of the cut, so that ingest and apply work at the same time.
+        """
+        before = 0
+        for mark in self._publisher.windows(self._table):
+            is_last = mark.is_all and len(self._commits) > parts(self._source, self._snapshots)[0]
+            if is_last or len(self._commits) * (self._snapshots + 5) >= (len(self._seen) + 1) * self._source.size:
+                self._await_cut(before)
+                before = mark.timestamp + 1
+            if not whole_part and len(self._seen) >= self._snapshots:
+                break
+            if is_last:
+                self._await_cut(before)
+                break
+        seen = len(self._seen)
+        of_what = "trees of as many commits, as `git ls-tree` lists them" if self._table == FILES_TABLE else "the sums of all operations"
+        self._outcome.notes.append(f"{seen} snapshots, each at another low watermark, were compared with the {of_what}")
+
+    def mend_letter(self) -> None:
+        """Publish a part in which one change goes out under a wrong key; find its letter, mend and replay it, and see it in the table."""
+        publisher, table, mark = self._publisher, self._table, None
+        mistake = publisher.misdirect(table)
+        # A snapshot without a change that is a dead letter is not the source's state, and is not taken for it (DLQ-7).
+        self._is_whole = False
+        for mark in publisher.windows(table):
+            if mark.is_all:
+                break
+        if mark is None or mistake.sent is None:
+            say("the history is too short for a change of it to go astray")
+            self._is_whole = True
+            return
+        self._until_applied()
+        expected, letter_id = self._state_below(mark.timestamp + 1), mistake.sent.id
+        say(f"a dead letter: connector dead-letters show {letter_id}")
+        explained, _ = pipeline.outcome(self._folder, self._look, "dead-letters", "show", letter_id)
+        for line in explained:
+            if line.startswith(EXPLAINS):
+                say(f"  {shortened(line, 140)}")
+        lacking = list(self._differences(table, expected))
+        if lacking:
+            say(f"  without it the table differs from its commit in {counted(len(lacking), 'place')}: {shortened(lacking[0], 100)}")
+        else:
+            say("  without it the table equals its commit all the same: a newer change of the row has come since")
+        replay = ("dead-letters", "replay", letter_id, "--mend", "key-from-record", "--execute", "--why", "a wrong key")
+        say(f"  mended and replayed: connector {shlex.join(replay)}")
+        pipeline.outcome(self._folder, self._look, *replay)
+        publisher.done.replayed += OFFSETS_OF_A_REPLAY
+        self._until_applied()
+        differences = list(self._differences(f"{table} with the mended letter", expected))
+        self._outcome.differences += differences
+        if not differences:
+            say("  with it the table equals its commit")
+            self._outcome.notes.append("a change under a wrong key became a dead letter, was mended and replayed, and is in the table")
+        self._is_whole = True
+
+    def _until_applied(self) -> None:
+        """Wait until all that was published is in the table."""
+        batch = self._until_ingested()
+        self._until(lambda: self._book.complete_to_batch >= batch, "an apply")
+
+    def _until_ingested(self) -> int:
+        """Wait until all that was published is ingested; the batch that has the last of it."""
+        records = self._publisher.done.records
+        self._until(lambda: pipeline.batch_with(self._folder, STREAM, records) is not None, "ingest")
+        return pipeline.batch_with(self._folder, STREAM, records) or 0
+
+    def see_stall(self) -> None:
+        """Publish the third part of the source but for one stream partition, which falls silent, and speaks again in the end."""
+        publisher, table = self._publisher, self._table
+        silence, sent, mark = publisher.fall_silent(table), publisher.done.deliveries[table], None
+        before = self._state_below(publisher.deliveries[table].mark + 1)
+        for mark in publisher.windows(table, silence):
+            if mark.is_all:
+                break
+        arrived = publisher.done.deliveries[table] - sent
+        if mark is None or not arrived:
+            say("the history is too short for a stream partition to fall silent in")
+            publisher.speak_again(table, silence)
+            return
+        say(f"stream partition {silence.stream_partition} falls silent; the others send {counted(arrived, 'change')} and their heartbeats")
+        batch = self._until_ingested()
+        kept = {change.row_key for change in silence.kept}
+        after = self._state_below(mark.timestamp + 1)
+        expected = {
+            key: row for state, is_kept in ((after, False), (before, True)) for key, row in state.items() if (key in kept) == is_kept
+        }
+        self._read_fresh(expected)
+        self._until(lambda: not self._is_cut and self._book.complete_to_batch >= batch, "the stall")
+        found = open_table(str(self._folder.table(table)))
+        self._compare(f"{table} past the watermark", expected, tuple(found.types), found.rows())
+        say(f"stream partition {silence.stream_partition} speaks again, and sends {counted(len(silence.kept), 'change')}")
+        publisher.speak_again(table, silence)
+
+    def see_end(self) -> None:
+        """Everybody has spoken, and everything is applied: read the snapshots that nobody has read yet."""
+        self._look(self._run)
+        if not self._is_cut:
+            self._outcome.differences.append(f"table {self._table} is no consistent cut, though no stream partition is silent")
+
+    def _read_fresh(self, expected: Mapping[bytes, truth.Row]) -> None:
+        say(f"a fresh read, which merges what is not applied: connector read {self._table} --max-staleness 0")
+        began = time.monotonic()
+        lines, said = pipeline.fresh_read(self._folder, self._table, self._look)
+        rows = [json.loads(line) for line in lines]
+        names = (KEYS[self._table], *_STATE[self._table], UNMAPPED)
+        values = [[_key(row[name]) if name == KEYS[self._table] else row[name] for name in names] for row in rows]
+        self._compare(f"{self._table} read fresh", expected, names, values)
+        self._outcome.rates.append(("a fresh read, with a JVM of its own", len(rows), "rows", time.monotonic() - began))
+        say(f"  {said}")
+        if self._cut is not None:
+            say(f"  a snapshot read stays where it was, at {view_of_time(self._cut.low_watermark)}")
+
+    def _look(self, _run: Pipeline) -> None:
+        """See which cuts there are by now, and whether the table is one."""
+        for cut in reversed(self._history.cuts(STREAM, since=self._cut.recorded_at + 1 if self._cut else 0)):
+            self._cut = cut
+            if self._is_whole:
+                self._read_snapshot(cut)
+        self._book = book = bookkeeping_of(str(self._folder.warehouse), self._table)
+        if book.apply and book.is_consistent_cut != self._is_cut:
+            self._is_cut = book.is_consistent_cut
+            say(f"table {self._table} is a consistent cut again" if self._is_cut else self._flag(book.past_since or 0))
+
+    def _flag(self, since: int) -> str:
+        held = holder(progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier)
+        assert held is not None, "a table is past a watermark that somebody holds"
+        at = view_of_time(held.watermark) if held.watermark else "nothing"
+        return (
+            f"table {self._table} is no consistent cut since {view_of_time(since)}: {held.stream_partition} holds the low watermark "
+            f"at {at}, in Kafka partition {held.kafka_partition} (stall_after is {self._stall_after_s} s)"
+        )
+
+    def _read_snapshot(self, cut: CutRecord) -> None:
+        found = open_table(str(self._folder.table(self._table)), version=cut.versions[self._table])
+        rows = list(found.rows())
+        count = bisect_left(self._commits, (cut.low_watermark, ""))
+        last = self._commits[count - 1][1] if count else "nothing"
+        what = f"{self._table} at {view_of_time(cut.low_watermark)}"
+        is_equal = self._compare(what, self._state_below(cut.low_watermark), tuple(found.types), rows)
+        self._seen.add(last)
+        say(
+            f"complete below {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}: snapshot {len(self._seen)}, "
+            f"{counted(len(rows), 'row')}, {'equals' if is_equal else 'DIFFERS from'} {last[:12]}, {count:,} of {self._source.size:,}"
+        )
+
+    def _compare(self, what: str, expected: Mapping[bytes, truth.Row], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
+        differences = list(self._row_differences(what, expected, names, rows))
+        self._outcome.differences += differences
+        return not differences
+
+    def _differences(self, what: str, expected: Mapping[bytes, truth.Row]) -> Iterator[str]:
+        """Those of the table as it stands."""
+        found = open_table(str(self._folder.table(self._table)))
+        return self._row_differences(what, expected, tuple(found.types), found.rows())
+
+    def _row_differences(
+        self, what: str, expected: Mapping[bytes, truth.Row], names: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> Iterator[str]:
+        key, wanted = KEYS[self._table], {KEYS[self._table], *_STATE[self._table], UNMAPPED}
+        places = [place for place, name in enumerate(names) if name in wanted]
+        return row_differences(what, key, expected, [names[place] for place in places], ([row[place] for place in places] for row in rows))
+
+    @property
+    def _commits(self) -> list[tuple[int, str]]:
+        return self._publisher.done.commits[self._table]
+
+    def _state_below(self, low_watermark: int) -> Mapping[bytes, truth.Row]:
+        """The truth of the last transaction before it."""
+        count = bisect_left(self._commits, (low_watermark, ""))
+        if not count:
+            return {}
+        _, last = self._commits[count - 1]
+        if self._table == ACCOUNTS_TABLE:
+            return truth.accounts(self._chosen.operations[: int(last.removeprefix(TRANSACTION_ID)) + 1])
+        assert self._chosen.history is not None, "files have a history"
+        tree = truth.tree(self._chosen.history.folder, last)
+        return {path: row for path, row in tree.items() if len(path) <= MAX_ROW_KEY_BYTES}
+
+    def _await_cut(self, low_watermark: int) -> None:
+        """Wait for a cut at a watermark; or for the table alone, if the machine is so slow that the watermark before counted as stalled."""
+
+        def is_there() -> bool:
+            is_past = not self._is_cut and (self._book.complete_below or 0) >= low_watermark
+            return is_past or (self._cut is not None and self._cut.low_watermark >= low_watermark)
+
+        self._until(is_there, "a cut")
+
+    def _until(self, is_there: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+
+        def is_over() -> bool:
+            if time.monotonic() > deadline:
+                raise ConnectorError(
+                    f"After {PATIENCE_S:g} s the demo still waits for {what}",
+                    f"the pipeline said last: {self._run.last_line()}",
+                    f"see {self._run.log}, and connector --config {self._folder.config} status",
+                )
+            return is_there()
+
+        self._run.wait(is_over, self._look)
+
+
+def _key(view: Any) -> Any:
+    return base64.b64decode(view["base64"]) if isinstance(view, dict) else view

@@ -1,0 +1,97 @@
+"""The files that the demo writes for its pipeline, and for people who go on from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from connector.demo import bank, capture
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from connector.demo.source import Source
+
+STREAM: Final = "demo"
+STALL_AFTER_S: Final = 300
+"""Longer than anything takes here: nobody falls silent."""
+SHORT_STALL_AFTER_S: Final = 15
+"""Where somebody does: soon, as a person watches; yet longer than a round of ingest and apply takes."""
+TRIGGER: Final = "250ms"
+KEYS: Final = {capture.FILES_TABLE: "path", bank.ACCOUNTS_TABLE: "account"}
+
+_HEAD: Final = """\
+# Written by `connector demo`. The broker is started again with:
+#   connector broker start --folder {broker}
+
+warehouse = "warehouse"
+
+[kafka]
+bootstrap_servers = "{bootstrap_servers}"
+
+[streams.{stream}]
+topic = "{stream}"
+partitions = [{partitions}]
+trigger = "{trigger}"
+stall_after = "{stall_after_s}s"
+# The history is old, and a change of it that is mended is late, not too late.
+delete_retention = "3650d"
+"""
+
+_TABLES: Final = {
+    capture.FILES_TABLE: """
+# One row for each file of the last commit.
+[tables.files]
+stream = "demo"
+key = { columns = [{ name = "path", type = "BYTES" }] }
+columns = [
+  { name = "mode", family = "f", type = "STRING" },
+  { name = "blob", family = "f", type = "STRING" },
+  { name = "size", family = "f", type = "INT64" },
+  { name = "author", family = "f", type = "STRING" },
+  { name = "time", family = "f", type = "TIMESTAMP", encoding = "binary" },
+  { name = "subject", family = "f", type = "STRING" },
+]
+""",
+    bank.ACCOUNTS_TABLE: """
+# One row for each open account; the balance in cents.
+[tables.accounts]
+stream = "demo"
+key = { columns = [{ name = "account", type = "STRING" }] }
+columns = [
+  { name = "balance", family = "a", type = "INT64", encoding = "binary" },
+  { name = "owner", family = "a", type = "STRING" },
+]
+""",
+}
+
+QUERY_SCRIPT: Final = '''\
+"""SQL on the tables of this demo, in Spark: python query.py "SELECT count(*) FROM files"."""
+
+import os
+import sys
+from pathlib import Path
+
+from connector.jars import JarStore, fetch
+from connector.spark.reader import read_table
+from connector.spark.session import start_session
+
+here = Path(__file__).resolve().parent
+spark = start_session(fetch("spark", JarStore.from_environment(os.environ)), scratch=here / "scratch")
+for folder in (here / "warehouse" / "tables").iterdir():
+    read_table(spark, str(here / "warehouse"), folder.name, allow_older=True).rows.createOrReplaceTempView(folder.name)
+spark.sql(sys.argv[1]).show(100, truncate=False)
+spark.stop()
+'''
+
+
+def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_folder: str, stall_after_s: int) -> str:
+    """The text of connector.toml for these sources."""
+    head = _HEAD.format(
+        broker=broker_folder,
+        bootstrap_servers=bootstrap_servers,
+        stream=STREAM,
+        partitions=", ".join(f'"{source.root}"' for source in sources),
+        trigger=TRIGGER,
+        stall_after_s=stall_after_s,
+    )
+    return head + "".join(_TABLES[source.table] for source in sources)

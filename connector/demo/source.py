@@ -1,0 +1,102 @@
+"""What the demo publishes: the history of a repository, and the bank beside it while that history is short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import connector
+from connector.demo import bank, capture
+from connector.demo.lineage import FILES_LAYOUTS, Layout
+from connector.demo.repository import History, NoHistoryError, find_history
+from connector.records.model import DataChange, SetCell
+
+ENOUGH_CHANGES: Final = 2000
+"""A history with fewer changes is not worth watching alone."""
+
+ACCOUNTS: Final = 500
+TRANSFERS: Final = 2_500
+_BANK_OPENS_US: Final = 60_000_000
+"""So long ago: behind all history, as a low watermark passes the one before it comes to the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source table: its transactions in the order of their commits, and a cell that cannot be read.
+
+    There are at most `size` transactions, and none before `begins` (µs). Those of one of `layouts`, which the stream partitions have in
+    turn, come before those of the next.
+    """
+
+    table: str
+    size: int
+    begins: int
+    layouts: tuple[Layout, ...]
+    transactions: Iterable[tuple[DataChange, ...]]
+    unreadable: SetCell
+
+    @property
+    def root(self) -> str:
+        """The name under which its stream partitions are announced (WMK-6)."""
+        return self.table
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """All that is published, and what the truth is worked out from. `notes` are sentences about what was chosen, and why."""
+
+    sources: tuple[Source, ...]
+    history: History | None
+    capture: capture.GitCapture | None
+    operations: tuple[bank.Operation, ...]
+    notes: tuple[str, ...]
+
+
+def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
+    """What to publish. Without a `repository` it is the one that this program lies in, if it does. `now` in µs.
+
+    Raises `NoHistoryError` if a repository was named and there is no history in it.
+    """
+    history, notes = _history(repository)
+    opens = now - _BANK_OPENS_US
+    captured = None if history is None else capture.GitCapture(history.folder, history.head, history.commits, opens - 1)
+    sources = []
+    changes = 0
+    if history is not None and captured is not None:
+        transactions = captured.transactions()
+        beginning: list[tuple[DataChange, ...]] = []
+        for transaction in transactions:
+            beginning.append(transaction)
+            changes += len(transaction)
+            if changes >= ENOUGH_CHANGES:
+                break
+        cell = SetCell(capture.FAMILY, b"size", b"many")
+        sources.append(Source(capture.FILES_TABLE, history.commits, 1, FILES_LAYOUTS, chain(beginning, transactions), cell))
+        notes.append(f"{history.commits:,} commits of {history.folder} along first parents, up to {history.head[:12]}")
+        if history.is_shallow:
+            notes.append("the clone is shallow: its oldest commit counts as the first one, with all its files")
+    operations: tuple[bank.Operation, ...] = ()
+    if changes < ENOUGH_CHANGES:
+        operations = tuple(bank.operations(accounts=ACCOUNTS, transfers=TRANSFERS, seed=seed))
+        cell = SetCell(bank.FAMILY, b"balance", b"7 bytes")
+        story = bank.transactions(operations, first=opens, last=now)
+        sources.append(Source(bank.ACCOUNTS_TABLE, len(operations), opens, bank.LAYOUTS, story, cell))
+        why = f"the history has {changes:,} changes only: beside it, " if history is not None else ""
+        notes.append(f"{why}a bank of {ACCOUNTS:,} accounts and {TRANSFERS:,} transfers")
+    return Input(tuple(sources), history, captured, operations, tuple(notes))
+
+
+def _history(repository: Path | None) -> tuple[History | None, list[str]]:
+    if repository is not None:
+        return find_history(repository), []
+    checkout = Path(connector.__file__).resolve().parents[1]
+    # An installed package may lie inside somebody's repository, whose history is not ours to tell.
+    if not (checkout / ".git").exists():
+        return None, ["this program does not lie in a git checkout, so there is no history to capture; name one with --repository"]
+    try:
+        return find_history(checkout), []
+    except NoHistoryError as error:
+        return None, [f"no history is captured: {error}"]

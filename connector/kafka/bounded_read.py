@@ -1,0 +1,52 @@
+"""Reading a part of a topic to its end, for whoever looks at records without following them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from connector.errors import BrokerError
+from connector.kafka import client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from confluent_kafka import Consumer
+
+    from connector.config.settings import KafkaConfig
+
+READ_TIMEOUT_S: Final = 30.0
+
+
+def messages_between(
+    consumer: Consumer, kafka: KafkaConfig, errors: client.LastError, ranges: Mapping[int, tuple[int, int]], topic: str
+) -> Iterator[Message]:
+    """Every record between the offsets that a reader of committed transactions can see, Kafka partition by Kafka partition as they come.
+
+    `ranges` lie within what the topic has: Kafka partition -> its first offset, and the one to stop before. Raises `BrokerError`.
+    """
+    left = {number for number, (begin, end) in ranges.items() if begin < end}
+    consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
+    heard_at = time.monotonic()
+    while left:
+        message = consumer.poll(0.5)
+        if message is None:
+            if time.monotonic() - heard_at > READ_TIMEOUT_S:
+                raise client.unreachable(kafka, errors.text or f"{topic}: nothing came within {READ_TIMEOUT_S:.0f} s")
+            continue
+        heard_at = time.monotonic()
+        error, number, offset = message.error(), message.partition(), message.offset()
+        assert number is not None
+        assert offset is not None
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise BrokerError(f"{topic} cannot be read", error.str(), "Check the rights on the topic, and the brokers")
+        end = ranges[number][1]
+        if number not in left:
+            continue
+        if error is None and offset < end:
+            yield message
+            heard_at = time.monotonic()  # whoever reads may take its time
+        if offset + (error is None) >= end:
+            left.discard(number)

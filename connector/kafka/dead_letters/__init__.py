@@ -1,0 +1,1 @@
+"""The topics of dead letters and of their ledger."""

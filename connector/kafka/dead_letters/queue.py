@@ -1,0 +1,336 @@
+"""The dead letters of one stream, for whoever operates it: look, replay, park, discard, restore (DLQ-8, DLQ-10 to DLQ-14).
+
+    queue = DeadLetterQueue(config, config.streams["orders"], by="ada@desk")
+    few = LetterFilter(reasons=frozenset({Reason.UNKNOWN_SCHEMA}))
+    for decision in queue.plan(few): ...                            nothing is sent: what would become of each
+    queue.replay(few, why="the registry has the schema now")        each takes effect once, whoever runs it again
+
+`connector dead-letters` is this, with tables. Letters are read from their topic each time, one after the other; in memory are one id
+for each, and the ledger.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from connector.dead_letters.batching import in_batches
+from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import OPEN_STATES, Action, Entry, Ledger, MendNote, Standing
+from connector.dead_letters.repair import Step
+from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
+from connector.errors import TopicError
+from connector.kafka import topics
+from connector.kafka.dead_letters.child_process import from_child
+from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS, Deed, LedgerWriter, Outgoing, in_transactions, read_ledger
+from connector.kafka.dead_letters.topic import read_letters
+from connector.kafka.schema_registry import RegistryClient
+from connector.records.codec import ChangeRecord, Schemas
+from connector.records.rejection import Rejection
+from connector.validation import KafkaRecord, judge
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, RegistryConfig, StreamConfig
+
+MANY: Final = 5000
+"""From so many letters on, it pays to judge them in a process of its own."""
+AT_ONCE: Final = 200
+AT_ONCE_BYTES: Final = 256 * 1024
+"""What comes from there at once: some of it fits into the pipe."""
+
+OnStep = Callable[[str], None]
+Others = Callable[[DeadLetter, Standing], None]
+
+
+class DeadLetterQueue:
+    """The dead letters of one stream. `schemas` are those that records are decoded with; a registry is asked when one of its is needed.
+
+    One thread at a time. All methods raise `TopicError` where the change topic is missing, `BrokerError`, and `RegistryError` where a
+    schema is needed that cannot be had.
+    """
+
+    def __init__(self, config: ConnectorConfig, stream: StreamConfig, *, by: str, horizon: int | None = None) -> None:
+        """Connects to nothing. `by` is who acts, as the ledger keeps it. `horizon` is the stream's as far as it is known (microseconds):
+        a change older than that is not replayed.
+        """
+        self._config, self._stream, self._by, self._horizon = config, stream, by, horizon
+        self.topic = stream.topic
+        self.schemas = Schemas(_Registered(config.registry))
+
+    def ledger(self) -> Ledger:
+        """What was done about the letters so far."""
+        return read_ledger(self._config.kafka, self.topic)
+
+    def at_most(self) -> int:
+        """At most so many letters there are: the records of their topic, some of which may be there twice."""
+        try:
+            facts = topics.describe(self._config.kafka, dead_letter_topic(self.topic))
+        except TopicError:
+            return 0
+        begin, ends = topics.beginning_offsets(self._config.kafka, facts), topics.end_offsets(self._config.kafka, facts)
+        return sum(end - begin[number] for number, end in ends.items())
+
+    def letters(
+        self, which: LetterFilter, ledger: Ledger | None = None, *, others: Others = lambda letter, standing: None
+    ) -> Iterator[tuple[DeadLetter, Standing]]:
+        """The letters that are meant, each once, with how it stands; in order within a Kafka partition, so within a key.
+
+        `ledger` is one that was read before; it is looked at as it is when a letter's turn comes. None where their topic was not made yet.
+        `others` is told of each that is not meant.
+        """
+        known = self.ledger() if ledger is None else ledger
+        try:
+            topics.describe(self._config.kafka, dead_letter_topic(self.topic))
+        except TopicError:
+            topics.describe(self._config.kafka, self.topic)
+            return
+        for letter, _ in read_letters(self._config.kafka, self.topic):
+            standing = known.standing(letter)
+            if which.means(letter, standing, self.schemas):
+                yield letter, standing
+            else:
+                others(letter, standing)
+
+    def plan(
+        self,
+        which: LetterFilter,
+        *,
+        steps: Sequence[Step] = (),
+        max_attempts: int = MAX_ATTEMPTS,
+        force: Force | None = None,
+        ledger: Ledger | None = None,
+        others: Others = lambda letter, standing: None,
+    ) -> Iterator[Decision]:
+        """What a replay of these letters would do, one by one: the dry run. Sends nothing, and writes nothing. `force` as
+        in `replay.decide`, `others` as in `letters`.
+        """
+        door = self._front_door(topics.describe(self._config.kafka, self.topic))
+        for letter, standing in self.letters(which, ledger, others=others):
+            yield decide(letter, standing, door, self.schemas, now=_now(), steps=steps, max_attempts=max_attempts, force=force)
+
+    def decision(self, letter: DeadLetter, standing: Standing) -> Decision:
+        """What a replay would do with one letter that was read before, as it is."""
+        door = self._front_door(topics.describe(self._config.kafka, self.topic))
+        return decide(letter, standing, door, self.schemas, now=_now())
+
+    def replay(
+        self,
+        which: LetterFilter,
+        *,
+        why: str,
+        steps: Sequence[Step] = (),
+        max_attempts: int = MAX_ATTEMPTS,
+        force: Force | None = None,
+        per_second: float | None = None,
+        on_progress: Callable[[int, int], None] = lambda looked, done: None,
+        stop: threading.Event | None = None,
+        on_step: OnStep = lambda step: None,
+    ) -> Tally:
+        """Replay these letters, park those that were tried too often, and leave those alone that are refused.
+
+        Each letter takes effect once, however often this is run or killed, and whoever runs it at the same time: it goes on with what the
+        ledger does not have. `per_second` bounds the letters sent. `on_progress` is called after every transaction with how many letters
+        were looked at, of all (`at_most`), and how many are done; once `stop` is set no other begins. Letters of a key go out in their
+        order. What comes back counts the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
+        """
+        tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
+        at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
+        with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+            begun_at = _now()
+            if force is None and per_second is None and self.at_most() >= MANY:
+                settled = self._settled_elsewhere(which, tuple(steps), max_attempts)
+            else:
+                settled = self._settled(which, tuple(steps), max_attempts, writer.ledger, force)
+            with closing(settled):
+                deeds = self._deeds(settled, tally, looked, str(which), why)
+                began, done = time.monotonic(), 0
+                for some in in_transactions(deeds, at_once):
+                    if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
+                        return tally
+                    writer.commit(some)
+                    tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in some)
+                    done += len(some)
+                    on_progress(looked.count, done)
+            writer.settle(looked.since or begun_at)
+        return tally
+
+    def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
+        """Park, discard or restore these letters. How many that was, and those that do not stand so that it can be, by how they stand.
+
+        Raises what `LedgerWriter.commit` does.
+        """
+        assert action is not Action.REPLAYED, "replay does that"
+        done, refused, left = 0, Counter[str](), _Looked()
+
+        def deeds(ledger: Ledger) -> Iterator[Deed]:
+            for letter, standing in self.letters(which, ledger, others=left.other):
+                if standing.allows(action):
+                    left.add(letter, stays=action is not Action.DISCARDED)
+                    tries = 0 if action is Action.RESTORED else standing.tries
+                    yield Deed(letter.id, Entry(action, _now(), self._by, why, str(which), standing.attempt, tries))
+                else:
+                    refused[standing.state] += 1
+                    left.other(letter, standing)
+
+        with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+            begun_at = _now()
+            for some in in_transactions(deeds(writer.ledger)):
+                writer.commit(some)
+                done += len(some)
+            writer.settle(left.since or begun_at)
+        return done, refused
+
+    def _settled(
+        self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, ledger: Ledger, force: Force | None = None
+    ) -> Generator[tuple[list[_Settled], _Looked]]:
+        """The letters that are replayed or parked, some at a time, and what was seen of all letters up to there."""
+        looked = _Looked()
+
+        def settled() -> Iterator[_Settled]:
+            for decision in self.plan(which, steps=steps, max_attempts=max_attempts, force=force, ledger=ledger, others=looked.other):
+                if decision.verdict is Verdict.REFUSE:
+                    looked.refused.add(decision)
+                    looked.other(decision.letter, ledger.standing(decision.letter))
+                else:
+                    looked.add(decision.letter, stays=decision.verdict is Verdict.PARK)
+                    yield _Settled.of(decision)
+
+        for some in in_batches(settled(), lambda one: one.size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
+            yield some, looked
+        yield [], looked
+
+    def _settled_elsewhere(
+        self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
+    ) -> Generator[tuple[list[_Settled], _Looked]]:
+        """The same, worked out ahead in another process."""
+        alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, steps, max_attempts)
+        for some, looked in from_child(alone):
+            yield [_Settled.unpacked(one) for one in some], looked
+
+    def _deeds(
+        self, settled: Iterator[tuple[list[_Settled], _Looked]], tally: Tally, looked: _Looked, selection: str, why: str
+    ) -> Iterator[Deed]:
+        for some, so_far in settled:
+            looked.count, looked.since = so_far.count, so_far.since
+            tally.verdicts |= so_far.refused.verdicts
+            tally.refused |= so_far.refused.refused
+            for one in some:
+                action, reason = (Action.REPLAYED, why) if one.record else (Action.PARKED, one.why)
+                yield Deed(
+                    one.letter_id, Entry(action, _now(), self._by, reason, selection, one.attempt, one.tries, one.mended), one.record
+                )
+
+    def _front_door(self, facts: topics.TopicFacts) -> FrontDoor:
+        tables = {name: table for name, table in self._config.tables.items() if table.stream == self._stream.name}
+        rejects_others = self._stream.unknown_tables == "reject"
+        declared = frozenset(table.source for table in tables.values()) if rejects_others else None
+
+        def judged(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
+            return judge(
+                record,
+                schemas=schemas,
+                limits=self._stream.limits,
+                kafka_partitions=facts.kafka_partitions,
+                tables=declared,
+                horizon=self._horizon,
+            )
+
+        return FrontDoor(facts.topic, facts.kafka_partitions, facts.max_message_bytes, judged, tables)
+
+
+class _Settled(NamedTuple):
+    """A letter that is replayed, or parked if it has no record: of a `Decision` what is needed from there on."""
+
+    letter_id: str
+    why: str
+    attempt: int
+    tries: int
+    mended: MendNote | None
+    record: Outgoing | None
+
+    @classmethod
+    def of(cls, decision: Decision) -> _Settled:
+        record, content = None, decision.content
+        if content is not None:
+            assert content.key is not None, "a record without a key would have been rejected again"
+            record = Outgoing(content.key, content.value, content.headers, decision.kafka_partition)
+        return cls(decision.letter.id, decision.why, decision.attempt, decision.tries, decision.mended, record)
+
+    @property
+    def size(self) -> int:
+        return 0 if self.record is None else self.record.size
+
+    def packed(self) -> _Packed:
+        """The same in plain tuples, which go from one process to another in a fifth of the time."""
+        return tuple(self[:-1]), None if self.record is None else tuple(self.record)
+
+    @classmethod
+    def unpacked(cls, packed: _Packed) -> _Settled:
+        fields, record = packed
+        return cls._make((*fields, None if record is None else Outgoing._make(record)))
+
+
+_Packed = tuple[tuple[Any, ...], tuple[Any, ...] | None]
+
+
+def _settled_alone(
+    config: ConnectorConfig, stream: StreamConfig, horizon: int | None, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
+) -> Iterator[tuple[list[_Packed], _Looked]]:
+    """What that process does. It reads the ledger for itself: only the one that waits for this adds to it."""
+    queue = DeadLetterQueue(config, stream, by="", horizon=horizon)
+    for some, looked in queue._settled(which, steps, max_attempts, queue.ledger()):
+        yield [one.packed() for one in some], looked
+
+
+@dataclass(slots=True)
+class _Looked:
+    """How many letters were looked at, when the oldest first failed of those that stay open or parked (None while there is none), and how
+    many were refused.
+    """
+
+    count: int = 0
+    since: int | None = None
+    refused: Tally = field(default_factory=Tally)
+
+    def add(self, letter: DeadLetter, *, stays: bool) -> None:
+        """One that something is done about; it `stays` open or parked, or not."""
+        self.count += 1
+        if stays:
+            self.since = min(self.since or letter.first_failed_at, letter.first_failed_at)
+
+    def other(self, letter: DeadLetter, standing: Standing) -> None:
+        """One that stays as it stands."""
+        self.add(letter, stays=standing.state in OPEN_STATES)
+
+
+class _Registered(Mapping[int, str | None]):
+    """The schemas of a registry by id, each asked for when it is first needed: mending may name another than the letter does."""
+
+    def __init__(self, registry: RegistryConfig | None) -> None:
+        self._registry = registry
+        self._known: dict[int, str | None] = {}
+
+    def __getitem__(self, schema_id: int) -> str | None:
+        if self._registry is None:
+            raise KeyError(schema_id)
+        if schema_id not in self._known:
+            with RegistryClient(self._registry) as registry:
+                self._known[schema_id] = registry.schema(schema_id)
+        return self._known[schema_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,206 @@
+"""The dead-letter topic: letters go in with what is known of them as headers, and come out again, each once (DLQ-1, DLQ-4, DLQ-6)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
+from connector.dead_letters.external import OutsideLetters
+from connector.errors import BrokerError, DeliveryError, TopicError
+from connector.kafka import client, topics
+from connector.kafka.bounded_read import messages_between
+from connector.records.rejection import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from confluent_kafka import Producer
+
+    from connector.config.settings import KafkaConfig
+
+PUBLISH_TIMEOUT_S: Final = 130.0
+_POLL_EVERY: Final = 100
+MAX_LETTER_BYTES: Final = 1_000_000_000
+_ROOM: Final = {"queue.buffering.max.kbytes": str(2 * MAX_LETTER_BYTES // 1024)}
+
+
+class DeadLetterPublisher:
+    """Publishes the letters of one change topic. The topic for them is created where it is missing. One thread at a time."""
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        """`topic` is the change topic. Connects to nothing: a stream without dead letters needs no rights on their topic."""
+        self._kafka = kafka
+        self._source = topic
+        self._errors = client.LastError()
+        self._client: Producer | None = None
+        self._failures: Counter[str] = Counter()
+        self._under_way = 0
+
+    def publish(self, letters: Iterable[DeadLetter]) -> int:
+        """Send the letters, wait until all replicas have each of them, and return how many there were.
+
+        None are sent for no letters, and no broker is asked. Publishing a letter again makes a second record with the same
+        id, which readers count once. Raises `DeliveryError` when one was not acknowledged: publish all of them again.
+        """
+        sent = 0
+        for letter in letters:
+            self._send(letter)
+            sent += 1
+        if not sent:
+            return 0
+        deadline = time.monotonic() + PUBLISH_TIMEOUT_S
+        while self._under_way and time.monotonic() < deadline and not self._failures:
+            self._serve(0.5)
+        if self._under_way or self._failures:
+            raise self._not_delivered("not acknowledged in time")
+        return sent
+
+    def close(self) -> None:
+        """Let go of the brokers; everything published is delivered already."""
+        if self._client is not None:
+            self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _send(self, letter: DeadLetter) -> None:
+        producer = self._client or self._connect()
+        headers: list[tuple[str, str | bytes | None]] = list(to_headers(letter))
+        deadline = time.monotonic() + PUBLISH_TIMEOUT_S
+        while True:
+            try:
+                producer.produce(dead_letter_topic(self._source), letter.value, letter.key, headers=headers, on_delivery=self._on_delivery)
+                break
+            except BufferError:
+                if time.monotonic() > deadline or self._failures:
+                    raise self._not_delivered("the queue stayed full") from None
+                self._serve(0.05)
+            except KafkaException as error:
+                raise self._not_delivered(error.args[0].str()) from error
+        self._under_way += 1
+        if self._under_way % _POLL_EVERY == 0:
+            self._serve(0)
+
+    def _connect(self) -> Producer:
+        source = topics.describe(self._kafka, self._source)
+        try:
+            facts = topics.describe(self._kafka, dead_letter_topic(self._source))
+        except TopicError:
+            topics.create_dead_letter_topics(self._kafka, source)
+            facts = topics.describe(self._kafka, dead_letter_topic(self._source))
+        if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
+            raise TopicError(
+                f"The topic {facts.topic} takes {facts.max_message_bytes} bytes, the change topic {source.max_message_bytes}",
+                "the largest record would not fit into it with the headers of a dead letter",
+                f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES} on {facts.topic}",
+            )
+        # The topic's limit is for compressed bytes: what came from Kafka fits, however large it is here.
+        self._client = client.producer(self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM})
+        return self._client
+
+    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
+        self._under_way -= 1
+        if error is not None:
+            self._failures[error.str()] += 1
+
+    def _serve(self, timeout_s: float) -> None:
+        assert self._client is not None
+        try:
+            self._client.flush(timeout_s)
+        except (KafkaException, SystemError) as error:
+            # Reports may be lost in here: what has none is unknown, and all letters will be published again.
+            self._failures[str(self._errors.fatal or error)] += 1
+        if self._errors.fatal is not None:
+            self._failures[self._errors.fatal.str()] += 1
+
+    def _not_delivered(self, otherwise: str) -> DeliveryError:
+        undelivered = max(self._under_way + sum(self._failures.values()), 1)
+        cause = (
+            "; ".join(f"{count} times: {why}" for why, count in self._failures.most_common(3))
+            or f"{otherwise}. {self._errors.text}".strip()
+        )
+        self._drop()
+        return DeliveryError(
+            f"{undelivered} dead letters were not delivered to {dead_letter_topic(self._source)}",
+            cause,
+            "Publish all of them again once the cause is mended; readers count each once",
+            undelivered=undelivered,
+        )
+
+    def _drop(self) -> None:
+        """Forget this client with all it holds: the next call starts with a new one."""
+        given_up, self._client = self._client, None
+        if given_up is not None:
+            with suppress(KafkaException, SystemError):
+                given_up.purge()
+                given_up.flush(1)
+        self._errors, self._failures, self._under_way = client.LastError(), Counter(), 0
+
+
+def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] = ()) -> Iterator[tuple[DeadLetter, Position]]:
+    """The dead letters of a change topic up to its present end, each once, with its own position in the dead-letter topic.
+
+    In order within a Kafka partition. A letter that was published twice comes out where it first stands; one id in memory
+    for each letter is the price. A record that others put there is a letter too. `after`: the last position that was read in
+    each Kafka partition. Raises `TopicError` when there is no dead-letter topic or it was created again, `BrokerError`.
+    """
+    facts = topics.describe(kafka, dead_letter_topic(topic))
+    for position in after:
+        topics.check_identity(position.topic_id, facts)
+    begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
+    begin |= {position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition]) for position in after}
+    seen: set[str] = set()
+    for letter, position in _letters(kafka, facts, begin, ends):
+        letter_id = letter.id
+        if letter_id not in seen:
+            seen.add(letter_id)
+            yield letter, position
+
+
+def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters, published: int = 0) -> OutsideLetters:
+    """The letters that others made, of the dead-letter topic up to its present end: `known`, and those behind it (DLQ-7).
+
+    Where no more lie behind it than the caller itself has `published` since, they are not read.
+    What is `known` where there is no such topic, or Kafka cannot tell: a count stops no stream, and the next look makes up for it.
+    """
+    try:
+        facts = topics.describe(kafka, dead_letter_topic(topic))
+        before = known if known.topic_id == facts.topic_id else OutsideLetters(facts.topic_id)
+        ends = topics.end_offsets(kafka, facts)
+        if sum(ends.values()) == sum(before.read_to.values()) + published:
+            return before.after((), ends, "")
+        begin = {number: max(offset, before.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
+        letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
+        return before.after(letters, ends, topics.describe(kafka, topic).topic_id)
+    except (BrokerError, TopicError):
+        return known
+
+
+def _letters(
+    kafka: KafkaConfig, facts: topics.TopicFacts, begin: Mapping[int, int], ends: Mapping[int, int]
+) -> Iterator[tuple[DeadLetter, Position]]:
+    errors = client.LastError()
+    consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters"})
+    try:
+        for message in messages_between(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
+            yield _letter(message, facts)
+    finally:
+        consumer.close()
+
+
+def _letter(message: Message, facts: topics.TopicFacts) -> tuple[DeadLetter, Position]:
+    number, offset = message.partition(), message.offset()
+    assert number is not None
+    assert offset is not None
+    position = Position(facts.topic, facts.topic_id, number, offset)
+    key, value, headers, arrived = client.contents(message)
+    return from_record(key, value, headers, at=position, record_timestamp=arrived), position

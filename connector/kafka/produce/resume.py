@@ -1,0 +1,72 @@
+"""Where a producer goes on: the newest resume token, read back from the topic (REC-19).
+
+A heartbeat goes out when all that it covers has been acknowledged, and to every Kafka partition: the first one tells. A data
+change says nothing of those before it, which may have been lost on their way to other Kafka partitions, unless transactions made
+all of them one; then the newest of all Kafka partitions counts. Each is read backwards, from its end, in windows that grow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import TopicError
+from connector.kafka import topics
+from connector.kafka.consumer import ARRIVAL_MARGIN_S, ChangeConsumer, Received
+from connector.records.model import DataChange, Heartbeat
+from connector.records.rejection import Position
+
+if TYPE_CHECKING:
+    from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.validation import Limits
+
+WINDOW: Final = 1000
+GROWTH: Final = 10
+
+
+def newest_token(
+    kafka: KafkaConfig, topic: str, stream_partition: str, *, registry: RegistryConfig | None, limits: Limits, in_transactions: bool
+) -> bytes:
+    """The token of the newest heartbeat of a stream partition that carries one; `in_transactions`: or of the newest change.
+
+    Reads what readers accept, and committed transactions only. Raises `TopicError` when there is none, and what `ChangeConsumer` raises.
+    """
+    facts = topics.describe(kafka, topic)
+    first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
+    found: dict[int, Received] = {}
+    unread = list(ends) if in_transactions else [0]
+    window = WINDOW
+    while unread:
+        starts = {number: max(first[number], ends[number] - window) for number in unread}
+        # Without a position it is read from the beginning, also if that moves meanwhile.
+        positions = tuple(Position(topic, facts.topic_id, number, start - 1) for number, start in starts.items() if start > first[number])
+        reached: dict[int, int] = {}
+        with ChangeConsumer(
+            kafka, topic, start=positions, kafka_partitions=starts, bounded=True, registry=registry, limits=limits
+        ) as consumer:
+            for received in consumer:
+                reached.setdefault(received.position.kafka_partition, received.record_timestamp)
+                if _order(received.record, stream_partition, in_transactions):
+                    found[received.position.kafka_partition] = received
+        # What arrived before the newest one that is known cannot be newer.
+        newest = max((received.record_timestamp for received in found.values()), default=0) - ARRIVAL_MARGIN_S * 1_000_000
+        unread = [n for n in unread if n not in found and starts[n] > first[n] and reached.get(n, newest) >= newest]
+        window *= GROWTH
+    if not found:
+        raise TopicError(
+            f"No resume token of stream partition {stream_partition} is left in {topic}",
+            f"no heartbeat{' or change' if in_transactions else ''} of it carries one, or retention has deleted them all",
+            "Begin with a backfill of the source (REC-23), or where you know that everything before was delivered",
+        )
+    last = max(found.values(), key=lambda received: (_order(received.record, stream_partition, in_transactions), received.record_timestamp))
+    assert isinstance(last.record, DataChange | Heartbeat)
+    return last.record.resume_token
+
+
+def _order(record: object, stream_partition: str, in_transactions: bool) -> tuple[int, ...]:
+    """How new its resume token is; nothing where it has none that counts. A heartbeat comes after the changes of its time."""
+    match record:
+        case Heartbeat() if record.stream_partition == stream_partition and record.resume_token:
+            return record.timestamp, True
+        case DataChange() if in_transactions and record.stream_partition == stream_partition and record.resume_token:
+            return record.commit_timestamp, False
+    return ()

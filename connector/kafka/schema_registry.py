@@ -1,0 +1,153 @@
+"""A small client for the three endpoints of a schema registry that are needed: schema by id, register, look up (REC-11).
+
+Whether an id is unknown decides whether a record is a dead letter, so it is believed only from a registry: an answer 404
+with a registry's own error code. Anything else that is not an answer, a proxy's page or a wrong path, is a `RegistryError`,
+which fails the batch and makes no letters (DLQ-4).
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
+
+from connector.errors import RegistryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    import httpx
+
+    from connector.config.settings import RegistryConfig
+
+MAX_SCHEMA_ID: Final = 2**31 - 1
+"""Registries count in Java's int. The frame has room for more, which no registry has ever given out."""
+
+_NOT_FOUND: Final = frozenset({40401, 40402, 40403})
+_PAUSES_S: Final = (0.2, 0.5)
+_MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryClient:
+    """Schemas by id, remembered for the life of the client; an id never changes its schema. Not for several threads at once."""
+
+    def __init__(self, config: RegistryConfig) -> None:
+        """Connects to nothing yet. Raises `RegistryError` when httpx is missing or the certificates cannot be read."""
+        self._config = config
+        self._by_id: dict[int, str] = {}
+        self._http = _connect(config)
+
+    def schema(self, schema_id: int) -> str | None:
+        """The schema's text, or None when the registry says that it has none; a None is asked for again the next time."""
+        if schema_id in self._by_id:
+            return self._by_id[schema_id]
+        if not 0 <= schema_id <= MAX_SCHEMA_ID:
+            return None
+        answer = self._ask("GET", f"/schemas/ids/{schema_id}", None)
+        if answer is None:
+            return None
+        self._by_id[schema_id] = self._text(answer, "schema")
+        return self._by_id[schema_id]
+
+    def schemas(self, schema_ids: Iterable[int]) -> dict[int, str | None]:
+        """`schema` of each, as `connector.records.codec.Schemas` takes them."""
+        return {schema_id: self.schema(schema_id) for schema_id in schema_ids}
+
+    def schema_id(self, topic: str, schema: str) -> int:
+        """The id under which a producer writes `schema` to `topic`: registered where `auto_register` is set, else looked up.
+
+        Raises `RegistryError` also when the subject does not have the schema, or the registry finds it incompatible.
+        """
+        subject = quote(self._config.subject(topic), safe="")
+        path = f"/subjects/{subject}/versions" if self._config.auto_register else f"/subjects/{subject}"
+        answer = self._ask("POST", path, {"schema": schema})
+        if answer is None:
+            raise RegistryError(
+                f"The subject {self._config.subject(topic)} does not have our schema",
+                f"the registry at {self._config.url} does not know it there, and auto_register is off",
+                "Register schemas/change_record.v1.avsc under the subject, or set registry.auto_register = true",
+            )
+        found = answer.get("id")
+        if not isinstance(found, int) or not 0 <= found <= MAX_SCHEMA_ID:
+            raise self._no_answer(f"no schema id in {str(answer)[:200]}")
+        self._by_id[found] = schema
+        return found
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:
+        """The JSON object of a good answer, None for a registry's "not found". Tries three times where that can help."""
+        import httpx
+
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                response = self._http.request(method, path, json=body)
+            except httpx.HTTPError as error:
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                if response.status_code < 500 and response.status_code != 429:
+                    return self._read(response)
+                problem = f"HTTP {response.status_code}: {response.text[:300]}"
+            if pause_s is not None:
+                time.sleep(pause_s)
+        raise RegistryError(
+            f"The schema registry at {self._config.url} cannot be reached", problem, "Check that it runs, and registry.url; then try again"
+        )
+
+    def _read(self, response: httpx.Response) -> dict[str, Any] | None:
+        try:
+            answer = response.json()
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            answer = None
+        if response.status_code in (401, 403):
+            raise RegistryError(
+                f"The schema registry at {self._config.url} refuses us",
+                f"HTTP {response.status_code}: {response.text[:300]}",
+                "Check registry.user and registry.password, or registry.bearer_token, and the rights on the subject",
+            )
+        if not isinstance(answer, dict):
+            raise self._no_answer(f"HTTP {response.status_code}: {response.text[:300]}")
+        if response.status_code == 404 and answer.get("error_code") in _NOT_FOUND:
+            return None
+        if response.status_code != 200:
+            raise self._no_answer(f"HTTP {response.status_code}, error {answer.get('error_code')}: {answer.get('message', '')}")
+        return answer
+
+    def _text(self, answer: dict[str, Any], name: str) -> str:
+        found = answer.get(name)
+        if not isinstance(found, str):
+            raise self._no_answer(f"no {name} in {str(answer)[:200]}")
+        return found
+
+    def _no_answer(self, cause: str) -> RegistryError:
+        return RegistryError(
+            f"The schema registry at {self._config.url} gave no usable answer", cause, "Check registry.url and the registry's log"
+        )
+
+
+def _connect(config: RegistryConfig) -> httpx.Client:
+    try:
+        import httpx
+    except ImportError as error:
+        raise RegistryError("A schema registry is configured, but httpx is not installed", "", "pip install lowmark[registry]") from error
+    headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
+    if config.bearer_token:
+        headers["Authorization"] = f"Bearer {config.bearer_token}"
+    try:
+        verify = ssl.create_default_context(cafile=config.ca_location) if config.ca_location else True
+    except OSError as error:
+        raise RegistryError(
+            f"registry.ca_location {config.ca_location} cannot be read", str(error), "Name a file of PEM certificates"
+        ) from error
+    auth = (config.user, config.password) if config.user else None
+    return httpx.Client(base_url=config.url, headers=headers, auth=auth, verify=verify, timeout=config.timeout_s)

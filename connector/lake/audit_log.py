@@ -1,0 +1,82 @@
+"""What audits saw in Kafka, kept since Kafka forgets: a Delta table, so that it lies wherever the warehouse does (TBL-6, TBL-22).
+
+    _connector/proofs   kind `empty`: a reader of committed transactions finds nothing at the offsets `[start, stop)` of a Kafka partition
+                        kind `letters`: every row that a changelog rejected up to `to_batch` has its letter; the dead-letter
+                        topic, whose id stands in `topic_id`, is to be read on from `stop`
+
+A proof is never taken back: it says what was so at `proved_at` (microseconds) in the topic of that id.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from connector.dead_letters.envelope import dead_letter_topic
+from connector.lake.small_tables import append, quoted, select
+from connector.records.rejection import Position
+from connector.state.audit import Range, Ranges, common, joined
+
+_PROOFS: Final = {
+    **dict.fromkeys(("kind", "stream", "changelog_id", "topic_id"), "string"),
+    **dict.fromkeys(("kafka_partition", "start", "stop", "to_batch", "proved_at"), "int64"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """The proofs for one changelog, written from one topic. Every method raises `TableError` where they cannot be kept or read."""
+
+    warehouse: str
+    stream: str
+    topic: str
+    changelog_id: str
+    topic_id: str
+
+    def empty(self, gaps: Mapping[int, Ranges]) -> dict[int, Ranges]:
+        """What of the gaps is known to be empty, by Kafka partition."""
+        bounds = [
+            f"(kafka_partition = {number} AND stop > {places[0].start} AND start < {places[-1].stop})"
+            for number, places in gaps.items()
+            if places
+        ]
+        if not bounds:
+            return {}
+        found: dict[int, list[Range]] = defaultdict(list)
+        for row in select(self._path, f"kind = 'empty' AND topic_id = {quoted(self.topic_id)} AND ({' OR '.join(bounds)})"):
+            found[row["kafka_partition"]].append(Range(row["start"], row["stop"]))
+        return {number: common(gaps[number], joined(places)) for number, places in found.items()}
+
+    def add_empty(self, places: Mapping[int, Ranges], now: int) -> None:
+        """Keep that nothing is there. `now` in microseconds."""
+        self._add("empty", [(self.topic_id, number, *found) for number, ranges in places.items() for found in ranges], 0, now)
+
+    def letters(self) -> tuple[int, tuple[Position, ...]]:
+        """The last batch whose letters were found, 0 for none, and the last record of the dead-letter topic that need not be read again."""
+        of_changelog = f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id = {quoted(self.changelog_id)}"
+        rows = select(self._path, f"{of_changelog} ORDER BY to_batch DESC, proved_at DESC")
+        newest = [row for row in rows if (row["to_batch"], row["proved_at"]) == (rows[0]["to_batch"], rows[0]["proved_at"])]
+        topic = dead_letter_topic(self.topic)
+        positions = (Position(topic, row["topic_id"], row["kafka_partition"], row["stop"] - 1) for row in newest if row["stop"])
+        return newest[0]["to_batch"] if newest else 0, tuple(positions)
+
+    def add_letters(self, to_batch: int, read: Iterable[Position], now: int) -> None:
+        """Keep that every letter up to `to_batch` was found. `read` are the last records before which none of a later batch lies."""
+        places = [(position.topic_id, position.kafka_partition, 0, position.offset + 1) for position in read]
+        # Where every letter read belongs to a later batch, too, the batch alone is kept.
+        self._add("letters", places or [("", 0, 0, 0)], to_batch, now)
+
+    def _add(self, kind: str, places: Iterable[tuple[str, int, int, int]], to_batch: int, now: int) -> None:
+        of_changelog = {"kind": kind, "stream": self.stream, "changelog_id": self.changelog_id, "to_batch": to_batch, "proved_at": now}
+        rows = [
+            {**of_changelog, "topic_id": topic_id, "kafka_partition": number, "start": start, "stop": stop}
+            for topic_id, number, start, stop in places
+        ]
+        if rows:
+            append(self._path, rows, _PROOFS)
+
+    @property
+    def _path(self) -> str:
+        return f"{self.warehouse}/_connector/proofs"

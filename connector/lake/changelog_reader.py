@@ -1,0 +1,130 @@
+"""Which offsets stand in a changelog, and which letters its rejected rows must have, without a JVM (TBL-6).
+
+Only counted and compared: of changes three numbers are read, of rejected rows the original bytes. Batches are taken a few at a
+time, so that memory does not grow with the changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from connector.errors import TableError
+from connector.lake.plain_table import batches, bookkeeping_of, rows_in, trouble
+from connector.state.audit import Run, digest
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+STEP_ROWS: Final = 1_000_000
+"""About so many rows are looked at together; a batch is never divided."""
+
+_RUNS: Final = """
+    WITH logged AS (
+      SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
+      WHERE kind IN ('change', 'control', 'rejected') AND "offset" IS NOT NULL AND kafka_partition IS NOT NULL AND {batches}
+      GROUP BY kafka_partition, "offset"),
+    numbered AS (
+      SELECT *, place - row_number() OVER (PARTITION BY kafka_partition, times ORDER BY place) AS island FROM logged)
+    SELECT kafka_partition, min(place), max(place) + 1, times FROM numbered
+    GROUP BY kafka_partition, times, island ORDER BY 1, 2
+"""
+_REJECTED: Final = """
+    SELECT letter_id, "key", value, headers FROM t WHERE kind = 'rejected' AND ingest_batch > {after} AND ingest_batch <= {to}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A changelog up to batch `to_batch`, and what its newest commit of ours says of it.
+
+    Of each Kafka partition of the topic `topic_id` the offsets from `begin` (0 if not named) to the one before `end` were read, and were
+    not let go since (TBL-15).
+    Batches up to `settled_batch` have their letters published. `foreign_commits` were made by others, on top of ours.
+    """
+
+    changelog_id: str
+    topic_id: str
+    to_batch: int
+    settled_batch: int
+    begin: Mapping[int, int]
+    end: Mapping[int, int]
+    foreign_commits: int
+    _trimmed_to: int
+    _rows: int
+    _step_rows: int
+    _delta: DeltaTable
+
+    def steps(self) -> Iterator[Mapping[int, Sequence[Run]]]:
+        """The offsets that stand in the changelog, some batches at a time: Kafka partition -> its runs, disjoint within a step."""
+        at_a_time = max(1, self._step_rows * self.to_batch // max(1, self._rows))
+        for after in range(self._trimmed_to, self.to_batch, at_a_time):
+            to = min(after + at_a_time, self.to_batch)
+            of_step = f"ingest_batch > {after} AND ingest_batch <= {to}"
+            if after == self._trimmed_to:
+                # What others added may bear no number of ours.
+                of_step = f"({of_step} OR ingest_batch < 1 OR ingest_batch IS NULL)"
+            found = self._selected(_RUNS.format(batches=of_step))
+            yield {number: [Run(*run) for _, *run in runs] for number, runs in groupby(found, key=lambda row: row[0])}
+
+    def rejected(self, after: int) -> Iterator[tuple[str, bytes]]:
+        """Letter id and `audit.digest` of each rejected row in the batches after `after` whose letters are published."""
+        for letter_id, key, value, headers in self._selected(_REJECTED.format(after=after, to=self.settled_batch)):
+            pairs = tuple((header["key"], header["value"]) for header in headers or ())
+            yield letter_id or "(a rejected row without a letter id)", digest(key, value, pairs)
+
+    def _selected(self, query: str) -> Iterator[tuple[Any, ...]]:
+        for batch in batches(self._delta, query):
+            yield from rows_in(batch)
+
+
+def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logged | None:
+    """The changelog of a stream; None if nothing was ingested yet. Raises `TableError` if it is not ours or cannot be read."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    path = f"{warehouse}/streams/{stream}/changelog"
+    try:
+        ours, foreign_commits = _newest_of_ours(DeltaTable(path), stream)
+        # Opened behind the commit: what it speaks of is there. What came since is left out by its batch number.
+        delta = DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError, ValueError) as error:
+        raise trouble(path, "read", error) from error
+    if ours is None:
+        raise TableError(
+            f"No commit of {path} is of stream {stream}",
+            "Another table lies there, or its log was cut off",
+            "Look at its history (DESCRIBE HISTORY), and name the warehouse that the stream was ingested to",
+        )
+    progress = ours["progress"]
+    return Logged(
+        changelog_id=str(ours["changelog_id"]),
+        topic_id=str(ours["topic_id"]),
+        to_batch=int(ours["ingest_batch"]),
+        settled_batch=int(progress["ingest_batch"]),
+        begin=_offsets(ours.get("begin", {})),
+        end=_offsets(ours["end"]),
+        foreign_commits=foreign_commits,
+        _trimmed_to=int(ours.get("trimmed_to", 0)),
+        _rows=int(progress["changes"]) + int(progress["control"]) + sum(progress["rejected"].values()),
+        _step_rows=step_rows,
+        _delta=delta,
+    )
+
+
+def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
+    """What the newest commit of the stream says, and how many of others came after it."""
+    for limit in (1, None):
+        for newer, commit in enumerate(delta.history(limit)):
+            said = bookkeeping_of(commit)
+            if said.get("stream") == stream:
+                return said, newer
+    return None, 0
+
+
+def _offsets(stored: Mapping[str, Any]) -> Mapping[int, int]:
+    return {int(number): int(offset) for number, offset in stored.items()}

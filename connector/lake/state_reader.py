@@ -1,0 +1,68 @@
+"""Where a stream and its tables stand, from the newest commits of their Delta tables, without a JVM (OPS-5, TBL-20)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from connector.errors import TableError
+from connector.lake.plain_table import newest_bookkeeping
+from connector.lake.small_tables import select
+from connector.state.stream_progress import Progress
+from connector.state.table_state import Bookkeeping
+from connector.watermarks.frontier import UNKNOWN, Frontier
+
+_FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
+"""Frontiers that are too large for a commit's metadata have a slot of their own, so that one is found by the names and bounds of files."""
+
+
+def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
+    """The newest progress of a stream, with its frontier only on demand; that of a stream never ingested, if there is no changelog.
+
+    Raises `TableError` if the changelog cannot be read.
+    """
+    path = f"{warehouse}/streams/{stream}/changelog"
+    said = _said_of(path, "stream", stream)
+    if said is None:
+        return Progress()
+    progress, stored = Progress.from_json(said["progress"], UNKNOWN), said.get("frontier")
+    if not with_frontier or not progress.ingest_batch:
+        return progress
+    return replace(progress, frontier=_frontier(path, progress.ingest_batch) if stored is None else Frontier.from_json(stored))
+
+
+def _frontier(path: str, ingest_batch: int) -> Frontier:
+    found = select(path, _FRONTIERS_OF.format(ingest_batch), "frontier")
+    if not found:
+        raise TableError(
+            f"The changelog {path} has no frontier of batch {ingest_batch}",
+            "Somebody else removed rows, or files of it",
+            "Restore it to our last version",
+        )
+    return Frontier.from_json(json.loads(found[0]["frontier"]))
+
+
+def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
+    """The newest batch of a stream, with its progress, if all offsets below `ends` were read by then; None if not. Raises `TableError`."""
+    said = _said_of(f"{warehouse}/streams/{stream}/changelog", "stream", stream)
+    if said is None or said["progress"]["ingest_batch"] < said["ingest_batch"]:
+        return None
+    return int(said["ingest_batch"]) if all(said["end"].get(str(number), 0) >= end for number, end in ends.items()) else None
+
+
+def bookkeeping_of(warehouse: str, table: str) -> Bookkeeping:
+    """What the newest commit of a table says; that of a table to which nothing was applied, if there is none. Raises `TableError`."""
+    said = _said_of(f"{warehouse}/tables/{table}/data", "table", table)
+    return Bookkeeping() if said is None else Bookkeeping.from_json(said)
+
+
+def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
+    """What the newest commit at `path` says of the stream or table that must lie there; None if nothing does."""
+    said = newest_bookkeeping(path)
+    if said is not None and said.get(what) != name:
+        raise TableError(
+            f"The newest commit of {path} is not of {what} {name}", "Somebody else wrote to it", "Restore it to our last version"
+        )
+    return said

@@ -1,0 +1,1 @@
+"""Change records and their bytes. No I/O."""

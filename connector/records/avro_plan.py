@@ -1,0 +1,272 @@
+"""Schema resolution: a writer schema and our schema become one function that reads a body (REC-12)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from connector.records.avro_decoder import (
+    PRIMITIVE_READERS,
+    PRIMITIVE_SKIPPERS,
+    PRIMITIVES,
+    Datum,
+    Reader,
+    array_reader,
+    blocks_skipper,
+    enum_reader,
+    fixed_reader,
+    map_reader,
+    read_int,
+    record_reader,
+    refusing_reader,
+    skip_bytes,
+    union_reader,
+)
+
+MAX_SCHEMA_NODES: Final = 1_000
+"""A ChangeRecord has about 80 types, each use counted; this bounds the work that a schema can ask for."""
+
+MAX_SCHEMA_DEPTH: Final = 64
+_NAMED: Final = ("record", "error", "enum", "fixed")
+_COMPLEX: Final = (*_NAMED, "array", "map")
+_PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", "string")})
+
+
+class UnreadableSchemaError(Exception):
+    """A writer schema that no reader can be made for: not compatible, recursive, or too large."""
+
+
+class _RefusedSchemaError(UnreadableSchemaError):
+    """What is wrong is not a matter of the one branch of a union that it was found in: nothing is read with such a schema."""
+
+
+def compile_reader(writer: Datum, reader: Datum) -> Reader:
+    """The function that reads what `writer` wrote as what `reader` describes. Raises `UnreadableSchemaError`.
+
+    Both are schemas as `fastavro.parse_schema` returns them: names are full, references are names.
+    """
+    return _Compiler(_names(writer), _names(reader)).resolving(writer, reader)
+
+
+def _names(schema: Datum) -> dict[str, Datum]:
+    """Every named type of a parsed schema, by its full name."""
+    found: dict[str, Datum] = {}
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend(node)
+        elif isinstance(node, dict):
+            if node.get("type") in ("record", "error", "enum", "fixed"):
+                found[node["name"]] = node
+            waiting.extend(field["type"] for field in node.get("fields", ()))
+            waiting.extend(node[part] for part in ("type", "items", "values") if isinstance(node.get(part), (dict, list)))
+    return found
+
+
+class _Compiler:
+    """Makes readers for the types of one pair of schemas. A reader schema of None means: read it, and drop it."""
+
+    def __init__(self, writer_names: Mapping[str, Datum], reader_names: Mapping[str, Datum]) -> None:
+        self.writer_names = writer_names
+        self.reader_names = reader_names
+        self.open_records: list[str] = []
+        self.nodes = 0
+        self.depth = 0
+
+    def resolving(self, writer: Datum, reader: Datum | None) -> Reader:
+        self.nodes += 1
+        if self.nodes > MAX_SCHEMA_NODES or self.depth >= MAX_SCHEMA_DEPTH:
+            raise _RefusedSchemaError(f"has more than {MAX_SCHEMA_NODES} types, or more than {MAX_SCHEMA_DEPTH} of them within each other")
+        self.depth += 1
+        try:
+            return self._resolving(writer, reader)
+        finally:
+            self.depth -= 1
+
+    def _resolving(self, writer: Datum, reader: Datum | None) -> Reader:
+        writer = _plain(writer, self.writer_names)
+        reader = None if reader is None else _plain(reader, self.reader_names)
+        _check_legal(writer)
+        if isinstance(writer, list):
+            return union_reader([self._branch(branch, reader) for branch in writer])
+        if isinstance(reader, list):
+            reader = self._matching_branch(writer, reader)
+        kind = writer if isinstance(writer, str) else writer["type"]
+        if reader is not None and not self._matches(writer, reader):
+            raise UnreadableSchemaError(f"has {_shown(writer)} where {_shown(reader)} is needed")
+        if kind in PRIMITIVES:
+            return PRIMITIVE_SKIPPERS[kind] if reader is None else PRIMITIVE_READERS[_promoted(kind, reader)]
+        return self._skipping(writer, kind) if reader is None else self._reading(writer, kind, reader)
+
+    def _skipping(self, writer: Datum, kind: str) -> Reader:
+        match kind:
+            case "record" | "error":
+                return self._record(writer, None)
+            case "enum":
+                return read_int
+            case "array":
+                return blocks_skipper([self._item(writer["items"], None)])
+            case "map":
+                return blocks_skipper([skip_bytes, self._item(writer["values"], None)])
+            case "fixed":
+                return fixed_reader(_size(writer))
+        raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
+
+    def _reading(self, writer: Datum, kind: str, reader: Datum) -> Reader:
+        match kind:
+            case "record" | "error":
+                return self._record(writer, reader)
+            case "enum":
+                return enum_reader(_translated(writer["symbols"], reader))
+            case "array":
+                return array_reader(self._item(writer["items"], reader["items"]))
+            case "map":
+                return map_reader(self._item(writer["values"], reader["values"]))
+            case "fixed":
+                return fixed_reader(_size(writer))
+        raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
+
+    def _branch(self, writer: Datum, reader: Datum | None) -> Reader:
+        """A branch of a union that does not fit is an error only where it is used."""
+        try:
+            return self.resolving(writer, reader)
+        except _RefusedSchemaError:
+            raise
+        except UnreadableSchemaError as error:
+            return refusing_reader(f"the writer's schema {error}")
+
+    def _matching_branch(self, writer: Datum, reader: list[Datum]) -> Datum:
+        branches = [_plain(branch, self.reader_names) for branch in reader]
+        exact = [branch for branch in branches if _kind(branch) == _kind(writer) and self._matches(writer, branch)]
+        for branch in exact or branches:
+            if self._matches(writer, branch):
+                return branch
+        raise UnreadableSchemaError(f"has {_shown(writer)} where none of {', '.join(_shown(branch) for branch in branches)} is")
+
+    def _matches(self, writer: Datum, reader: Datum) -> bool:
+        """As far as can be said without looking inside: the same kind, and for named types the same name without namespace."""
+        kinds = _kind(writer), _kind(reader)
+        if kinds[0] != kinds[1]:
+            return kinds in _PROMOTIONS
+        if kinds[0] in _NAMED:
+            name = _last_part(writer["name"])
+            return name == _last_part(reader["name"]) or name in map(_last_part, reader.get("aliases", ()))
+        return True
+
+    def _item(self, writer: Datum, reader: Datum | None) -> Reader:
+        item = self.resolving(writer, reader)
+        if not self._has_bytes(writer):
+            raise _RefusedSchemaError("has a list of items that take no bytes")
+        return item
+
+    def _has_bytes(self, writer: Datum) -> bool:
+        """Whether every value of the type takes at least one byte. The type has been compiled, so it is small and not recursive."""
+        writer = _plain(writer, self.writer_names)
+        match _kind(writer):
+            case "null":
+                return False
+            case "fixed":
+                return bool(writer["size"] > 0)
+            case "record" | "error":
+                return any(self._has_bytes(field["type"]) for field in writer["fields"])
+        return True
+
+    def _record(self, writer: Datum, reader: Datum | None) -> Reader:
+        if writer["name"] in self.open_records:
+            raise _RefusedSchemaError(f"has the type {writer['name']} within itself")
+        self.open_records.append(writer["name"])
+        try:
+            return self._open_record(writer, reader)
+        finally:
+            self.open_records.pop()
+
+    def _open_record(self, writer: Datum, reader: Datum | None) -> Reader:
+        wanted = {} if reader is None else {field["name"]: field for field in reader["fields"]}
+        aliases = {alias: name for name, field in wanted.items() for alias in field.get("aliases", ())}
+        steps: list[tuple[str, Reader, bool]] = []
+        for field in writer["fields"]:
+            target = field["name"] if field["name"] in wanted else aliases.get(field["name"], "")
+            found = wanted.pop(target, None)
+            if found is None:
+                steps.append((str(field["name"]), self.resolving(field["type"], None), False))
+            else:
+                steps.append((target, self.resolving(field["type"], found["type"]), True))
+        defaults = {}
+        for name, field in wanted.items():
+            if "default" not in field:
+                raise UnreadableSchemaError(f"lacks the field {name} of {_shown(reader)}")
+            defaults[name] = _default(_plain(field["type"], self.reader_names), field["default"])
+        return record_reader(steps, defaults)
+
+
+def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
+    """A schema without wrapping: a primitive's name, a list, or the dict of a complex type."""
+    while True:
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            if schema not in names:
+                raise UnreadableSchemaError(f"uses the type {schema} without saying what it is")
+            schema = names[schema]
+        elif isinstance(schema, dict) and schema["type"] not in _COMPLEX:
+            schema = schema["type"]
+        else:
+            return schema
+
+
+_is_name = re.compile(r"[^\W\d]\w*").fullmatch
+
+
+def _check_legal(writer: Datum) -> None:
+    """What the library that parses schemas lets pass although Avro forbids it. Java refuses such a schema as a whole."""
+    if isinstance(writer, str):
+        return
+    names = [_last_part(writer["name"])] if "name" in writer else []
+    if isinstance(writer, list):
+        unnamed = [_kind(branch) for branch in writer if isinstance(branch, list) or _kind(branch) not in _NAMED]
+        if "union" in unnamed or len(set(unnamed)) < len(unnamed):
+            raise _RefusedSchemaError("has a union within a union, or of two types that cannot be told apart")
+    elif "fields" in writer:
+        fields = [field["name"] for field in writer["fields"]]
+        if len(set(fields)) < len(fields):
+            raise _RefusedSchemaError(f"has two fields of one name in {_shown(writer)}")
+        names += fields
+    for name in names:
+        if not _is_name(name) or name in PRIMITIVES:
+            raise _RefusedSchemaError(f"has the name {name!r}, which is not legal")
+
+
+def _promoted(kind: str, reader: Datum) -> str:
+    return str(reader) if (kind, reader) in _PROMOTIONS else kind
+
+
+def _size(fixed: Datum) -> int:
+    size = fixed["size"]
+    if not isinstance(size, int) or size < 0:
+        raise _RefusedSchemaError(f"has the size {size!r}")
+    return size
+
+
+def _kind(schema: Datum) -> str:
+    if isinstance(schema, list):
+        return "union"
+    return str(schema if isinstance(schema, str) else schema["type"])
+
+
+def _shown(schema: Datum) -> str:
+    return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else _kind(schema)
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _default(schema: Datum, default: Datum) -> Datum:
+    """A default of the reader schema as a datum: JSON has no bytes, Avro writes them there as Latin-1. A union's is of its first branch."""
+    return default.encode("iso-8859-1") if schema == "bytes" else default
+
+
+def _translated(symbols: list[str], reader: Datum) -> list[str | None]:
+    """The reader's symbol for each of the writer's; None where the reader has neither it nor a default."""
+    known = frozenset(reader["symbols"])
+    return [symbol if symbol in known else reader.get("default") for symbol in symbols]

@@ -1,0 +1,268 @@
+"""Change records as bytes: Avro bodies of our schema behind one of two framings (REC-11), and back.
+
+    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>     single object: written without a registry
+    00 <4 bytes: schema id, big-endian> <body>                         Confluent: written with one
+
+Writing is one function of a legal value and cannot fail. Reading takes bytes from anywhere and gives a `ChangeRecord` or the
+`Rejection` that says why not; it never raises, and its work is bounded by the length of the bytes (`connector.records.avro_decoder`).
+
+The schemas lie in `schemas/`, one file for each version that was ever released; the newest is the reader's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
+
+from connector.records.avro_decoder import DamagedError, Reader
+from connector.records.avro_encoder import encode_body
+from connector.records.avro_plan import UnreadableSchemaError, compile_reader
+from connector.records.checks import to_record
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, Heartbeat, Record, SetCell
+from connector.records.rejection import Reason, Rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SINGLE_OBJECT: Final = b"\xc3\x01"
+CONFLUENT: Final = b"\x00"
+SINGLE_OBJECT_BYTES: Final = 10
+CONFLUENT_BYTES: Final = 5
+
+
+def _shipped_schemas() -> list[str]:
+    """The text of every released schema, oldest first: the wheel carries them inside the package, a checkout beside it."""
+    folder = resources.files("connector") / "schemas"
+    if not folder.is_dir():
+        folder = resources.files("connector") / ".." / "schemas"
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".avsc"))
+    assert names, f"no schema in {folder}"
+    return [(folder / name).read_text(encoding="utf-8") for name in names]
+
+
+def schema_fingerprint(schema: str) -> bytes:
+    """The 8 bytes that stand for a schema in the single-object framing."""
+    return bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema)), "CRC-64-AVRO"))
+
+
+_schemas: Final = _shipped_schemas()
+
+READER_SCHEMA: Final = _schemas[-1]
+"""JSON text of the newest schema: what is written, and what everything is read as."""
+
+SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for schema in _schemas}
+"""JSON text of every released schema, by the 8 bytes that name it in the single-object framing."""
+
+_SINGLE_OBJECT_HEAD: Final = SINGLE_OBJECT + schema_fingerprint(READER_SCHEMA)
+_PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """A record, and over how many Kafka partitions its producer spread its keys when it wrote it (REC-24)."""
+
+    record: Record
+    kafka_partitions: int
+
+
+class Schemas:
+    """The writer schemas that can be read: the shipped ones, and those of a registry as far as they were asked for.
+
+    `by_id` has the text of a schema for each id that the registry knows, None for each that it says it has not. An id that is
+    not in it counts as unknown: whoever reads asks the registry first (`confluent_id`), and where that cannot be reached,
+    does not read (DLQ-4).
+    """
+
+    __slots__ = ("by_id",)
+
+    def __init__(self, by_id: Mapping[int, str | None] | None = None) -> None:
+        self.by_id: Mapping[int, str | None] = {} if by_id is None else by_id
+
+    def writer(self, value: bytes | None) -> str | Rejection:
+        """The text of the schema that a framed value was written with."""
+        if not value:
+            return Rejection(Reason.UNKNOWN_FRAMING, "there is no value" if value is None else "the value is empty")
+        if value.startswith(SINGLE_OBJECT):
+            name = value[len(SINGLE_OBJECT) : SINGLE_OBJECT_BYTES]
+            if len(name) < SINGLE_OBJECT_BYTES - len(SINGLE_OBJECT):
+                return Rejection(Reason.UNDECODABLE, f"the value of {len(value)} bytes ends within the fingerprint of its schema")
+            schema = SHIPPED.get(name)
+            return schema or Rejection(Reason.UNKNOWN_SCHEMA, f"no released schema has the fingerprint {name.hex()}")
+        if value.startswith(CONFLUENT):
+            number = confluent_id(value)
+            if number is None:
+                return Rejection(Reason.UNDECODABLE, f"the value of {len(value)} bytes ends within the id of its schema")
+            return self.by_id.get(number) or Rejection(
+                Reason.UNKNOWN_SCHEMA, f"no schema with the id {number} is known: the registry has none, or no registry is configured"
+            )
+        return Rejection(Reason.UNKNOWN_FRAMING, f"the value begins with {value[:2].hex(' ')}, neither with 00 nor with c3 01")
+
+
+def confluent_id(value: bytes | None) -> int | None:
+    """The registry's id in a value with Confluent framing; None for every other value."""
+    if value is None or not value.startswith(CONFLUENT) or len(value) < CONFLUENT_BYTES:
+        return None
+    return int.from_bytes(value[1:CONFLUENT_BYTES], "big")
+
+
+def schema_id(value: bytes | None) -> str | None:
+    """How the framing names the writer schema, as text: a registry's id in decimal, a fingerprint in hex; None without either."""
+    if value is not None and value.startswith(SINGLE_OBJECT) and len(value) >= SINGLE_OBJECT_BYTES:
+        return value[len(SINGLE_OBJECT) : SINGLE_OBJECT_BYTES].hex()
+    number = confluent_id(value)
+    return None if number is None else str(number)
+
+
+def frame(body: bytes, schema_id: int | None) -> bytes:
+    """A body behind Confluent's framing with the registry's id, or behind the single-object one for None (REC-11)."""
+    if schema_id is None:
+        return _SINGLE_OBJECT_HEAD + body
+    return CONFLUENT + schema_id.to_bytes(4, "big") + body
+
+
+def body_of(value: bytes) -> bytes:
+    """What stands behind the framing of a value; all of it where there is none, since no body of ours begins like one."""
+    if value.startswith(SINGLE_OBJECT) and len(value) >= SINGLE_OBJECT_BYTES:
+        return value[SINGLE_OBJECT_BYTES:]
+    return value if confluent_id(value) is None else value[CONFLUENT_BYTES:]
+
+
+def encode(record: Record, kafka_partitions: int) -> bytes:
+    """The Avro body of a record, in the newest schema, without framing."""
+    assert 1 <= kafka_partitions < 2**31, kafka_partitions
+    return encode_body(record, kafka_partitions)
+
+
+def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
+    """The same by the general-purpose library: the reference that `encode` is compared with, byte for byte (REC-20)."""
+    body = BytesIO()
+    fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
+    return body.getvalue()
+
+
+def decode(value: bytes | None, schemas: Schemas, *, kafka_partitions: int | None = None) -> ChangeRecord | Rejection:
+    """The record in a framed value, or why there is none: framing, schema, bytes, then the rules of `connector.records.checks`.
+
+    Never raises, and does work in proportion to the bytes. `detail` names the byte, counted from the start of the value, at
+    which decoding failed. `kafka_partitions` is the number that the topic has; None leaves that limit of REC-14 unchecked.
+    """
+    datum = read(value, schemas)
+    if isinstance(datum, Rejection):
+        return datum
+    record = to_record(datum, kafka_partitions)
+    return record if isinstance(record, Rejection) else ChangeRecord(record, datum["kafka_partitions"])
+
+
+def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
+    """The datum in a framed value, resolved to the newest schema but not judged: a dict with the Avro field names."""
+    schema = schemas.writer(value)
+    if isinstance(schema, Rejection):
+        return schema
+    assert value is not None
+    reader = _reader(schema)
+    if isinstance(reader, str):
+        return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {reader}")
+    start = CONFLUENT_BYTES if value.startswith(CONFLUENT) else SINGLE_OBJECT_BYTES
+    try:
+        datum, end = reader(value, start)
+    except DamagedError as error:
+        field = ".".join(reversed(error.path)).replace(".[", "[")
+        return Rejection(Reason.UNDECODABLE, f"at byte {error.offset} of {len(value)}, in {field}: {error.what}")
+    if end < len(value):
+        return Rejection(Reason.UNDECODABLE, f"at byte {end} of {len(value)}: the record ends, {len(value) - end} bytes are left over")
+    return datum  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=256)
+def _reader(schema: str) -> Reader | str:
+    """The reader for a writer schema, or what is wrong with it."""
+    try:
+        return compile_reader(parse_schema(json.loads(schema)), _PARSED)
+    except UnreadableSchemaError as error:
+        return str(error)
+    except _SCHEMA_FAULTS as error:
+        return f"is no Avro schema: {error}"
+
+
+_SCHEMA_FAULTS: Final = (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What parsing a text that is no schema may raise: fastavro checks some things, and trips over the others."""
+
+
+def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
+    """A record as a datum of the newest schema, times as integers: what Avro libraries take."""
+    datum: dict[str, Any] = {
+        "stream_partition": record.stream_partition,
+        "kafka_partitions": kafka_partitions,
+        "data_change": None,
+        "heartbeat": None,
+        "child_partitions": None,
+    }
+    if isinstance(record, DataChange):
+        datum["data_change"] = _change_datum(record)
+    elif isinstance(record, Heartbeat):
+        datum["heartbeat"] = {"timestamp": record.timestamp, "resume_token": record.resume_token}
+    else:
+        datum["child_partitions"] = {
+            "start_timestamp": record.start_timestamp,
+            "record_sequence": record.record_sequence,
+            "children": [
+                {
+                    "token": child.token,
+                    "parent_partition_tokens": list(child.parent_partition_tokens),
+                    "start_key": child.start_key,
+                    "end_key": child.end_key,
+                }
+                for child in record.children
+            ],
+        }
+    return datum
+
+
+def _change_datum(change: DataChange) -> dict[str, Any]:
+    image = change.row_image
+    return {
+        "table": change.table,
+        "row_key": change.row_key,
+        "change_type": change.change_type.value,
+        "source_cluster_id": change.source_cluster_id,
+        "commit_timestamp": change.commit_timestamp,
+        "tie_breaker": change.tie_breaker,
+        "resume_token": change.resume_token,
+        "estimated_low_watermark": change.estimated_low_watermark,
+        "entries": [_entry_datum(entry) for entry in change.entries],
+        "transaction": None if change.transaction is None else _fields(change.transaction),
+        "change_sequence_number": change.change_sequence_number,
+        "row_image": None
+        if image is None
+        else {
+            "mod_type": image.mod_type.value,
+            "value_capture_type": image.value_capture_type,
+            "column_types": [_fields(column) for column in image.column_types],
+            "old_cells": [_fields(cell) for cell in image.old_cells],
+        },
+    }
+
+
+def _entry_datum(entry: Entry) -> dict[str, Any]:
+    datum: dict[str, Any] = {"kind": "DELETE_FAMILY", "family": entry.family}
+    datum |= {"qualifier": b"", "cell_timestamp": 0, "range_start": 0, "range_end": 0, "value": b""}
+    match entry:
+        case SetCell():
+            datum |= {"kind": "SET_CELL", "qualifier": entry.qualifier, "cell_timestamp": entry.cell_timestamp, "value": entry.value}
+        case DeleteCells():
+            datum |= {"kind": "DELETE_CELLS", "qualifier": entry.qualifier, "range_start": entry.range_start, "range_end": entry.range_end}
+        case DeleteFamily():
+            pass
+    return datum
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a flat dataclass of the model, whose attributes bear the names of the Avro fields."""
+    return {name: getattr(value, name) for name in value.__slots__}

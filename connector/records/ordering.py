@@ -1,0 +1,123 @@
+"""The order of changes: total, and the same wherever and whenever they arrive (MRG-1 to MRG-3, REC-10).
+
+Every entry of every change has a `ChangeOrder`, and no two have the same; the larger wins. It has three parts, compared
+from left to right:
+
+    rank          what the source says: (commit_timestamp, tie_breaker, record_sequence or 0) in a table ordered by commit,
+                  the four sections of the change sequence number in a table ordered by that
+    position      the ingest position of the change's first delivery; it decides only what the source left open
+    entry_index   of the entry in its change: entries apply in order
+
+Orders of two tables have nothing to do with each other; within one table all ranks are of one kind.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from connector.errors import InvalidChangeError
+from connector.records.model import SEQUENCE_NUMBER_PATTERN, DataChange
+
+SECTIONS: Final = 4
+SECTION_MAX: Final = 2**64 - 1
+
+_is_sequence_number = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
+_is_position = re.compile(r"(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)").fullmatch
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class OrderBy(StrEnum):
+    """What decides which change of a row is newer, for a whole table."""
+
+    COMMIT = "commit"
+    SEQUENCE_NUMBER = "change_sequence_number"
+
+
+class OrderPosition(NamedTuple):
+    """Where and when a change was first delivered (MRG-3). `ingest_batch` is the changelog's own number, not Spark's.
+
+    A replayed dead letter has the first three of its letter, with its own attempt; every other change has attempt 0.
+    """
+
+    ingest_batch: int
+    kafka_partition: int
+    offset: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.ingest_batch}/{self.kafka_partition}/{self.offset}/{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> OrderPosition:
+        """The inverse of `str()`. Raises `ValueError`; only the one way of writing a position is read."""
+        found = _is_position(text)
+        if found is None:
+            raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
+        return cls(*(int(part) for part in found.groups()))
+
+
+class SequenceNumber(NamedTuple):
+    """A change sequence number: four unsigned 64-bit sections, compared from left to right; missing ones are 0 (REC-10)."""
+
+    first: int
+    second: int = 0
+    third: int = 0
+    fourth: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> SequenceNumber:
+        """Raises `InvalidChangeError` for anything but 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`."""
+        if not _is_sequence_number(text):
+            limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
+            raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, text)
+        return cls(*(int(section, 16) for section in text.split("/")))
+
+
+class ChangeOrder(NamedTuple):
+    """The place of one entry in the order of a table. Total: of two different entries one is greater."""
+
+    rank: tuple[int, ...]
+    position: OrderPosition
+    entry_index: int
+
+    @property
+    def age(self) -> int:
+        """What the retention counts: the commit timestamp (µs), or with sequence numbers the ingest batch (MRG-10, MRG-12)."""
+        return self.position.ingest_batch if len(self.rank) == SECTIONS else self.rank[0]
+
+
+def change_order(change: DataChange, position: OrderPosition, order_by: OrderBy, entry_index: int = 0) -> ChangeOrder:
+    """The order of one entry of a change. In a table ordered by sequence number the change must have one (MRG-2)."""
+    assert 0 <= entry_index < len(change.entries), (entry_index, len(change.entries))
+    return ChangeOrder(_rank(change, order_by), position, entry_index)
+
+
+def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
+    if order_by is OrderBy.COMMIT:
+        record_sequence = change.transaction.record_sequence if change.transaction else 0
+        return (change.commit_timestamp, change.tie_breaker, record_sequence)
+    assert change.change_sequence_number is not None, "a change without a sequence number is a dead letter, not an entry"
+    return tuple(SequenceNumber.parse(change.change_sequence_number))
+
+
+def sequence_number(*parts: int | datetime) -> str:
+    """A change sequence number of 1 to 4 parts, the most significant first (REC-10).
+
+    A part is an integer from 0 to 2^64 - 1, or a time with a zone, which becomes milliseconds since 1970 (cut down):
+    2024-04-30 11:19:44 UTC is `18F2EBB6480`. Raises `InvalidChangeError`.
+    """
+    if not 1 <= len(parts) <= SECTIONS:
+        raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", "made of 1 to 4 parts", parts)
+    return "/".join(f"{_section(part):X}" for part in parts)
+
+
+def _section(part: int | datetime) -> int:
+    if isinstance(part, datetime) and part.utcoffset() is not None:
+        part = (part - _EPOCH) // timedelta(milliseconds=1)
+    if isinstance(part, (bool, datetime)) or not isinstance(part, int) or not 0 <= part <= SECTION_MAX:
+        limit = "made of integers from 0 to 2^64 - 1 and times with a zone, from 1970 on"
+        raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, part)
+    return part

@@ -1,0 +1,1 @@
+"""Applying logged changes to Delta tables."""

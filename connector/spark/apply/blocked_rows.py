@@ -1,0 +1,267 @@
+"""Held rows in Spark: what is dead, what was replayed, and which changes wait (DLQ-3). The rule is in
+`connector.dead_letters.blocked_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connector.dead_letters.blocked_rows import HOLDING_REASONS, MAX_HELD, Dead, held
+from connector.errors import TableError
+from connector.records.model import CONTROL_KEY
+from connector.spark.apply.flatten import PLACE, unreadable
+from connector.spark.apply.statistics import Survey, survey, unapplied
+from connector.spark.sql import constant
+from connector.spark.storage.changelog import Changelog, LoggedBatch
+from connector.spark.storage.layout import Layout
+from connector.spark.storage.table import Table
+from connector.state.table_state import Bookkeeping
+
+MAX_LOOKED_AT: Final = 100_000
+"""So many dead changes of one apply: which of them were discarded is not known to Spark."""
+
+_FIRST_NAMES: Final = ("first_batch", "first_partition", "first_offset")
+_FIRST: Final = tuple(
+    f"order_position.{field} AS {name}" for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
+)
+_DEAD: Final = (
+    "row_key binary, dead array<struct<place: struct<ingest_batch: bigint, kafka_partition: int, offset: bigint>, committed: bigint>>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What of some changes waits: the smallest ingest batch and commit timestamp among them."""
+
+    batch: int
+    committed: int
+
+
+def joined(*several: Waiting | None) -> Waiting | None:
+    """Of all of them."""
+    found = [waiting for waiting in several if waiting is not None]
+    return Waiting(min(one.batch for one in found), min(one.committed for one in found)) if found else None
+
+
+def holding_of(
+    table: Table,
+    changelog: Changelog,
+    before: Bookkeeping,
+    newest: LoggedBatch,
+    to_batch: int,
+    *,
+    below: int | None = None,
+    discarded: Callable[[], frozenset[str]] = frozenset,
+    horizon: int | None = None,
+) -> Holding | None:
+    """What a table holds, with the batches up to `to_batch`; None for one that does not ask for it. The rest is as for `Holding`."""
+    definition = table.layout.definition
+    if not definition.hold_rows:
+        return None
+    return Holding(
+        *(table.spark, definition.name, definition.source, changelog, before, to_batch),
+        topic_id=newest.topic_id,
+        below=below,
+        discarded=discarded,
+        horizon=horizon,
+    )
+
+
+def surveyed(
+    changes: DataFrame,
+    layout: Layout,
+    before: Bookkeeping,
+    holding: Holding | None,
+    publish: Callable[[DataFrame], object],
+) -> tuple[DataFrame, Survey, Waiting | None]:
+    """The changes that can be merged, what one look at them tells, and what waits; `publish` is handed those that the table cannot hold.
+
+    These are in the counts of the survey. Where rows are held, the later changes of their rows wait, whether the table can hold them or
+    not: each is judged once, when it waits no longer.
+    """
+    if holding is None:
+        seen = survey(changes, layout, before)
+        letters, good = _judged(changes, seen, layout)
+        if letters is not None:
+            publish(letters)
+        return good, seen, None
+    changes, waiting = holding.split(changes)
+    seen = survey(changes, layout, before)
+    letters, good = _judged(changes, seen, layout)
+    if letters is None:
+        return good, seen, waiting
+    holding.add(letters)
+    letters, later_letters = holding.split(letters)
+    good, later = holding.split(good)
+    publish(letters)
+    if later_letters is None and later is None:
+        return good, seen, waiting
+    count, again = letters.count(), survey(good, layout, before)
+    return good, replace(again, changes=again.changes + count, unreadable=count), joined(waiting, later_letters, later)
+
+
+def _judged(changes: DataFrame, seen: Survey, layout: Layout) -> tuple[DataFrame | None, DataFrame]:
+    """What the table cannot hold, None if it can hold all; and the rest."""
+    if not seen.unreadable:
+        return None, changes
+    bad = unreadable(changes, layout)
+    return changes.join(bad, [*PLACE], "left_semi"), changes.join(bad, [*PLACE], "left_anti")
+
+
+class Holding:
+    """The held rows of one table at one cut. `dead` are the changes that they wait for."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: str,
+        source: str,
+        changelog: Changelog,
+        before: Bookkeeping,
+        to_batch: int,
+        *,
+        topic_id: str,
+        below: int | None = None,
+        discarded: Callable[[], frozenset[str]] = frozenset,
+        horizon: int | None = None,
+    ) -> None:
+        """Looks at the batches behind `before.to_batch`, up to `to_batch`.
+
+        `discarded` is asked once for the ids of letters, if anything is dead.
+
+        A replay counts if it is merged at this cut: with a commit timestamp `below` that, where it is given. Raises `TableError` if
+        more is dead than a table can hold.
+        """
+        self._spark, self._table, self._before = spark, table, before
+        self._discarded: frozenset[str] | None = None
+        self._topic_id, self._horizon = topic_id, horizon
+        is_merged = "true" if below is None else f"unix_micros(commit_timestamp) < {constant(below, 'kafka_partition')}"
+        # A replay that was held back by the cut before lies behind `complete_to_batch`.
+        # What is replayed may turn out to be a change of another table.
+        replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
+        self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(*_FIRST, "ingest_batch AS replay_batch")
+        rejected = changelog.rejected_between(before.to_batch, to_batch)
+        self._found = self._open(rejected.where(_holds()), table_letters=False)
+        # A replay that was rejected for a reason that holds no row is the newest letter of what does all the same.
+        known = {dead.first for dead in [*before.held, *self._found]}
+        again = self._open(rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"), table_letters=False) if known else []
+        self._found += [dead for dead in again if dead.first in known]
+        self._replayed = self._replayed_among([*before.held, *self._found])
+        self._ask = discarded
+        self.dead = self._held()
+
+    def add(self, unreadable: DataFrame) -> None:
+        """Of changes that did not wait and that the table cannot hold, those that now wait for none of the others are dead."""
+        letters = self._open(unreadable, table_letters=True)
+        for letter in sorted(letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)):
+            place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
+            if not any(dead.is_before(*place) for dead in self.dead):
+                self._found.append(letter)
+                self.dead = self._held()
+
+    def split(self, changes: DataFrame) -> tuple[DataFrame, Waiting | None]:
+        """The changes that need not wait; and what waits of the others."""
+        if not self.dead:
+            return changes, None
+        marked = _marked(changes, self.dead, self._spark)
+        seen = marked.where("waits").agg(F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))")).first()
+        assert seen is not None
+        if seen[0] is None:
+            return changes, None
+        return marked.where("NOT waits").select(*changes.columns), Waiting(*seen)
+
+    def _held(self) -> tuple[Dead, ...]:
+        if self._discarded is None and (self._before.held or self._found):
+            self._discarded = self._ask()
+        dead = held(
+            self._before.held,
+            self._found,
+            replayed=self._replayed,
+            discarded=self._discarded or frozenset(),
+            topic_id=self._topic_id,
+            table=self._table,
+            horizon=self._horizon,
+        )
+        if len(dead) > MAX_HELD:
+            raise TableError(
+                f"Table {self._table} holds rows for more than {MAX_HELD:,} dead changes",
+                "So many records were rejected, and each holds the row of its key (hold_rows)",
+                "Mend and replay them, or discard them (connector dead-letters), or set hold_rows = false",
+            )
+        return dead
+
+    def _replayed_among(self, dead: Sequence[Dead]) -> dict[tuple[int, int], int]:
+        if not dead:
+            return {}
+        places = self._spark.createDataFrame([*{one.first for one in dead}], "first_partition int, first_offset bigint")
+        found = self._replays.join(F.broadcast(places), ["first_partition", "first_offset"])
+        newest = found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
+        return {(row[0], row[1]): row[2] for row in newest}
+
+    def _open(self, letters: DataFrame, *, table_letters: bool) -> list[Dead]:
+        """Those that a row waits for: not too old, and not replayed since."""
+        young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
+        placed = young.selectExpr("*", *_FIRST)
+        return _found(placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"), table_letters=table_letters)
+
+
+def not_merged(since: DataFrame, before: Bookkeeping, spark: SparkSession) -> DataFrame:
+    """Of the changes since the last batch of which all is merged, those that are not merged yet: also those that waited."""
+    if not before.held:
+        return since.where(unapplied(before))
+    is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
+    above = f"unix_micros(commit_timestamp) >= {constant(before.brought_to or 0, 'kafka_partition')}"
+    return _marked(since, before.held, spark).where(f"waits OR {is_new} OR {above}").select(*since.columns)
+
+
+def _marked(changes: DataFrame, dead: Iterable[Dead], spark: SparkSession) -> DataFrame:
+    """The changes, and whether each waits: `Dead.is_before`."""
+    by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
+    for one in dead:
+        by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
+    rows = spark.createDataFrame([*by_row.items()], _DEAD)
+    place = "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
+    is_before = f"d.place < {place} AND (d.committed IS NULL OR d.committed <= unix_micros(commit_timestamp))"
+    waits = f"coalesce(exists(dead, d -> {is_before}), false) AS waits"
+    return changes.join(F.broadcast(rows), "row_key", "left").selectExpr(*changes.columns, waits)
+
+
+def _holds() -> str:
+    """Whether a rejected record may hold the row of its key."""
+    reasons = ", ".join(f"'{reason}'" for reason in sorted(HOLDING_REASONS))
+    return f"reason IN ({reasons}) AND octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
+
+
+def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
+    is_same = [letters[name] == replays[name] for name in ("first_partition", "first_offset")]
+    return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
+
+
+def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
+    key = "row_key AS held_key" if table_letters else "key AS held_key"
+    times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
+    found = rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times).limit(MAX_LOOKED_AT + 1).collect()
+    if len(found) > MAX_LOOKED_AT:
+        raise TableError(
+            f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
+            "So much was rejected in the batches of one apply, and the table holds rows (hold_rows)",
+            "Set hold_rows = false until they are mended",
+        )
+    return [
+        Dead(
+            row_key=bytes(row["held_key"]),
+            ingest_batch=row["first_batch"],
+            first=(row["first_partition"], row["first_offset"]),
+            newest_batch=row["ingest_batch"],
+            newest=(row["kafka_partition"], row["offset"]),
+            table_letter=table_letters,
+            since=row["since"],
+            committed=row["committed"] if table_letters else None,
+        )
+        for row in found
+    ]

@@ -1,0 +1,316 @@
+"""The merge rule in the JVM: `connector.tables.merge`, one register per column where `versions = latest`.
+
+`merge.py` is the definition. Here the state of a row is laid out so that a merge is one comparison per column in generated
+code, and a test holds the two against each other on generated histories:
+
+* a *register* for each typed column: the order, cell timestamp and value of its newest write. A deletion of the whole column
+  is a write without a value.
+* the order of the newest deletion of each family that has a column.
+* `rest`, null for nearly every row: whatever has no register, that is cells and families that no column maps, and deletions
+  of a range of cell timestamps.
+
+Where `versions = all`, a column has any number of cells: there are no registers, everything lies in `rest`, and the typed columns
+are worked out from it.
+
+A register is the greatest of its kind, so the changes of a row are one aggregation, and what it makes is compared with what
+the table and the graveyard hold of the row. Changes carry one order for all their entries as far as possible, and so does a
+stored row whose columns were written together, as nearly all are: orders are wide, and there are many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from connector.spark.apply.flatten import is_of
+from connector.spark.sql import constant
+from connector.spark.storage.layout import Layout, nothing, order
+from connector.spark.storage.typed import SPARK_TYPE, typed
+from connector.tables.column_names import BUCKET, STATE, UNMAPPED
+from connector.tables.definition import Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of rows: `frame` has one row for each, and expressions over it are its registers, its deletions, and `rest`."""
+
+    frame: DataFrame
+    registers: list[str]
+    deletions: list[str]
+    rest: str
+
+
+def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int | None, *, all_whole: bool, with_rest: bool) -> Known:
+    """What all changes of a row say, with a column `_changed`, true. `partitions` None: they lie in one partition, and stay there.
+
+    `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `with_rest` false promises that no
+    `_rest` is filled.
+    """
+    fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
+    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
+    by_bucket = _spread(by_bucket, layout, partitions)
+    if all_whole:
+        newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
+        known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
+    else:
+        known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change")
+    return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
+
+
+def said_of_columns(known: Known, layout: Layout) -> DataFrame:
+    """The keys and `_bucket`; for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`: without `rest`."""
+    registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
+    deletions = [f"{deletion} AS _f{n}" for n, deletion in enumerate(known.deletions)]
+    keys = [BUCKET, *layout.keys]
+    covered = known.frame.selectExpr(*keys, *registers, *deletions).selectExpr(
+        *keys, *_uncovered(layout), *(f"_f{n}" for n in layout.deletions)
+    )
+    families = [layout.families.index(column.family) for column in layout.registered]
+    says = [f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}" for n, family in enumerate(families)]
+    return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
+
+
+def known_by_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> Known:
+    """What the table's rows say. `partitions` as for `known_by_changes`."""
+    values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
+    by_bucket = _spread(rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions)
+    return Known(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.rest")
+
+
+def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int | None) -> Known:
+    """What all entries of the graveyard for a row say. `partitions` as for `known_by_changes`."""
+    by_bucket = _spread(entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions)
+    said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
+    return _known_together(by_bucket, *said, "_stored.rest", layout, prefix="_buried")
+
+
+def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
+    """What both say of a row: the greater of each register and each deletion, and all that is left over."""
+    names = [BUCKET, *layout.key_names]
+    return Known(
+        one.frame.join(other.frame, names, how),
+        [f"greatest({left}, {right})" for left, right in zip(one.registers, other.registers, strict=True)],
+        [f"greatest({left}, {right})" for left, right in zip(one.deletions, other.deletions, strict=True)],
+        f"concat(coalesce({one.rest}, {layout.no_rest}), coalesce({other.rest}, {layout.no_rest}))",
+    )
+
+
+def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | None = None) -> DataFrame:
+    """The rows that all of `known` makes: the columns of the table, `_exists`, and `_changed` (some change is of this row).
+
+    `with_rest` false promises that no `rest` is filled. What lies below `horizon` and shows nothing leaves `rest`, which would
+    grow without bounds (MRG-10); registers and deletions are as many as there are columns, and stay.
+    """
+    deletions = [f"_f{n}" for n in layout.deletions]
+    said = known.frame.selectExpr(
+        BUCKET,
+        *layout.keys,
+        "coalesce(_changed, false) AS _changed",
+        *(f"{register} AS _r{n}" for n, register in enumerate(known.registers)),
+        *(f"{deletion} AS {name}" for name, deletion in zip(deletions, known.deletions, strict=True)),
+        f"{known.rest if with_rest else nothing(layout.rest_type)} AS _rest",
+    )
+    covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
+    settled = _settle_rest(covered, layout, horizon) if with_rest else covered
+    is_all = layout.definition.versions is Versions.ALL
+    rows = _rows_of_versions(settled, layout) if is_all else _rows(settled, layout, with_rest=with_rest)
+    if not with_rest:
+        return rows
+    # Spark would work a filter out below the projections that it rests on, sorting `rest` again for each of its elements, and theirs. It
+    # leaves one where it is that rests on what may differ from look to look.
+    return rows.withColumn("_exists", F.expr("_exists AND monotonically_increasing_id() >= 0"))
+
+
+def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFrame:
+    """Rows of one key in one task."""
+    return rows if partitions is None else rows.repartition(partitions, *layout.spread)
+
+
+def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
+    """What all rows of one key say together. `rest` empty: none says any."""
+    kinds = {"register": registers, "deletion": deletions}
+    aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
+    if rest:
+        aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
+    # The count is for nobody: of changes of which a table keeps nothing there is nothing else to ask.
+    asked = [F.count("*").alias(f"{prefix}_count"), *(F.expr(text).alias(name) for name, text in aggregates.items())]
+    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*asked)
+    return Known(
+        frame,
+        [f"{prefix}_register{n}" for n in range(len(registers))],
+        [f"{prefix}_deletion{n}" for n in range(len(deletions))],
+        f"{prefix}_rest" if rest else nothing(layout.rest_type),
+    )
+
+
+def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:
+    """Registers and deletions of one pivoted change, whose columns are called `by` and their names."""
+    registers = [_register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}") for n in layout.registers]
+    return registers, [_order_or_null(f"{by}_d{n}", f"{by}_change") for n in layout.deletions]
+
+
+def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
+    """Registers and deletions of one stored row, whose state is `_stored`."""
+
+    def change(which: str, n: int) -> str:
+        return f"get(_stored.orders, get(_stored.{which}, {n}))"
+
+    registers = [
+        _register(f"get(_stored.entry_indexes, {n})", change("writers", n), f"get(_stored.cell_timestamps, {n})", value)
+        for n, value in enumerate(values)
+    ]
+    return registers, [_order_or_null(f"get(_stored.deletion_indexes, {n})", change("deleters", n)) for n in layout.deletions]
+
+
+def _register(index: str, change: str, timestamp: str, value: str) -> str:
+    """A register, or null where there is no `index`: nothing is said of the column."""
+    return f"CASE WHEN {index} IS NOT NULL THEN named_struct('order', {order(index, change)}, 't', {timestamp}, 'v', {value}) END"
+
+
+def _order_or_null(index: str, change: str) -> str:
+    return f"CASE WHEN {index} IS NOT NULL THEN {order(index, change)} END"
+
+
+def _uncovered(layout: Layout) -> list[str]:
+    """Registers that no newer deletion of their family covers; a covered one is forgotten, the deletion says it all (MRG-9)."""
+    return [
+        f"CASE WHEN coalesce(_f{layout.families.index(column.family)} > _r{n}.order, false) THEN NULL ELSE _r{n} END AS _r{n}"
+        for n, column in enumerate(layout.registered)
+    ]
+
+
+def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
+    """Normalise `rest`, take the values of cells and registers that a deleted range covers (MRG-9), and forget what is too old (MRG-10).
+
+    Where all versions are kept, such a cell goes altogether: the range covers all that its name can stand for.
+    """
+    name = f"({', '.join(f'x.{field}' for field in layout.rest_name)})"
+    # Sorted by name and order, the newest of each name is the last.
+    newest = f"filter(_sorted, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
+    families = (
+        "map_from_entries(filter(array("
+        + ", ".join(
+            f"named_struct('key', '{family}', 'value', CASE WHEN _f{n} IS NOT NULL THEN _f{n} END)"
+            for n, family in enumerate(layout.families)
+        )
+        + "), x -> x.value IS NOT NULL))"
+    )
+    deleted = "exists(_deletions, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
+    if layout.families:
+        deleted += f" OR coalesce(element_at({families}, x.family) > x.order, false)"
+    wider = (
+        "x.range_start IS NOT NULL AND exists(_deletions, y -> y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order AND "
+        "(y.range_start <= x.range_start AND (y.range_end = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end)) "
+        "OR (y.range_start IS NULL AND y.cell_timestamp IS NULL AND y.value IS NULL)))"
+    )
+    in_range = (
+        "exists(_deletions, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order} "
+        "AND y.range_start <= {t} AND (y.range_end = 0 OR {t} < y.range_end))"
+    )
+    hidden = in_range.format(family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp")
+    value = f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE x.value END"
+    if layout.definition.versions is Versions.ALL:
+        deleted, value = f"{deleted} OR (x.value IS NOT NULL AND {hidden})", "x.value"
+    fields = [f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields]
+    # The bytes that a register could not hold are those of its newest write, or gone.
+    rewritten = " OR ".join(
+        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')} AND _r{n}.order > x.order, false)"
+        for n, column, _ in layout.late
+        if layout.registered
+    )
+    stays = f"NOT ({deleted}) AND NOT ({wider}) AND NOT ({rewritten or 'false'})"
+    with_values = f"transform(filter(_kept, x -> {stays}), x -> named_struct({', '.join(fields)}))"
+    forgotten = constant(horizon or 0, BUCKET)
+    others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
+    registers = []
+    for n, column in enumerate(layout.registered):
+        hides = in_range.format(family=f"'{column.family}'", qualifier=f"X'{column.qualifier.hex()}'", order=f"_r{n}.order", t=f"_r{n}.t")
+        without = f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', cast(NULL AS {SPARK_TYPE[column.type]}))"
+        registers.append(f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}")
+    rest = [column for column in others if not (column.startswith("`_r") and column[3:-1].isdigit())]
+    return (
+        grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
+        .selectExpr(*others, f"{newest} AS _kept")
+        .selectExpr(*others, "_kept", "filter(_kept, x -> x.value IS NULL) AS _deletions")
+        .selectExpr(*rest, *registers, f"cast({with_values} AS {layout.rest_type}) AS _rest")
+        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten}) AS _rest")
+        .selectExpr(*others, f"nullif(_rest, {layout.no_rest}) AS _rest")
+    )
+
+
+_BYTE: Final = "substring(x.qualifier, i, 1)"
+_UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
+    WHEN is_valid_utf8(cast(x.qualifier AS string)) THEN replace(cast(x.qualifier AS string), '%', '%25')
+    ELSE array_join(transform(sequence(1, octet_length(x.qualifier)), i ->
+        CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%', hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '') END)"""
+
+
+def _rows(settled: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
+    """The table's columns from settled registers. A column shows its register's value; a row exists if anything shows (MRG-7)."""
+    changes = [*(f"_r{n}.order.change" for n in layout.registers), *(f"_f{n}.change" for n in layout.deletions)]
+    together = f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
+    shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
+    pairs = f"transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
+    unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END" if with_rest else "cast(null AS map<string, binary>)"
+    exists = [*(f"_r{n}.v IS NOT NULL" for n in layout.registers), *([f"coalesce(size({shown}) > 0, false)"] if with_rest else [])]
+    return settled.selectExpr("*", f"{together} AS _together").selectExpr(
+        *layout.keys,
+        *(f"_r{n}.v AS `{column.name}`" for n, column in enumerate(layout.columns)),
+        f"{unmapped} AS {UNMAPPED}",
+        f"{_state(changes, layout)} AS {STATE}",
+        BUCKET,
+        f"({' OR '.join(exists) or 'false'}) AS _exists",
+        "_changed",
+    )
+
+
+def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
+    """The table's columns where every cell lies in `rest`: a column shows the visible cell with the greatest cell timestamp (MRG-7).
+
+    A cell that its column cannot hold stays unmapped (TBL-8). The elements of `rest` are sorted by their names.
+    """
+    next_cell = "get(_cells, i + 1)"
+    has_newer = f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
+    columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
+    mapped = " OR ".join(f"(_v{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns) or "false"
+    pairs = f"transform(_others, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
+    exists = ["coalesce(size(_shown) > 0, false)"] if keeps else [f"_v{n} IS NOT NULL" for n, _ in columns]
+    return (
+        settled.selectExpr("*", "filter(_rest, x -> x.value IS NOT NULL) AS _cells")
+        .selectExpr("*", f"filter(_cells, (x, i) -> NOT {has_newer}) AS _shown")
+        .selectExpr("*", *(f"get(filter(_shown, x -> {is_of(column, 'x')}), 0).value AS _b{n}" for n, column in columns))
+        .selectExpr("*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns))
+        .selectExpr("*", f"filter(_shown, x -> {'true' if keeps else 'false'} AND NOT ({mapped})) AS _others")
+        .selectExpr(
+            *layout.keys,
+            *(f"_v{n} AS `{column.name}`" for n, column in columns),
+            f"CASE WHEN size(_others) > 0 THEN map_from_entries({pairs}) END AS {UNMAPPED}",
+            f"{_state([], layout)} AS {STATE}",
+            BUCKET,
+            f"({' OR '.join(exists)}) AS _exists",
+            "_changed",
+        )
+    )
+
+
+def _state(changes: list[str], layout: Layout) -> str:
+    """`changes` are the orders of those that made each register and each deletion."""
+
+    def place(order: str, n: int) -> str:
+        return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
+
+    arrays = {
+        "writers": [place(f"_r{n}", n) for n in layout.registers],
+        "entry_indexes": [f"_r{n}.order.entry_index" for n in layout.registers],
+        "cell_timestamps": [f"_r{n}.t" for n in layout.registers],
+        "deleters": [place(f"_f{n}", len(layout.registers) + n) for n in layout.deletions],
+        "deletion_indexes": [f"_f{n}.entry_index" for n in layout.deletions],
+    }
+    orders = (
+        f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE array({', '.join(changes)}) END" if changes else "array()"
+    )
+    fields = ", ".join(f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items())
+    return f"CAST(named_struct('orders', {orders}, {fields}, 'rest', _rest) AS {layout.state_type})"

@@ -1,0 +1,201 @@
+"""Rebuild: a table is made anew from the changelog, beside the old one, and takes its place in one commit (TBL-21, TBL-8).
+
+It is an apply of everything to a table that is empty: the same merge, the same steps. Its rows are files that no version of the
+table names yet, its graveyard is a folder that no commit names yet; the commit names both, and replaces rows, columns and
+properties. Whatever happens before it leaves the old table as it was, and the next rebuild begins anew. Readers see the old table
+up to that commit, and older versions stay as they are, each with the graveyard that belongs to it.
+
+The commit bears the number of the old table's next apply. Whoever applies to the old table meanwhile takes that number, and the
+rebuild is refused; whoever opened the old table before finds another one there, and stops (TBL-14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connector.dead_letters.envelope import DeadLetter
+from connector.errors import TableError, WriterConflictError
+from connector.spark.apply.apply import Applied, apply
+from connector.spark.apply.statistics import check_changelog
+from connector.spark.failures import applying, explained
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.delta_log import Commit, DeltaLog, quoted, rows_in, session_saying
+from connector.spark.storage.layout import Layout
+from connector.spark.storage.table import KEPT_PROPERTIES, REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties
+from connector.state.stream_progress import Cut
+from connector.state.table_state import Bookkeeping
+from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
+from connector.tables.compatibility import check_compatible
+from connector.tables.definition import TableDefinition
+from connector.tables.stored_definition import ColumnIds, assign_ids, from_properties
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The outcome: what the table said of itself before and says since, how many changes were merged, and how many were set aside.
+
+    `misfits` counts the cells that a column cannot hold which was defined after them: they stay in `_unmapped` (TBL-8).
+    """
+
+    before: Bookkeeping
+    bookkeeping: Bookkeeping
+    changes: int
+    letters: int
+    misfits: int
+
+
+def rebuild(
+    spark: SparkSession,
+    path: str,
+    definition: TableDefinition,
+    changelog: Changelog,
+    cut: Cut,
+    *,
+    publish: Callable[[Iterable[DeadLetter]], int],
+    on_step: Callable[[str], None] = lambda step: None,
+    discarded: Callable[[], frozenset[str]] = frozenset,
+) -> Rebuilt:
+    """Make the table at `path` anew under `definition`, at `cut`, or past it if the old one holds more.
+
+    Columns may have come and gone since, and somebody else may have written to the table, or to its graveyard. `publish` gets the letters
+    that no apply of the old table published; `on_step` is told the steps of `apply`, `discarded` as there. Raises `TableError` where
+    there is no table of ours, where another definition stands in the way, or where the changelog is not the whole one;
+    `WriterConflictError` if somebody applies to the table meanwhile; `DeliveryError`. The table is then as it was.
+    """
+    log = DeltaLog(spark, f"{path}/data")
+    old = log.newest_of_ours()
+    if old is None or old.bookkeeping is None or old.bookkeeping.get("table") != definition.name:
+        raise TableError(
+            f"There is no table {definition.name} of ours at {path}",
+            "Nothing was applied to it yet, or another table lies there",
+            "Fill it from the changelog: connector run --once",
+        )
+    properties = log.properties()
+    existing, ids = from_properties(properties)
+    check_compatible(existing, definition)
+    successor = Successor(spark, path, definition, assign_ids(ids, definition, cut.batch), old, properties)
+    before = successor.before
+    check_changelog(successor, before, changelog.newest())
+
+    def publish_new(letters: Iterable[DeadLetter]) -> int:
+        return publish(successor.unpublished(letters))
+
+    def step(reached: str) -> None:
+        on_step(reached)
+        successor.check_alone()
+
+    holds_more = cut.low_watermark is None or before.highest_applied >= cut.low_watermark
+    cut = replace(cut, goes_past=cut.goes_past or holds_more)
+    with applying(definition.name):
+        applied = apply(successor, changelog, definition.source, cut, publish=publish_new, on_step=step, discarded=discarded)
+        if applied is None:
+            # Nothing was ingested yet: there is no row to make anew, but there may be columns.
+            begun = successor.bookkeeping()
+            applied = Applied(replace(begun, apply=begun.apply + 1, attempt=begun.rebuild), 0, 0)
+            successor.commit(None, (), applied.bookkeeping)
+    return Rebuilt(before, successor.bookkeeping(), applied.changes, applied.letters, _misfits(successor))
+
+
+class Successor(Table):
+    """What is to take the place of the table at `path`, whose newest commit of ours is `old`: empty until its one commit."""
+
+    def __init__(
+        self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit, properties: Mapping[str, str]
+    ) -> None:
+        self._ids, self._old = ids, old
+        self.before = Bookkeeping.from_json(old.bookkeeping or {})
+        self._new_letters = 0
+        self._committed: Bookkeeping | None = None
+        super().__init__(spark, path, definition, properties)
+
+    def newest(self) -> tuple[int, Bookkeeping]:
+        """The version of the old table, and what a table says of itself that has had as many applies, of which none counts; its own
+        once it is swapped in.
+        """
+        if self._committed is not None:
+            return super().newest()
+        applies, changelog_id = self.before.apply, self.before.changelog_id
+        return self._old.version, Bookkeeping(apply=applies, swept_to=applies, changelog_id=changelog_id, rebuild=self._rebuild)
+
+    def rows(self, version: int | None = None) -> DataFrame:
+        """None, before the commit; what the table holds, after it."""
+        if self._committed is not None:
+            return super().rows(version)
+        columns = ", ".join(f"`{name}` {type_}" for name, type_ in self.layout.column_types)
+        return self._spark.createDataFrame([], columns)
+
+    def unpublished(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Those that an apply of the old table may not have published; those count as new that none can have."""
+        for letter in letters:
+            if letter.ingest_batch > self.before.complete_to_batch:
+                self._new_letters += letter.ingest_batch > self.before.to_batch
+                yield letter
+
+    def check_alone(self) -> None:
+        """Raise `WriterConflictError` if somebody has committed to the old table since it was looked at."""
+        if self._committed is None and self._log_of_old().version != self._old.version:
+            raise self._not_alone()
+
+    def commit(self, rows: DataFrame | None, buckets: Iterable[int], bookkeeping: Bookkeeping) -> None:  # noqa: ARG002, all go
+        """Put `rows` in the place of all that the old table holds, with columns and properties, in one commit; read back that it was ours.
+
+        Raises `WriterConflictError` if somebody has committed to the old table.
+        """
+        self.check_alone()
+        bookkeeping = self._going_on(bookkeeping)
+        made = self._columns_of(self.rows() if rows is None else rows)
+        session = session_saying(self._spark, self._said(bookkeeping))
+        writer = rows_in(session, made).writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
+        for name, text in {**new_properties(self._definition, self._ids), **self._kept, REBUILD_PROPERTY: self._rebuild}.items():
+            writer = writer.tableProperty(name, text)
+        writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
+        with explained(f"table {self._definition.name}"):
+            writer.replace()
+        if self._log_of_old().bookkeeping != bookkeeping.to_json(self._definition.name):
+            raise self._not_alone()
+        self._committed = bookkeeping
+
+    def _going_on(self, made: Bookkeeping) -> Bookkeeping:
+        """What is made says of itself, with what goes on from the old table: letters that were published stay so, whether or not their
+        changes can be read today; and where no more waits than before, its rows are no older.
+        """
+        before = self.before
+        as_of = (made.as_of, before.as_of if made.complete_to_batch >= before.complete_to_batch else None)
+        return replace(
+            made,
+            letters=max(made.letters, before.letters + self._new_letters),
+            letters_since=min(filter(None, (made.letters_since, before.letters_since)), default=None),
+            as_of=max(filter(None, as_of), default=None),
+        )
+
+    def _open(self, properties: Mapping[str, str] | None) -> Layout:
+        self._kept = {name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})}
+        self._is(new_attempt())
+        self.has_vectors = False  # all rows are new
+        return layout_of(self._definition, self._ids)
+
+    def _log_of_old(self) -> Commit:
+        newest = DeltaLog(self._spark, self.path).newest_of_ours()
+        assert newest is not None
+        return newest
+
+    def _not_alone(self) -> WriterConflictError:
+        return WriterConflictError(
+            f"Table {self._definition.name} was committed to by another process while it was rebuilt",
+            "`connector run` is at work on it",
+            "Stop it and rebuild again; the rebuild has changed nothing",
+        )
+
+
+def _misfits(table: Table) -> int:
+    names = [unmapped_name(*column.cell) for _, column, _ in table.layout.late]
+    if not names:
+        return 0
+    cells = F.filter(F.map_keys(UNMAPPED), lambda name: name.isin(*names))
+    found = table.rows().where(f"{UNMAPPED} IS NOT NULL").agg(F.sum(F.size(cells))).first()
+    assert found is not None
+    return int(found[0] or 0)

@@ -1,0 +1,308 @@
+"""The applies of a pipeline: whose turn it is (`connector.state.pace`), and the few threads that do them (JOB-2, JOB-3, TBL-10).
+
+Tables that are to stand at one cut are a *round*. An apply takes as long as it takes, and delays neither ingest nor, while a thread is
+free, other tables: what has become of each table of a round is remembered with its version, so that the round ends once the last of them
+is there, wherever the others have gone since.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Self, TypeVar
+
+from pyspark.sql import SparkSession
+
+from connector.config.settings import ConnectorConfig
+from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.spark.apply.apply import apply
+from connector.spark.failures import applying
+from connector.spark.ingest.ingest import World
+from connector.spark.pools import Pool, in_pool
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.table import Table
+from connector.state.jobs import CutRecord, Job, JobKind
+from connector.state.overrides import pace_in_force
+from connector.state.pace import Turns
+from connector.state.stream_progress import Cut
+from connector.state.table_state import Bookkeeping
+
+APPLIES_AT_ONCE: Final = 2
+"""So many tables are applied at a time. What one leaves of the processor while it plans and commits is enough for a second."""
+LOOK_EVERY_S: Final = 10.0
+"""How often is looked for what operators wish, and for what there is to apply where no batch has told."""
+CHECK_EVERY_S: Final = 1.0
+"""How soon it is noticed that ingest has stopped."""
+_STOP_WITHIN_S: Final = 0.2
+
+Done = TypeVar("Done")
+Say = Callable[[str], None]
+Stood = tuple[int, Bookkeeping]
+"""A version of a table, and what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19).
+
+    `bounds` and `paces` ask for what operators have set since, in seconds by table (TBL-20, JOB-2). `last_clean_up` says when old files
+    of a table, or without its name of a stream's changelog, were removed last. `forget_cuts` removes the cuts of a stream that name a
+    table in a version below the given one, all but one (TBL-23).
+    """
+
+    add_job: Callable[[Job], None]
+    add_cut: Callable[[CutRecord], None]
+    newest_cut: Callable[[str], CutRecord | None]
+    bounds: Callable[[], Mapping[str, int]] = dict
+    paces: Callable[[], Mapping[str, int]] = dict
+    last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
+    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = lambda stream, oldest, but: None
+
+
+@dataclass(slots=True)
+class _Round:
+    """Tables on their way to one cut, and those that have come there. `turns` took them; None: all go, whoever's turn it is."""
+
+    stream: str
+    cut: Cut
+    turns: Turns | None
+    under_way: set[str]
+    stood: dict[str, Stood] = field(default_factory=dict)
+
+
+class Applies:
+    """The applies of all tables of a configuration. `record` hears of each round that came to its end, and which versions stand at it.
+
+    Not for use by two threads at once, but for `heard`, `between` and `add_job`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ConnectorConfig,
+        tables: Mapping[str, Table],
+        changelogs: Mapping[str, Changelog],
+        worlds: Mapping[str, World],
+        journal: Journal,
+        record: Callable[[str, Cut, Mapping[str, Stood]], None],
+        say: Say,
+        on_step: Callable[[str], None],
+    ) -> None:
+        self._spark, self._config, self._tables, self._changelogs, self._worlds = spark, config, tables, changelogs, worlds
+        self._journal, self._record, self._say, self._on_step = journal, record, say, on_step
+        self._names = {stream: [name for name, one in config.tables.items() if one.stream == stream] for stream in config.streams}
+        self._alone = {name: threading.Lock() for name in tables}
+        self._journalling = threading.Lock()
+        self._wake = threading.Event()
+        self._news = dict.fromkeys(config.streams, True)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._turns = {stream: Turns() for stream in self._names}
+        self._looked = dict.fromkeys(self._names, float("-inf"))
+        self._cuts: dict[str, object] = {}
+        self._paces: Mapping[str, Mapping[str, float]] = {}
+        self._asked = float("-inf")
+        self._under_way: dict[Future[tuple[bool, Stood]], tuple[_Round, str]] = {}
+
+    def heard(self, stream: str) -> None:
+        """A batch of the stream was logged. From any thread."""
+        self._news[stream] = True
+        self._wake.set()
+
+    def between(self, name: str, act: Callable[[], Done]) -> Done:
+        """Do something to a table between two applies of it. From any thread."""
+        with self._alone[name]:
+            return act()
+
+    def add_job(self, job: Job) -> None:
+        """Keep it in the history. From any thread."""
+        with self._journalling:
+            self._journal.add_job(job)
+
+    def all(self, stop: threading.Event | None = None) -> None:
+        """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them.
+
+        Behind `stop` no apply begins.
+        """
+        self._begin_anew()
+        with ThreadPoolExecutor(APPLIES_AT_ONCE) as threads:
+            for stream, names in self._names.items():
+                self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
+            self._settle_all(threads)
+
+    def run(self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]) -> None:
+        """Apply what is due, until `stop`; then the applies in flight end. `check` raises what is to end it sooner.
+
+        `maintain` is called for a stream behind its rounds, in a thread of its own, beside further applies. An apply that fails ends it,
+        behind those in flight.
+        """
+        self._begin_anew()
+        with ThreadPoolExecutor(APPLIES_AT_ONCE) as threads, _Upkeep(self._spark, self._names, maintain) as upkeep:
+            try:
+                while not stop.is_set():
+                    check()
+                    for stream in self._settle():
+                        upkeep.ask(stream)
+                    upkeep.begin_due()
+                    self._begin_due(threads)
+                    self._pause(stop)
+            except TableError:
+                with suppress(TableError):
+                    self._settle_all(threads)
+                raise
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+            self._settle_all(threads)
+
+    def _begin_due(self, threads: ThreadPoolExecutor) -> None:
+        now = time.monotonic()
+        if now >= self._asked + LOOK_EVERY_S:
+            bounds, set_paces, self._asked = self._journal.bounds(), self._journal.paces(), now
+            self._paces = {
+                stream: {name: pace_in_force(self._config.tables[name], bounds, set_paces) for name in names}
+                for stream, names in self._names.items()
+            }
+        for stream, turns in self._turns.items():
+            paces, known = self._paces[stream], self._cuts.get(stream)
+            has_news = self._news[stream] or now >= self._looked[stream] + LOOK_EVERY_S
+            if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, known)):
+                self._news[stream], self._looked[stream] = False, now
+                cut = self._cut(stream)
+                self._cuts[stream] = known = (cut.batch, cut.low_watermark, cut.goes_past)
+                self._begin(threads, _Round(stream, cut, turns, set(turns.take(paces, now, known))))
+
+    def _pause(self, stop: threading.Event) -> None:
+        now = time.monotonic()
+        ready = [at for stream, turns in self._turns.items() if (at := turns.ready_at(self._paces[stream])) > now]
+        until = min([now + CHECK_EVERY_S, *ready])
+        while not stop.is_set() and (left := until - time.monotonic()) > 0 and not self._wake.wait(min(left, _STOP_WITHIN_S)):
+            pass
+        self._wake.clear()
+
+    def _cut(self, stream: str) -> Cut:
+        return self._changelogs[stream].progress().cut(self._worlds[stream].now(), self._config.streams[stream].stall_after_s)
+
+    def _begin(self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None) -> None:
+        for name in self._names[going.stream]:
+            if name in going.under_way:
+                future = threads.submit(self._bring, name, going.cut, stop)
+                self._under_way[future] = (going, name)
+                future.add_done_callback(lambda _: self._wake.set())
+
+    def _settle_all(self, threads: ThreadPoolExecutor) -> None:
+        """Wait for all that was begun, and record what came of it. Raises what failed: a table's failure behind all others."""
+        failed: TableError | None = None
+        while self._under_way:
+            wait(self._under_way, return_when="FIRST_COMPLETED")
+            try:
+                self._settle()
+            except TableError as error:
+                failed = failed or error
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+        if failed is not None:
+            raise failed
+
+    def _settle(self) -> set[str]:
+        """Record the rounds that have come to their end; returns their streams. Raises what failed."""
+        over = set[str]()
+        for future in [future for future in self._under_way if future.done()]:
+            going, name = self._under_way.pop(future)
+            going.under_way.discard(name)
+            applied, going.stood[name] = future.result()
+            if going.turns is not None:
+                going.turns.ended(name, applied=applied)
+            if not going.under_way:
+                self._record(going.stream, going.cut, going.stood)
+                over.add(going.stream)
+        return over
+
+    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, Stood]:
+        """Bring a table to a cut; returns whether there was something to do, and where it stands. In a thread of its own."""
+        with self._alone[name], in_pool(self._spark, Pool.APPLY):
+            applied = (stop is None or not stop.is_set()) and self._apply(name, cut)
+            return applied, self._tables[name].newest()
+
+    def _apply(self, name: str, cut: Cut) -> bool:
+        table, definition = self._tables[name], self._config.tables[name]
+        world, changelog = self._worlds[definition.stream], self._changelogs[definition.stream]
+        started_at, before = world.now(), table.bookkeeping()
+        job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.complete_below)
+        try:
+            with applying(name):
+                applied = apply(
+                    *(table, changelog, definition.source, cut),
+                    publish=world.publish,
+                    on_step=lambda step: self._on_step(f"table {name}: {step}"),
+                    discarded=partial(_discarded, world),
+                )
+        except ConnectorError as error:
+            self.add_job(replace(job, ended_at=world.now(), error=error.problem))
+            raise
+        if applied is None:
+            return False
+        done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.bookkeeping.complete_below)
+        self.add_job(replace(done, ended_at=world.now()))
+        letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
+        self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
+        return True
+
+
+class _Upkeep:
+    """Maintenance in a thread of its own: of a stream whose round is over, or whose last maintenance is `LOOK_EVERY_S` ago."""
+
+    def __init__(self, spark: SparkSession, streams: Iterable[str], maintain: Callable[[str], None]) -> None:
+        self._spark, self._maintain = spark, maintain
+        self._thread = ThreadPoolExecutor(1)
+        self._begun = dict.fromkeys(streams, time.monotonic())
+        self._asked: dict[str, None] = {}
+        self._under_way: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """What has begun ends. Raises what it did, unless something else is raised."""
+        self._thread.shutdown()
+        if kind is None and self._under_way is not None:
+            self._under_way.result()
+
+    def ask(self, stream: str) -> None:
+        self._asked[stream] = None
+
+    def begin_due(self) -> None:
+        """Begin the next one, if none is under way. Raises what the last one did."""
+        if self._under_way is not None:
+            if not self._under_way.done():
+                return
+            self._under_way.result()
+            self._under_way = None
+        now = time.monotonic()
+        self._asked |= {stream: None for stream, begun in self._begun.items() if now >= begun + LOOK_EVERY_S}
+        if (stream := next(iter(self._asked), None)) is not None:
+            del self._asked[stream]
+            self._begun[stream] = now
+            self._under_way = self._thread.submit(self._run, stream)
+
+    def _run(self, stream: str) -> None:
+        with in_pool(self._spark, Pool.APPLY):
+            self._maintain(stream)
+
+
+def _discarded(world: World) -> frozenset[str]:
+    """The ids of discarded letters; none while the ledger cannot be read: their rows wait a little longer."""
+    try:
+        return world.discarded()
+    except (BrokerError, TopicError):
+        return frozenset()
+
+
+__all__ = ["APPLIES_AT_ONCE", "Applies", "Journal", "Stood"]

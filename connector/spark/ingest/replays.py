@@ -1,0 +1,75 @@
+"""Which records of a batch are replays of dead letters, and the place among equals that each of them takes (DLQ-10).
+
+A record that says so (`deadletter.replay_claim`) is believed if the changelog has the row that its letter tells of: the rejected
+record, or for a table letter the change. It takes the place of that row in the order of arrival, behind it by its attempt: what was
+rejected first does not win a tie by having been mended. One that is not believed keeps its own place. Neither moves a watermark.
+
+Replays are rare, and finding their places means another look at the batch and at the changelog. So a batch is first taken for one that
+has none, and fails with `UNSEEN_REPLAY` if it has one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from connector.dead_letters.envelope import REPLAY_HEADER
+
+UNSEEN_REPLAY: Final = "lowmark: a record that says that it is a replay"
+
+FIRST: Final = "first"
+"""The column with the `order_position` that a replay takes over; null for all other records."""
+ATTEMPT: Final = "attempt"
+"""The column with the attempt that a record says it is; 0 if it does not say that it is a replay."""
+
+_POSITION: Final = "struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
+_SAID: Final = f"cast(get(reverse(filter(headers, h -> h.key = '{REPLAY_HEADER}')), 0).value AS string)"
+_CLAIM: Final = r"r'(?s)\A(.+)/([0-9]{1,9})\z'"
+
+
+def without_replays(rows: DataFrame) -> DataFrame:
+    """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`. If one of them is a replay, the query fails with `UNSEEN_REPLAY`."""
+    found = f"array_contains(headers.key, '{REPLAY_HEADER}')"
+    return rows.selectExpr(
+        "*",
+        f"cast(NULL AS {_POSITION}) AS {FIRST}",
+        f"CASE WHEN {found} THEN raise_error('{UNSEEN_REPLAY}') ELSE 0 END AS {ATTEMPT}",
+    )
+
+
+def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> DataFrame:
+    """`rows` of Spark's Kafka source, of the topic with that id, with `FIRST` and `ATTEMPT`. `logged`: those of the changelog, if any."""
+    claims = _claims(rows, topic_id)
+    wanted = claims.where("claimed_offset IS NOT NULL").groupBy("claimed_partition", "of_table")
+    bounds = wanted.agg(F.min("claimed_offset").alias("least"), F.max("claimed_offset").alias("greatest")).collect()
+    if logged is None or not bounds:
+        return claims.selectExpr(*rows.columns, f"cast(NULL AS {_POSITION}) AS {FIRST}", ATTEMPT)
+    in_bounds = " OR ".join(
+        f"(kind = '{'change' if bound['of_table'] else 'rejected'}' AND kafka_partition = {bound['claimed_partition']} "
+        f"AND offset BETWEEN {bound['least']}L AND {bound['greatest']}L)"
+        for bound in bounds
+    )
+    place = ("kafka_partition AS claimed_partition", "offset AS claimed_offset", "kind = 'change' AS of_table")
+    firsts = logged.where(in_bounds).selectExpr(*place, f"cast(order_position AS {_POSITION}) AS {FIRST}")
+    found = claims.join(firsts, ["claimed_partition", "claimed_offset", "of_table"], "left")
+    return found.select(*rows.columns, FIRST, ATTEMPT)
+
+
+def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
+    """`rows` with `ATTEMPT`, and the row of the changelog that the letter of a replay tells of, if that is one of this topic."""
+    letter = f"r'(?s)\\A{re.escape(topic_id)}-([0-9]{{1,9}})-([0-9]{{1,18}})(-.+)?\\z'"
+    return (
+        rows.selectExpr("*", f"{_SAID} AS said")
+        .selectExpr("*", f"coalesce(cast(nullif(regexp_extract(said, {_CLAIM}, 2), '') AS int), 0) AS {ATTEMPT}")
+        .selectExpr("*", f"CASE WHEN {ATTEMPT} > 0 THEN regexp_extract(said, {_CLAIM}, 1) END AS letter")
+        .selectExpr(
+            *rows.columns,
+            ATTEMPT,
+            f"cast(nullif(regexp_extract(letter, {letter}, 1), '') AS int) AS claimed_partition",
+            f"cast(nullif(regexp_extract(letter, {letter}, 2), '') AS bigint) AS claimed_offset",
+            f"coalesce(regexp_extract(letter, {letter}, 3), '') <> '' AS of_table",
+        )
+    )

@@ -1,0 +1,309 @@
+"""Decoding and judging in the JVM: `connector.validation.judge` as one expression (TBL-3).
+
+`validation.judge` is the definition; here it is repeated in the form that Spark compiles, and a test holds the two against
+each other on rubbish of every kind. Two devices make one pass enough:
+
+* A tail is appended to the body, and to the writer schema. If it comes out again, the body was decoded to its last byte and
+  not beyond; if not, it was truncated, too long, or no record at all (REC-13). The tail is random, so that no body can have it.
+* Schema ids that the registry was not asked about yet stop the pass with `UNSEEN_SCHEMA`; whoever runs it asks, and runs
+  it again. An id is seen once in the life of a schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fastavro.schema import parse_schema
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from connector.records import codec
+from connector.records.model import (
+    CONTROL_KEY,
+    FAMILY_PATTERN,
+    MAX_ENTRIES,
+    MAX_QUALIFIER_BYTES,
+    MAX_RESUME_TOKEN_BYTES,
+    MAX_ROW_KEY_BYTES,
+    MAX_STREAM_PARTITION_BYTES,
+    MAX_TIMESTAMP,
+    SEQUENCE_NUMBER_PATTERN,
+    TABLE_PATTERN,
+    Rule,
+)
+from connector.records.rejection import Reason, Rejection
+from connector.spark.sql import constant, skew_us
+from connector.validation import Limits
+
+UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
+
+RECORD: Final = ("stream_partition", "kafka_partitions", "data_change", "heartbeat", "child_partitions")
+"""The fields of `ChangeRecord`."""
+
+_TAIL: Final = secrets.token_bytes(8)
+
+
+def judged(
+    rows: DataFrame,
+    *,
+    schemas: codec.Schemas,
+    ask_registry: bool,
+    limits: Limits,
+    kafka_partitions: int,
+    tables: frozenset[str] | None,
+    known_tables: frozenset[str] = frozenset(),
+    known_families: frozenset[str] = frozenset(),
+    horizon: int | None = None,
+) -> DataFrame:
+    """Kafka's columns, `reason` and `rule` (null for a good record), and the fields of the record (`RECORD`, null for a bad one).
+
+    `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now; `tables` are the source
+    tables that may occur, None for any; names in `known_tables` and `known_families`, which match the patterns of the model, are
+    taken for good ones without a look at their letters. `horizon` is the one that the batch before committed (MRG-11). With
+    `ask_registry`, a schema id that `schemas` does not know fails the query.
+    """
+    decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
+    flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"))
+    # Two rules ask for it, and it is the dearest thing to ask.
+    matched = flat.select("*", F.expr(_families_match(known_families)).alias("families_match"))
+    verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables, horizon))
+    marked = matched.select("*", verdict.alias("verdict"))
+    return marked.select(
+        *rows.columns,
+        F.expr("substring_index(verdict, '/', 1)").alias("reason"),
+        F.expr("CASE WHEN contains(verdict, '/') THEN substring_index(verdict, '/', -1) END").alias("rule"),
+        *(F.expr(f"CASE WHEN verdict IS NULL THEN {name} END").alias(name) for name in RECORD),
+    )
+
+
+def schema_ids(rows: DataFrame) -> DataFrame:
+    """The distinct schema ids in the Confluent framing of `rows`, as `id`."""
+    return rows.where(_HAS_CONFLUENT_ID).select(F.expr(_CONFLUENT_ID).alias("id")).distinct()
+
+
+_HAS_CONFLUENT_ID: Final = f"substring(value, 1, 1) = X'{codec.CONFLUENT.hex()}' AND octet_length(value) >= {codec.CONFLUENT_BYTES}"
+_CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)"
+
+
+def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
+    """The writer schemas that `judge` reads with, by the first bytes of the values that name them.
+
+    A schema of the registry that is none of ours is as good as none, and never reaches Spark: it would fail the query.
+    """
+    shipped = {codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()}
+    known = {codec.frame(b"", id_): writer for id_, writer in schemas.by_id.items() if writer is not None}
+    return shipped | {prefix: writer for prefix, writer in known.items() if not _is_unknown(prefix, schemas)}
+
+
+def _is_unknown(prefix: bytes, schemas: codec.Schemas) -> bool:
+    verdict = codec.read(prefix, schemas)
+    return isinstance(verdict, Rejection) and verdict.reason is Reason.UNKNOWN_SCHEMA
+
+
+def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Column:
+    decoded = F.when(F.expr(_too_large(limits)), F.lit(None))
+    for prefix, writer in _readable(schemas).items():
+        decoded = decoded.when(F.expr(_begins(prefix)), _from_avro(len(prefix), writer))
+    if ask_registry:
+        asked = ", ".join(map(str, schemas.by_id))
+        unseen = f"{_HAS_CONFLUENT_ID} AND {_CONFLUENT_ID} NOT IN ({asked})" if asked else _HAS_CONFLUENT_ID
+        decoded = decoded.when(F.expr(unseen), F.raise_error(F.lit(UNSEEN_SCHEMA)))
+    return decoded
+
+
+def _from_avro(prefix_length: int, writer: str) -> Column:
+    body = F.concat(F.expr(f"substring(value, {prefix_length + 1})"), F.lit(_TAIL))
+    reader = _with_tail(codec.READER_SCHEMA, _READER_PARTS)
+    return from_avro(body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader})
+
+
+_OUR_TYPES: Final = frozenset(re.findall(r'"type": "(?:record|enum|fixed)",\s*"name": "(\w+)"', codec.READER_SCHEMA))
+_WRITER_PARTS: Final = ("symbols", "size")
+_READER_PARTS: Final = ("symbols", "size", "default")
+
+
+def _with_tail(schema: str, parts: Sequence[str]) -> str:
+    tail = {"type": "fixed", "name": "Tail", "size": len(_TAIL)}
+    fields = [{"name": "record", "type": _bare(parse_schema(json.loads(schema)), parts, {})}, {"name": "tail", "type": tail}]
+    return json.dumps({"type": "record", "name": "Framed", "fields": fields})
+
+
+def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
+    """A parsed schema without all that decoding does not need. `names` has the new names of the types met so far.
+
+    Logical types go: timestamps stay integers until they are known to be in range. So do properties, one of which would have
+    Java replace what is not UTF-8, and a writer's defaults, which it never uses but checks. Names lose their namespaces: Java
+    insists on those, Avro's specification does not. But in a union Java takes a record of another name for ours if the fields
+    fit; a record that is none of ours has fields that never do.
+    """
+    if isinstance(schema, list):
+        return [_bare(branch, parts, names) for branch in schema]
+    if isinstance(schema, str):
+        return names.get(schema, schema)
+    kind = schema["type"]
+    if kind in ("array", "map"):
+        of = "items" if kind == "array" else "values"
+        return {"type": kind, of: _bare(schema[of], parts, names)}
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _bare(kind, parts, names)
+    name = schema["name"].rpartition(".")[2]
+    ours = name in _OUR_TYPES and name not in names.values()
+    names[schema["name"]] = name if ours else f"other_{len(names)}"
+    bare = {"type": "record" if kind == "error" else kind, "name": names[schema["name"]]} | _kept(schema, parts)
+    if "fields" in schema:
+        prefix = "" if ours else "other_"
+        bare["fields"] = [{"name": prefix + f["name"], "type": _bare(f["type"], parts, names)} | _kept(f, parts) for f in schema["fields"]]
+    return bare
+
+
+def _kept(node: Mapping[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    return {part: node[part] for part in parts if part in node}
+
+
+def _begins(prefix: bytes) -> str:
+    return f"substring(value, 1, {len(prefix)}) = X'{prefix.hex()}'"
+
+
+def _too_large(limits: Limits) -> str:
+    return f"coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) > {limits.max_record_bytes}"
+
+
+def _matches(pattern: str) -> str:
+    return rf"RLIKE r'\A(?:{pattern})\z'"
+
+
+_RARE_STRINGS: Final = {
+    "data_change.change_sequence_number": "data_change.change_sequence_number",
+    "data_change.transaction": "data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag",
+    "data_change.row_image": """data_change.row_image.value_capture_type, data_change.row_image.column_types.name,
+        data_change.row_image.column_types.type, data_change.row_image.old_cells.family""",
+    "child_partitions": "child_partitions.children.token, flatten(child_partitions.children.parent_partition_tokens)",
+}
+_MALFORMED: Final = " OR ".join(
+    [f"NOT is_valid_utf8({string})" for string in ("stream_partition", "data_change.table", "data_change.source_cluster_id")]
+    + [f"({owner} IS NOT NULL AND NOT is_valid_utf8(concat_ws('\\n', {strings})))" for owner, strings in _RARE_STRINGS.items()]
+)
+
+_FAMILY: Final = "array_min(data_change.entries.family)"
+_FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
+
+
+def _families_match(known: frozenset[str]) -> str:
+    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one, and most of those are known.
+
+    For others it is one search in all of them. The repetition is possessive, since Java takes a stack frame for each turn of
+    any other; and there are as many line breaks as were put in, or there is one inside a family.
+    """
+    return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
+        THEN {_in(_FAMILY, known)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
+        ELSE {_FAMILIES} {_matches(FAMILY_PATTERN + "(?:" + chr(10) + FAMILY_PATTERN + ")*+")}
+             AND octet_length(replace({_FAMILIES}, '\\n', '')) = octet_length({_FAMILIES}) - size(data_change.entries) + 1 END"""
+
+
+_CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
+
+
+def _verdict(
+    schemas: codec.Schemas,
+    limits: Limits,
+    kafka_partitions: int,
+    tables: frozenset[str] | None,
+    known_tables: frozenset[str],
+    horizon: int | None,
+) -> str:
+    """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.judge`."""
+    arrival = "unix_micros(timestamp)"
+    skew = skew_us(limits.max_clock_skew_s)
+    control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
+    faults: list[tuple[str, str]] = [
+        (Reason.TOO_LARGE, _too_large(limits)),
+        (Reason.UNKNOWN_FRAMING, f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {_begins(codec.SINGLE_OBJECT)})"),
+        (
+            Reason.UNDECODABLE,
+            (
+                f"octet_length(value) < {codec.SINGLE_OBJECT_BYTES} "
+                f"AND ({_begins(codec.SINGLE_OBJECT)} OR octet_length(value) < {codec.CONFLUENT_BYTES})"
+            ),
+        ),
+        (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
+        (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
+        (Reason.UNDECODABLE, f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
+        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _record_rules(kafka_partitions, known_tables)),
+        (Reason.UNKNOWN_ENTRY, "array_contains(data_change.entries.kind, 'UNKNOWN')"),
+        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _ENTRY_RULES),
+        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _CONTROL_RULES),
+        (Reason.INVALID_SEQUENCE_NUMBER, f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}"),
+        (Reason.KEY_MISMATCH, f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))"),
+        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew} > {arrival}"),
+        (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew} > {arrival}"),
+    ]
+    if tables is not None:
+        faults.append((Reason.UNKNOWN_TABLE, f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"))
+    if horizon is not None:
+        faults.append((Reason.TOO_LATE, f"data_change.commit_timestamp < {constant(horizon, 'partition')}"))
+    return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
+
+
+def _in(field: str, known: frozenset[str]) -> str:
+    """Whether a field is one of the names. They match a pattern without quotes, since the definitions were checked."""
+    names = ", ".join(f"'{name}'" for name in sorted(known))
+    return f"{field} IN ({names})" if names else "false"
+
+
+def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[Rule, str]]:
+    branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in ("data_change", "heartbeat", "child_partitions"))
+    return [
+        (Rule.BRANCHES, f"{branches} <> 1"),
+        (Rule.STREAM_PARTITION, f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}"),
+        (Rule.KAFKA_PARTITIONS, f"kafka_partitions NOT BETWEEN 1 AND {kafka_partitions}"),
+        (Rule.TABLE, f"NOT ({_in('data_change.table', known_tables)} OR data_change.table {_matches(TABLE_PATTERN)})"),
+        (
+            Rule.ROW_KEY,
+            f"octet_length(data_change.row_key) NOT BETWEEN 1 AND {MAX_ROW_KEY_BYTES} OR data_change.row_key = X'{CONTROL_KEY.hex()}'",
+        ),
+        (Rule.COMMIT_TIMESTAMP, f"data_change.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
+        (Rule.SOURCE_CLUSTER_ID, "(data_change.change_type = 'USER') = (data_change.source_cluster_id = '')"),
+        (Rule.RESUME_TOKEN, f"octet_length(coalesce(data_change.resume_token, heartbeat.resume_token)) > {MAX_RESUME_TOKEN_BYTES}"),
+        (Rule.ESTIMATED_LOW_WATERMARK, "data_change.estimated_low_watermark < 0"),
+        (Rule.TRANSACTION, "data_change.transaction.record_sequence < 0"),
+        (Rule.ENTRY_COUNT, f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
+    ]
+
+
+# A qualifier longer than allowed needs a value longer than that, so most records never look at theirs.
+_ENTRY_RULES: Final = [
+    (Rule.FAMILY, "NOT families_match"),
+    (
+        Rule.QUALIFIER,
+        (
+            f"octet_length(value) > {MAX_QUALIFIER_BYTES} "
+            f"AND exists(data_change.entries, e -> octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES})"
+        ),
+    ),
+    (Rule.CELL_TIMESTAMP, "array_min(data_change.entries.cell_timestamp) < 0"),
+    (
+        Rule.CELL_RANGE,
+        (
+            "array_contains(data_change.entries.kind, 'DELETE_CELLS') AND exists(data_change.entries, e -> e.kind = 'DELETE_CELLS' "
+            "AND NOT (e.range_start >= 0 AND (e.range_end = 0 OR e.range_start < e.range_end)))"
+        ),
+    ),
+]
+
+_CONTROL_RULES: Final = [
+    (Rule.HEARTBEAT_TIMESTAMP, f"heartbeat.timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
+    (Rule.START_TIMESTAMP, f"child_partitions.start_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
+    (
+        Rule.CHILDREN,
+        (
+            f"child_partitions IS NOT NULL AND exists(child_partitions.children, c -> octet_length(c.token) NOT BETWEEN 1 AND "
+            f"{MAX_STREAM_PARTITION_BYTES} OR exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND "
+            f"{MAX_STREAM_PARTITION_BYTES}) OR (octet_length(c.end_key) > 0 AND c.start_key >= c.end_key))"
+        ),
+    ),
+]

@@ -1,0 +1,1 @@
+"""The changelog and the tables as Delta tables."""

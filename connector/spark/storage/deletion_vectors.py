@@ -1,0 +1,113 @@
+"""Single rows of a Delta table, replaced in one commit: deletion vectors where they lay, new files for what they became (TBL-13).
+
+Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their vectors. An apply has read them already,
+to merge them, and knows where each of them lies. Delta has no public way to be told so: what is called here, through the JVM, are the
+steps of its own DELETE and of its writer (docs/decisions/0014-sparse-applies.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connector.errors import WriterConflictError
+from connector.spark.storage.files import Files, delta, each, scala_list, scala_object
+from connector.spark.storage.transaction import Transaction
+
+FILE: Final = "_file"
+ROW: Final = "_row"
+PLACE: Final = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
+"""Where a row lies, as expressions over the table."""
+ENABLED: Final = "delta.enableDeletionVectors"
+_STATISTICS_PREFIX: Final = 32
+"""How much of a text Delta keeps in a file's statistics, unless told otherwise."""
+
+
+def replace_rows(
+    spark: SparkSession,
+    path: str,
+    *,
+    version: int,
+    files: Files | None,
+    places: DataFrame,
+    rows: DataFrame,
+    app_id: str,
+    app_version: int,
+    bookkeeping: Mapping[str, Any],
+) -> None:
+    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit that says `bookkeeping`.
+
+    The commit has the number `app_version` of `app_id`. `version` is the one that the places are of, `files` are all that it has, None
+    if they are not known. The table must have deletion vectors `ENABLED`. Raises `WriterConflictError` if somebody has committed since,
+    and what Delta raises where somebody does meanwhile.
+    """
+    transaction = Transaction(spark, path, app_id)
+    if transaction.delta.snapshot().version() != version:
+        raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
+    # Whatever another writer changes meanwhile is a conflict.
+    transaction.delta.readWholeTable()
+    with ThreadPoolExecutor(1) as beside:
+        # Much of either is not work, but planning and waiting.
+        added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
+        removed = _marked_in_log(spark, transaction, places) if files is None else _marked(spark, transaction, files, places)
+    added.result()
+    transaction.commit(app_version, bookkeeping, actions=removed)
+
+
+def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:
+    """Delta's actions that mark the rows at `places` in `files` as removed: one job, which writes the vectors."""
+    commands, folder = delta(spark).commands, transaction.log.dataPath()
+    vectors = {_url(spark, folder, file): file.deletionVector().serializeToBase64() for file in files if file.deletionVector()}
+    known = F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()])) if vectors else F.lit(None).cast("map<string, string>")
+    generator = scala_object(commands, "DeletionVectorBitmapGenerator")
+    named = places.coalesce(1).select(
+        F.col(FILE).alias(generator.FILE_NAME_COL()),
+        F.try_element_at(known, F.col(FILE)).alias(generator.FILE_DV_ID_COL()),
+        F.col(ROW).alias(generator.ROW_INDEX_COL()),
+    )
+    results = generator.buildDeletionVectors(spark._jsparkSession, named._jdf, transaction.log, 0)
+    helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
+    touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(folder, files.added), results)
+    actions: list[Any] = []
+    for file in each(touched):
+        entry = file.fileLogEntry()
+        if file.isFullyReplaced():
+            actions.append(entry.removeWithTimestamp(time.time_ns() // 1_000_000, True))
+        else:
+            marked = entry.removeRows(file.newDeletionVector(), True, True)
+            actions += (marked._1(), marked._2())
+    return scala_list(spark, actions)
+
+
+def _url(spark: SparkSession, folder: Any, file: Any) -> str:
+    """The path of a file, as its rows have it."""
+    jvm: Any = spark._jvm
+    path = scala_object(delta(spark).util, "DeltaFileOperations").absolutePath(folder.toString(), file.path())
+    return str(jvm.org.apache.spark.paths.SparkPath.fromPath(path).urlEncoded())
+
+
+def _marked_in_log(spark: SparkSession, transaction: Transaction, places: DataFrame) -> Any:
+    """The same for files that come from the log, without their statistics: Delta looks for these, and for their vectors."""
+    commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
+    vectors = scala_object(commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
+        spark._jsparkSession, transaction.delta, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
+    )
+    helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
+    touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
+    return helper.processUnmodifiedData(spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX)._1()
+
+
+def _some(spark: SparkSession, column: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.scala.Some(F.col(column)._jc)
+
+
+def _every_row(spark: SparkSession) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()

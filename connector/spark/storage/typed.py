@@ -1,0 +1,181 @@
+"""Typed columns and keys in the JVM: `connector.tables.values` and `Key.read_key` as Spark expressions (TBL-7).
+
+An expression yields null for bytes that do not fit; no fitting value is null. The patterns are those of `connector.tables.values`,
+and a test holds the two forms against each other.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Final
+
+from connector.tables.keys import Key, KeyForm
+from connector.tables.ordered_key import NUMBER_RANGE, number_pattern, write_number
+from connector.tables.values import (
+    CANONICAL_PATTERN,
+    MAX_JSON_DEPTH,
+    MAX_JSON_DIGITS,
+    TEXT_PATTERN,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    ColumnType,
+    Encoding,
+)
+
+SPARK_TYPE: Final = {
+    ColumnType.STRING: "string",
+    ColumnType.BYTES: "binary",
+    ColumnType.BOOL: "boolean",
+    ColumnType.INT64: "bigint",
+    ColumnType.FLOAT64: "double",
+    ColumnType.NUMERIC: "decimal(38,9)",
+    ColumnType.DATE: "date",
+    ColumnType.TIMESTAMP: "timestamp",
+    ColumnType.JSON: "string",
+}
+"""The type of a column on disk."""
+
+_DAYS: Final = "BETWEEN -719162 AND 2932896"
+_MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
+
+
+def typed(type_: ColumnType, encoding: Encoding, value: str) -> str:
+    """The typed value of the SQL expression `value`, which yields the bytes of a cell; null where they do not fit."""
+    if type_ is ColumnType.BYTES:
+        return value
+    if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+        return _binary(type_, value)
+    text = f"cast({value} AS string)"
+    if type_ is ColumnType.STRING:
+        return f"CASE WHEN is_valid_utf8({text}) THEN {text} END"
+    if type_ is ColumnType.JSON:
+        return f"CASE WHEN is_valid_utf8({text}) AND {_is_json(text)} THEN {text} END"
+    matches = rf"{text} RLIKE r'\A(?:{TEXT_PATTERN[type_]})\z'"
+    return f"CASE WHEN {matches} THEN {_text(type_, text)} END"
+
+
+def _text(type_: ColumnType, text: str) -> str:
+    if type_ is ColumnType.BOOL:
+        return f"{text} = 'true'"
+    if type_ is ColumnType.FLOAT64:
+        number = f"try_cast({text} AS double)"
+        return f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN {number} END"
+    if type_ is ColumnType.NUMERIC:
+        # Zeros at the ends do not count, and the cast would count them.
+        return rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1') AS decimal(38,9))"
+    if type_ is ColumnType.TIMESTAMP:
+        moment = f"try_cast({text} AS timestamp)"
+        return f"CASE WHEN unix_micros({moment}) {_MICROS} THEN {moment} END"
+    return f"try_cast({text} AS {SPARK_TYPE[type_]})"
+
+
+def _is_json(text: str) -> str:
+    # Spark's parsers stop at the end of the first value, whatever follows it. As the first of two elements, the text must be
+    # one value and nothing else; the second is random, so that no text can bring it along.
+    parsed = f"""from_json(concat('[', {text}, ',"{_BEHIND}"]'), 'array<string>', {_STRICT_JSON})"""
+    return f"coalesce(slice({parsed}, 2, 2) = array('{_BEHIND}'), false)"
+
+
+_BEHIND: Final = secrets.token_hex(16)
+_STRICT_JSON: Final = (
+    "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'maxStringLen', '2147483647', "
+    f"'maxNestingDepth', '{MAX_JSON_DEPTH + 1}', 'maxNumLen', '{MAX_JSON_DIGITS}')"
+)
+
+
+def _binary(type_: ColumnType, value: str) -> str:
+    if type_ is ColumnType.BOOL:
+        return f"CASE {value} WHEN X'00' THEN false WHEN X'01' THEN true WHEN X'FF' THEN true END"
+    width = 4 if type_ is ColumnType.DATE else 8
+    number = f"CASE WHEN octet_length({value}) = {width} THEN cast(conv(hex({value}), 16, -10) AS bigint) END"
+    if type_ is ColumnType.INT64:
+        return number
+    if type_ is ColumnType.TIMESTAMP:
+        return f"CASE WHEN {number} {_MICROS} THEN timestamp_micros({number}) END"
+    if type_ is ColumnType.DATE:
+        # conv reads 4 bytes as an unsigned number.
+        days = f"({number} - CASE WHEN {number} > 2147483647 THEN 4294967296 ELSE 0 END)"
+        return f"CASE WHEN {days} {_DAYS} THEN date_from_unix_date(cast({days} AS int)) END"
+    # Spark has no function for the bits of a double, but Avro spells one as the same 8 bytes in reverse.
+    backwards = "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
+    return f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}', map('mode', 'FAILFAST')) END"
+
+
+def key_pieces(key: Key, row_key: str) -> str:
+    """What `key_columns` reads the SQL expression `row_key` from, and each of them several times: to be made a column first."""
+    if key.form is KeyForm.ROW_KEY:
+        return row_key
+    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
+    spaced = f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
+    if key.form is KeyForm.ORDERED:
+        return _ordered_pieces(spaced, len(key.parts))
+    delimiter = key.delimiter.encode().hex(" ").upper() + " "
+    return f"split(replace(replace({spaced}, '{delimiter}', ','), ' ', ''), ',', -1)"
+
+
+def key_columns(key: Key, pieces: str) -> list[str]:
+    """The key columns, in order, of a row key whose `key_pieces` are the column `pieces`; null for each part that does not fit."""
+    if key.form is KeyForm.ROW_KEY:
+        return [typed(key.parts[0].type, Encoding.TEXT, pieces)]
+    if key.form is KeyForm.ORDERED:
+        return [_ordered_part(part.type, pieces, place) for place, part in enumerate(key.parts)]
+    right_count = f"size({pieces}) = {len(key.parts)}"
+    columns = []
+    for place, part in enumerate(key.parts):
+        piece = f"unhex(get({pieces}, {place}))"
+        value = typed(part.type, Encoding.TEXT, piece)
+        if part.type in CANONICAL_PATTERN:
+            value = rf"CASE WHEN cast({piece} AS string) RLIKE r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
+        columns.append(f"CASE WHEN {right_count} THEN {value} END")
+    return columns
+
+
+def _ordered_pieces(spaced: str, count: int) -> str:
+    """`ordered_key.split_parts`: the digits of each part but of empty ones at the end; null if it is not a key of `count` parts."""
+    # A comma between parts, ~~ for 00 in a part, - for an empty part. What is wrong: any other 00, a part of no bytes, an empty part at
+    # the end, too many parts.
+    marked = f"replace(replace({spaced}, '00 01 ', ','), '00 FF ', '~~')"
+    marked = f"regexp_replace({marked}, r'(?<![^,])00 00 (?![^,])', '-')"
+    wrong = rf"00 |(?<![^,])(?![^,])|,-\z|(?:,[^,]*){{{count}}}"
+    return f"CASE WHEN NOT {marked} RLIKE r'{wrong}' THEN split(translate({marked}, '~ -', '0'), ',', -1) END"
+
+
+def _ordered_part(type_: ColumnType, pieces: str, place: int) -> str:
+    """`ordered_key.read_part` on hexadecimal digits, which lie in the order of the bytes."""
+    digits = f"get({pieces}, {place})"
+    if type_ in NUMBER_RANGE:
+        return _ordered_number(type_, digits)
+    value = typed(type_, Encoding.TEXT, f"unhex(coalesce({digits}, ''))")
+    return f"CASE WHEN {pieces} IS NOT NULL THEN {value} END"
+
+
+def _ordered_number(type_: ColumnType, digits: str) -> str:
+    if type_ is ColumnType.BOOL:
+        return f"CASE {digits} WHEN '80' THEN false WHEN '81' THEN true END"
+    least, greatest = (write_number(limit).hex().upper() for limit in NUMBER_RANGE[type_])
+    fits = rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits} <= '{greatest}'"
+    if type_ is ColumnType.NUMERIC:
+        return f"CASE WHEN {fits} THEN {_ordered_numeric(digits)} END"
+    # The last 7n bits are the number, the first of them its sign; what stands before them is shifted out.
+    before = f"greatest(64 - shiftright(7 * length({digits}), 1), 0)"
+    number = f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
+    if type_ is ColumnType.DATE:
+        number = f"date_from_unix_date(int({number}))"
+    if type_ is ColumnType.TIMESTAMP:
+        number = f"timestamp_micros({number})"
+    return f"CASE WHEN {fits} THEN {number} END"
+
+
+def _ordered_numeric(digits: str) -> str:
+    # Spark has no number of 128 bits, but Avro spells a decimal as its two's complement: 28 says that 20 bytes follow.
+    from_0, below_0 = _behind("F", digits, "89ABCDE", "0123010"), _behind("0", digits, "1234567", "FEFCDEF")
+    number = f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
+    schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9})
+    return f"from_avro(unhex(concat('28', {number})), '{schema}', map('mode', 'FAILFAST'))"
+
+
+def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
+    """The digits without those that the ones or zeros before a number fill, and the first that is left without its share of them."""
+    rest = f"ltrim('{filled}', {digits})"
+    return f"concat(translate(left({rest}, 1), '{first}', '{becomes}'), substring({rest}, 2))"

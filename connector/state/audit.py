@@ -1,0 +1,260 @@
+"""What an audit knows of a stream and what follows from it: arithmetic of offset ranges (TBL-6, `nothing_lost`).
+
+Theory. Of each Kafka partition the offsets `[begin, end)` were read. An offset in between is accounted for in one of two ways:
+it stands in the changelog, once; or somebody looked at its place in Kafka and found nothing that a reader of committed
+transactions can see: a transaction marker, an aborted record. What is neither is *lost*, if there is such a record; where
+Kafka's retention has taken the place before anybody looked, it is *unproved*. Rows are looked at again by every audit. What
+was seen in Kafka is kept, since Kafka forgets.
+
+The changelog is gone through in steps of whole batches. After each, what is accounted for melts into a few ranges, so that
+memory does not grow with the changelog.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from connector.dead_letters.envelope import DeadLetter
+from connector.errors import AuditError
+from connector.records.rejection import Headers
+
+EXAMPLES: Final = 3
+"""How many places or letters a message names."""
+
+
+class Range(NamedTuple):
+    """Offsets from `start` to the one before `stop`."""
+
+    start: int
+    stop: int
+
+
+Ranges = tuple[Range, ...]
+"""Ranges in order, none empty, with something between any two."""
+
+
+class Run(NamedTuple):
+    """Consecutive offsets that stand in the changelog, each of them `times` times."""
+
+    start: int
+    stop: int
+    times: int
+
+
+def joined(*parts: Iterable[Range]) -> Ranges:
+    """The offsets that are in any of them."""
+    found: list[Range] = []
+    for start, stop in sorted(chain(*parts)):
+        if found and start <= found[-1].stop:
+            found[-1] = Range(found[-1].start, max(stop, found[-1].stop))
+        elif start < stop:
+            found.append(Range(start, stop))
+    return tuple(found)
+
+
+def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
+    """The offsets of `ranges` that are not in `others`."""
+    left: list[Range] = []
+    taken, place = joined(others), 0
+    for start, stop in joined(ranges):
+        while place < len(taken) and taken[place].start < stop:
+            if start < taken[place].start:
+                left.append(Range(start, taken[place].start))
+            start = max(start, taken[place].stop)
+            if start >= stop:
+                break  # the next range may lie in the same one
+            place += 1
+        if start < stop:
+            left.append(Range(start, stop))
+    return tuple(left)
+
+
+def common(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
+    """The offsets that are in both."""
+    known = joined(ranges)
+    return without(known, without(known, others))
+
+
+def count(ranges: Iterable[Range]) -> int:
+    """How many offsets."""
+    return sum(stop - start for start, stop in ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a reader of committed transactions found where it looked: records it can see, and places that Kafka no longer has."""
+
+    visible: Ranges = ()
+    gone: Ranges = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAudit:
+    """One Kafka partition, which was read from `begin` to the offset before `end`.
+
+    `rows` counts changelog rows, `empty` offsets that were shown to hold nothing. `doubled` are offsets with more than one row,
+    or with a row and shown to be empty; `outside` are rows of offsets that were never read.
+    """
+
+    begin: int
+    end: int
+    rows: int = 0
+    empty: int = 0
+    covered: Ranges = ()
+    lost: Ranges = ()
+    unproved: Ranges = ()
+    doubled: Ranges = ()
+    outside: Ranges = ()
+
+    def logged(self, runs: Iterable[Run]) -> PartitionAudit:
+        """With the rows of further batches."""
+        found = list(runs)
+        stands = joined(Range(run.start, run.stop) for run in found)
+        twice = (Range(run.start, run.stop) for run in found if run.times > 1)
+        return replace(
+            self,
+            rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
+            covered=joined(self.covered, common(stands, self._read)),
+            lost=without(self.lost, stands),
+            unproved=without(self.unproved, stands),
+            doubled=joined(self.doubled, twice, common(stands, self.covered)),
+            outside=joined(self.outside, without(stands, self._read)),
+        )
+
+    def gaps(self, *, to_the_end: bool) -> Ranges:
+        """Where nobody has looked yet, up to the last row, or to the end of what was read."""
+        stop = self.end if to_the_end else max((known.stop for known in self.covered), default=self.begin)
+        return without((Range(self.begin, stop),), joined(self.covered, self.lost, self.unproved))
+
+    def looked(self, places: Ranges, seen: Seen) -> PartitionAudit:
+        """With what was found at `places`, which are gaps."""
+        empty = without(places, joined(seen.visible, seen.gone))
+        return replace(
+            self,
+            empty=self.empty + count(empty),
+            covered=joined(self.covered, empty),
+            lost=joined(self.lost, seen.visible),
+            unproved=joined(self.unproved, seen.gone),
+        )
+
+    @property
+    def _read(self) -> Ranges:
+        return joined((Range(self.begin, self.end),))
+
+
+@dataclass(frozen=True, slots=True)
+class LettersAudit:
+    """The letters of the rejected rows that no earlier audit had found: ids.
+
+    `altered` letters do not have the bytes of their record. `unproved` are missing where the dead-letter topic's retention has
+    taken letters before anybody looked.
+    """
+
+    compared: int = 0
+    missing: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
+    unproved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAudit:
+    """What an audit of a stream found, up to and including batch `to_batch`."""
+
+    stream: str
+    to_batch: int
+    partitions: Mapping[int, PartitionAudit] = field(default_factory=dict)
+    letters: LettersAudit = LettersAudit()
+
+    def counted(self, name: str) -> int:
+        """The sum over all Kafka partitions of a field that counts offsets."""
+        found = [getattr(partition, name) for partition in self.partitions.values()]
+        return sum(value if isinstance(value, int) else count(value) for value in found)
+
+    @property
+    def unproved(self) -> int:
+        """How many offsets and letters nobody can say anything about any more."""
+        return self.counted("unproved") + len(self.letters.unproved)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether every offset that was read is accounted for, and every letter was found."""
+        return self.fault() is None and not self.unproved
+
+    def fault(self) -> AuditError | None:
+        """How `nothing_lost` is broken, if it is. What is unproved breaks nothing."""
+        told = [
+            self._places("lost", "read, but not in the changelog, though a reader of the topic can see them"),
+            self._places("doubled", "in the changelog more than once, or where the topic has nothing to see"),
+            self._places("outside", "in the changelog and never read"),
+            _letters(self.letters.missing, "not in the dead-letter topic"),
+            _letters(self.letters.altered, "there with other bytes than their records"),
+        ]
+        if not any(told):
+            return None
+        return AuditError(
+            f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, told))}",
+            "Somebody else wrote to the changelog or to the dead-letter topic, or records were skipped",
+            "Stop `connector run`, keep the topic's records (raise its retention), and see docs/howto/mend-what-stopped.md, A failed audit",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All that was found; of ranges their bounds, the second one not included."""
+        names = ("begin", "end", "rows", "empty", "lost", "unproved", "doubled", "outside")
+        partitions = [
+            {"kafka_partition": number, **{name: getattr(found, name) for name in names}}
+            for number, found in sorted(self.partitions.items())
+        ]
+        letters = {name: getattr(self.letters, name) for name in ("compared", "missing", "altered", "unproved")}
+        verdict = "broken" if self.fault() else "unproved" if self.unproved else "proved"
+        return {"stream": self.stream, "verdict": verdict, "to_batch": self.to_batch, "kafka_partitions": partitions, "letters": letters}
+
+    def _places(self, name: str, what: str) -> str:
+        places = [(number, found) for number, partition in sorted(self.partitions.items()) for found in getattr(partition, name)]
+        if not places:
+            return ""
+        shown = [f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "") for number, (start, stop) in places[:EXAMPLES]]
+        return f"{_are(self.counted(name), 'offset')} {what} (Kafka partition/offset {_listed(shown, len(places))})"
+
+
+def _letters(ids: Sequence[str], what: str) -> str:
+    return f"{_are(len(ids), 'letter')} {what} ({_listed(ids[:EXAMPLES], len(ids))})" if ids else ""
+
+
+def _are(number: int, noun: str) -> str:
+    return f"1 {noun} is" if number == 1 else f"{number:,} {noun}s are"
+
+
+def _listed(shown: Sequence[str], of: int) -> str:
+    return ", ".join(shown) + (", …" if of > len(shown) else "")
+
+
+def compare_letters(rejected: Iterable[tuple[str, bytes]], letters: Iterable[DeadLetter]) -> LettersAudit:
+    """Hold letters against the rejected rows that must have one (DLQ-1, DLQ-4): id and `digest` of each row.
+
+    Reads on until each was found or the letters end. A digest in memory for each rejected row is the price.
+    """
+    wanted = dict(rejected)
+    compared, altered = len(wanted), set[str]()
+    for letter in letters:
+        if (expected := wanted.get(letter.id)) is None:
+            continue
+        if digest(letter.key, letter.value, letter.headers) == expected:
+            del wanted[letter.id]
+            altered.discard(letter.id)
+            if not wanted:
+                break
+        else:
+            altered.add(letter.id)
+    return LettersAudit(compared, tuple(sorted(wanted.keys() - altered)), tuple(sorted(altered)))
+
+
+def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """The same for two records exactly if key, value and headers are the same, byte for byte."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in (key, value, *chain.from_iterable((name.encode("utf-8", "surrogatepass"), text) for name, text in headers)):
+        made.update(b"-" if part is None else b"%d:" % len(part) + part)
+    return made.digest()

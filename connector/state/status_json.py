@@ -1,0 +1,82 @@
+"""What the reports of streams and tables share: names in short, and parts as JSON can hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from connector.records.views import view_of_bytes, view_of_time
+from connector.state.jobs import Job
+from connector.state.open_dead_letters import OpenLetters
+from connector.watermarks.frontier import Frontier, Stall
+from connector.watermarks.stream_partition import KeyRange
+
+FEW: Final = 3
+_TIMES: Final = frozenset(
+    {
+        "asked_at",
+        "low_watermark",
+        "horizon",
+        "since",
+        "watermark",
+        "upsert_stream_apply_watermark",
+        "no_cut_since",
+        "as_of",
+        "ended_at",
+        "held_since",
+        "due_at",
+    }
+)
+
+
+def holder(frontier: Frontier) -> Stall | None:
+    """The live stream partition whose own low watermark is the least: nothing is complete above it (WMK-3). None: there is none."""
+    k = frontier.kafka_partitions
+    least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)
+    return None if least is None else Stall(least[0], least[1].held_by(k), *frontier.moved[least[0]])
+
+
+def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
+    """A hint for each kind of maintenance whose last job failed."""
+    return [f"its last {job.kind.value.replace('_', '-')} failed, and is tried again: {job.error}" for job in jobs if job.error]
+
+
+def summarize_names(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = len(names) - FEW
+    return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
+
+
+def view_of_job(job: Job) -> dict[str, Any]:
+    """A job as JSON can hold it."""
+    times = ("started_at", "ended_at", "watermark_before", "watermark_after")
+    view: dict[str, Any] = {name: getattr(job, name) for name in Job.__dataclass_fields__}
+    view |= {name: view_of_time(view[name]) for name in times if view[name] is not None}
+    return {**view, "kind": job.kind.value, "duration_s": job.duration_s, "error": job.error or None}
+
+
+def view_of_range(keys: KeyRange) -> dict[str, Any]:
+    """A range of row keys as JSON can hold it: bytes as in the JSON view (REC-22); an end of null is behind the last key."""
+    return {"start_key": view_of_bytes(keys.start), "end_key": None if keys.end is None else view_of_bytes(keys.end)}
+
+
+def view(status: Any) -> dict[str, Any]:
+    """The fields of a report, times as ISO 8601."""
+    shown = {field.name: getattr(status, field.name) for field in fields(status) if field.name not in ("name", "now", "dead_letters")}
+    return {name: view_of_time(value) if name in _TIMES and value is not None else value for name, value in shown.items()}
+
+
+def view_of_letters(letters: OpenLetters) -> dict[str, Any]:
+    since = None if letters.since is None else view_of_time(letters.since)
+    known = {"is_ledger_known": letters.is_known, "replays_under_way": letters.under_way}
+    return {"open_dead_letters": letters.count, "dead_letters_since": since, **known}
+
+
+def view_of_stall(stall: Stall) -> dict[str, Any]:
+    return {
+        "stream_partition": stall.stream_partition,
+        "kafka_partition": stall.kafka_partition,
+        "watermark": view_of_time(stall.watermark) if stall.watermark else None,
+        "since": view_of_time(stall.since),
+    }

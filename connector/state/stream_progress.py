@@ -1,0 +1,196 @@
+"""What a stream has achieved so far: a pure function of the progress before and of what a batch's rows come to (TBL-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from connector.dead_letters.blocked_rows import Dead
+from connector.dead_letters.external import NONE_OUTSIDE, OutsideLetters
+from connector.errors import StaleTableError
+from connector.records.views import view_of_time
+from connector.state.overrides import EndWish
+from connector.state.table_state import Bookkeeping
+from connector.tables.retention import NONE_READ, BatchHorizon, BatchHorizons, Retention
+from connector.watermarks.freshness import NONE_ASKED, Asked, Moments, is_fresh
+from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, advance
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """What the rows of a batch come to.
+
+    `rejected` is by reason, `INVALID` with its rule behind a slash. `late` counts changes below the low watermark of the batch
+    before (WMK-11). `ignored_claims` counts estimated low watermarks ahead of their arrival (REC-15), and once each stream
+    partition that claimed less in a Kafka partition than before (WMK-2). `read_at` is the latest ingest time, in microseconds.
+    """
+
+    changes: int = 0
+    control: int = 0
+    unknown_tables: int = 0
+    late: int = 0
+    ignored_claims: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    heard: Heard = field(default_factory=lambda: Heard(0))
+    read_at: int = 0
+
+    @property
+    def records(self) -> int:
+        return self.changes + self.control + sum(self.rejected.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What an apply brings a table to: the changes of ingest batches up to `batch` with commit timestamps below `low_watermark`.
+
+    The two name the state of the source at `low_watermark` (TBL-10). With `goes_past` the low watermark is not known or stalled, and
+    everything ingested is applied (TBL-11). Deletes below `horizon`, that of `batch`, may be forgotten once the cut is reached; in
+    tables ordered by sequence number those below `batch_horizons`.
+    """
+
+    batch: int
+    low_watermark: int | None
+    goes_past: bool
+    horizon: int | None = None
+    moments: Moments = NONE_ASKED
+    chosen_at: int = 0
+    batch_horizons: BatchHorizons = NONE_READ
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
+
+    `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). The first record was
+    rejected at `rejected_since` (microseconds; None: none was). `horizon` is None while the low watermark is not known; `batch_horizons`
+    serve tables ordered by sequence number instead. `moments` say how old the states of the newest batches are. `ends` are those stream
+    partitions that operators had end with `ingest_batch`; all such wishes up to the number `ends_to` have been taken (WMK-8).
+    `outside` are the dead letters that others made, as far as ingest has looked (DLQ-7).
+    """
+
+    ingest_batch: int = 0
+    changes: int = 0
+    control: int = 0
+    unknown_tables: int = 0
+    late: int = 0
+    ignored_claims: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    rejected_since: int | None = None
+    horizon: int | None = None
+    batch_horizons: BatchHorizons = NONE_READ
+    moments: Moments = NONE_ASKED
+    ends: tuple[EndWish, ...] = ()
+    ends_to: int = 0
+    outside: OutsideLetters = NONE_OUTSIDE
+    frontier: Frontier = UNKNOWN
+
+    @property
+    def low_watermark(self) -> int | None:
+        """Every change with a commit timestamp strictly below it is in the changelog, as far as the source's watermarks are true."""
+        return self.frontier.low_watermark
+
+    def cut(self, now: int, stall_after_s: int) -> Cut:
+        """What all tables of the stream are to be brought to at `now` (TBL-10, TBL-11)."""
+        is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
+        goes_past = self.low_watermark is None or is_stalled
+        return Cut(self.ingest_batch, self.low_watermark, goes_past, self.horizon, self.moments, now, self.batch_horizons)
+
+    def after(
+        self,
+        ingest_batch: int,
+        counts: BatchCounts,
+        ends: Mapping[int, int],
+        asked: Asked,
+        retention: Retention,
+        roots: frozenset[str],
+        wishes: Sequence[EndWish] = (),
+    ) -> Progress:
+        """The progress once `ingest_batch`, the next one, is in the changelog, read up to `ends`. `roots` as in `watermark.advance`.
+
+        `wishes` are those that the batch was committed with; one that was taken before is not taken again.
+        """
+        assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
+        reasons = sorted({*self.rejected, *counts.rejected})
+        taken = tuple(wish for wish in wishes if wish.number > self.ends_to)
+        ended = [wish.stream_partition for wish in taken]
+        # A batch without rows was read when Kafka was asked.
+        read_at = counts.read_at or asked.at
+        frontier = advance(self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended)
+        return replace(
+            self,
+            ingest_batch=ingest_batch,
+            changes=self.changes + counts.changes,
+            control=self.control + counts.control,
+            unknown_tables=self.unknown_tables + counts.unknown_tables,
+            late=self.late + counts.late,
+            ignored_claims=self.ignored_claims + counts.ignored_claims,
+            rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
+            rejected_since=self.rejected_since or (read_at if counts.rejected else None),
+            horizon=retention.horizon(self.horizon, frontier.low_watermark),
+            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
+            moments=self.moments.after(ingest_batch, ends, asked),
+            ends=taken,
+            ends_to=max((self.ends_to, *(wish.number for wish in taken))),
+            frontier=frontier,
+        )
+
+    def as_of(self, table: Bookkeeping) -> int | None:
+        """The moment that a table of the stream contains (TBL-16): by what is known today, or was at its last apply."""
+        return max(filter(None, (table.as_of, self.moments.of(table.complete_to_batch))), default=None)
+
+    def suffices(self, table: Bookkeeping, max_staleness_s: float | None, now: int) -> bool:
+        """Whether a table as it stands answers a read with that bound: it is fresh enough, or nothing that is known is missing.
+
+        A bound of None or 0 is no bound: such a read wants everything (TBL-16).
+        """
+        is_fresh_enough = bool(max_staleness_s) and is_fresh(self.as_of(table), max_staleness_s or 0, now)
+        return is_fresh_enough or table.complete_to_batch >= self.ingest_batch
+
+    def check_age(self, table: str, as_of: int | None, max_staleness_s: float | None, now: int, held: tuple[Dead, ...] = ()) -> None:
+        """Raise `StaleTableError` if what a read can have at most, as of `as_of`, is older than its bound (TBL-16).
+
+        `held` are the dead changes that rows of the table wait for: where ingest keeps up, they are the cause.
+        """
+        if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
+            return
+        age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
+        problem = f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s"
+        if held and is_fresh(self.moments.of(self.ingest_batch), max_staleness_s, now):
+            raise StaleTableError(
+                problem,
+                f"Rows of it wait for dead letters, the oldest since {view_of_time(min(dead.since for dead in held))} (hold_rows)",
+                "Mend and replay those, or discard them (connector dead-letters), or ask for what there is (allow_older, --allow-older)",
+                as_of=as_of,
+            )
+        asked = self.moments.newest
+        last = "Ingest has never run" if asked is None else f"Ingest asked Kafka last at {view_of_time(asked)}"
+        lag = f", and was {self.moments.behind} offsets behind" if self.moments.behind else ""
+        raise StaleTableError(
+            problem,
+            f"{last}{lag}",
+            "See that `connector run` is at work and keeps up, or ask for what there is (allow_older, --allow-older)",
+            as_of=as_of,
+        )
+
+    def renewed(self, ends: Mapping[int, int], asked: Asked) -> Progress:
+        """The progress once Kafka was asked again and there was nothing to read; `ends` is where the newest batch ends (TBL-16)."""
+        return replace(self, moments=self.moments.after(self.ingest_batch, ends, asked))
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the frontier, which may be large and has a row of its own."""
+        stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
+        ends = [asdict(wish) for wish in self.ends]
+        horizons = [list(kept) for kept in self.batch_horizons.kept]
+        read_back = {"moments": self.moments.to_json(), "ends": ends, "batch_horizons": horizons, "outside": self.outside.to_json()}
+        return {**stored, **read_back, "low_watermark": self.low_watermark}
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
+        known = {name: value for name, value in stored.items() if name in Progress.__dataclass_fields__}
+        ends = tuple(EndWish(**wish) for wish in stored.get("ends", ()))
+        horizons = BatchHorizons(tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ())))
+        moments = Moments.from_json(stored["moments"])
+        outside = OutsideLetters.from_json(stored["outside"]) if "outside" in stored else NONE_OUTSIDE
+        read_back = {"moments": moments, "ends": ends, "batch_horizons": horizons, "outside": outside}
+        return Progress(**{**known, **read_back}, frontier=frontier)

@@ -1,0 +1,245 @@
+"""How a stream and its partitions stand: lag, low watermark, what delays it (OPS-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connector.records.views import view_of_time
+from connector.state.jobs import Job
+from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.state.status_json import (
+    failed_maintenance,
+    holder,
+    summarize_names,
+    view,
+    view_of_job,
+    view_of_letters,
+    view_of_range,
+    view_of_stall,
+)
+from connector.state.stream_progress import Progress
+from connector.watermarks.frontier import Frontier, Stall
+from connector.watermarks.stream_partition import KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """How a stream stands after its newest batch.
+
+    ignored_claims      watermark claims that moved nothing: ahead of their arrival (REC-15), or below an earlier claim of the same
+                        stream partition in the same Kafka partition (WMK-2)
+    lag                 offsets between that batch and the ends that Kafka told when it was asked last, `asked_at`
+    held_by             the live stream partition whose low watermark is the least; None: there is none
+    stalled             those whose low watermark has not moved for `stall_after`, the longest first (WMK-12)
+    is_unasked          what they have sent since is not known: ingest has not asked Kafka for `stall_after`, or none was stalled yet then
+    undeclared          those that speak and that nobody announced (WMK-8)
+    silent              those that the configuration names and that have not spoken (WMK-6)
+    uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
+    without_key_range   where it has a hole: the live descendants of that root that were announced without a key range, which may fill it
+    dead_letters        rejected records and table letters that were neither replayed nor discarded (DLQ-7)
+    maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
+    """
+
+    name: str
+    now: int
+    ingest_batch: int
+    changes: int
+    unknown_tables: int
+    late: int
+    ignored_claims: int
+    rejected: Mapping[str, int]
+    dead_letters: OpenLetters
+    lag: int | None
+    asked_at: int | None
+    low_watermark: int | None
+    horizon: int | None
+    held_by: Stall | None
+    stalled: tuple[Stall, ...]
+    is_unasked: bool
+    undeclared: tuple[str, ...]
+    silent: tuple[str, ...]
+    uncovered: tuple[str, KeyRange] | None
+    without_key_range: tuple[str, ...]
+    maintenance: tuple[Job, ...] = ()
+
+    @property
+    def low_watermark_age_s(self) -> float | None:
+        """How far the source's time, as far as it is complete, lies behind `now`."""
+        return None if self.low_watermark is None else (self.now - self.low_watermark) / 1_000_000
+
+    @property
+    def hints(self) -> list[str]:
+        """What keeps the stream from being complete, and what to do about it."""
+        found = []
+        if not self.ingest_batch:
+            found.append("nothing was ingested yet: start `connector run`")
+        elif self.low_watermark is None:
+            found.append("no low watermark: no table is a consistent cut, and nothing expires; have the stream partitions announced")
+        if self.ingest_batch and self.silent:
+            found.append(f"named in the configuration and not heard of: {summarize_names(self.silent)}")
+        if self.uncovered is not None:
+            root, keys = self.uncovered
+            wrong = f"below {root} the live stream partitions leave a hole in {keys}, or overlap there"
+            if self.without_key_range:
+                names = summarize_names(self.without_key_range)
+                wrong = f"below {root} no key range covers {keys}, and {names} have none: announce them with key ranges, as the others are"
+            found.append(f"the low watermark stands: {wrong}")
+        if self.undeclared:
+            found.append(
+                f"{summarize_names(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions end` it"
+            )
+        if self.stalled:
+            names = summarize_names([stall.stream_partition for stall in self.stalled])
+            remedy = "have heartbeats sent, or `connector partitions end` what is over"
+            if self.is_unasked:
+                remedy = "ingest has not asked Kafka for so long: see that `connector run` is at work"
+            found.append(f"{names}: stalled; {remedy}")
+        if self.ignored_claims and (self.low_watermark is None or self.stalled):
+            claims = f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
+            remedy = "have producers send 0 where they know no low watermark, and check their clocks"
+            found.append(f"{claims} moved nothing, being ahead of the clock or below earlier ones: {remedy}")
+        if self.dead_letters.under_way:
+            found.append("dead letters were replayed that are not ingested yet: see that `connector run` is at work")
+        if not self.dead_letters.is_known:
+            found.append("the ledger of dead letters could not be read: those that were replayed or discarded are counted as open")
+        return found + failed_maintenance(self.maintenance)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; names are stable, times ISO 8601."""
+        uncovered = None if self.uncovered is None else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
+        return view(self) | {
+            **view_of_letters(self.dead_letters),
+            "low_watermark_age_s": self.low_watermark_age_s,
+            "rejected": dict(self.rejected),
+            "held_by": None if self.held_by is None else view_of_stall(self.held_by),
+            "stalled": [view_of_stall(stall) for stall in self.stalled],
+            "undeclared": list(self.undeclared),
+            "silent": list(self.silent),
+            "uncovered": uncovered,
+            "without_key_range": list(self.without_key_range),
+            "maintenance": [view_of_job(job) for job in self.maintenance],
+            "hints": self.hints,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How a stream partition stands that is not over.
+
+    low_watermark, held_by       the least that it claims, and the Kafka partition in which it does; None: nothing yet
+    moved_at, is_stalled         when its low watermark became what it is, and whether that is longer ago than `stall_after`
+    roots                        whose descendant it is; none: nobody has declared it (WMK-8)
+    waits_for                    the parents that have not ended: until then they hold the low watermark (WMK-7)
+    is_over                      it has ended, and others wait for its siblings
+    """
+
+    name: str
+    low_watermark: int | None
+    held_by: int
+    moved_at: int
+    is_stalled: bool
+    roots: tuple[str, ...]
+    key_range: KeyRange | None
+    waits_for: tuple[str, ...]
+    is_over: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; names are stable, times ISO 8601."""
+        return {
+            "stream_partition": self.name,
+            "low_watermark": None if self.low_watermark is None else view_of_time(self.low_watermark),
+            "kafka_partition": self.held_by,
+            "since": view_of_time(self.moved_at),
+            "is_stalled": self.is_stalled,
+            "is_declared": bool(self.roots),
+            "roots": list(self.roots),
+            "key_range": None if self.key_range is None else view_of_range(self.key_range),
+            "waits_for": list(self.waits_for),
+            "is_over": self.is_over,
+        }
+
+
+def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list[PartitionStatus]:
+    """The stream partitions that are not over, those first that hold the low watermark, then those that wait for their parents."""
+    k, waiting = frontier.kafka_partitions, frontier.waiting
+    stalled = {stall.stream_partition for stall in frontier.stalls(now, stall_after_s * 1_000_000)}
+    statuses = [
+        PartitionStatus(
+            name=name,
+            low_watermark=one.low_watermark(k) or None,
+            held_by=one.held_by(k),
+            moved_at=frontier.moved[name].at,
+            is_stalled=name in stalled,
+            roots=tuple(sorted(one.roots)),
+            key_range=one.key_range,
+            waits_for=tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else (),
+            is_over=one.has_ended(k),
+        )
+        for name, one in frontier.partitions.items()
+    ]
+    return sorted(statuses, key=lambda status: (bool(status.waits_for), status.low_watermark or 0, status.name))
+
+
+def stream_status(
+    name: str,
+    progress: Progress,
+    now: int,
+    *,
+    stall_after_s: int,
+    roots: Sequence[str] = (),
+    dead_letters: OpenLetters = NONE_OPEN,
+    maintenance: Sequence[Job] = (),
+) -> StreamStatus:
+    """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
+    frontier, asked_at, stall_after = progress.frontier, progress.moments.newest, stall_after_s * 1_000_000
+    uncovered = frontier.uncovered()
+    return StreamStatus(
+        name=name,
+        now=now,
+        ingest_batch=progress.ingest_batch,
+        changes=progress.changes,
+        unknown_tables=progress.unknown_tables,
+        late=progress.late,
+        ignored_claims=progress.ignored_claims,
+        rejected=progress.rejected,
+        dead_letters=dead_letters,
+        lag=None if asked_at is None else progress.moments.behind,
+        asked_at=asked_at,
+        low_watermark=progress.low_watermark,
+        horizon=progress.horizon,
+        held_by=holder(frontier),
+        stalled=tuple(frontier.stalls(now, stall_after)),
+        is_unasked=asked_at is None or now - asked_at > stall_after or not any(frontier.stalls(asked_at, stall_after)),
+        undeclared=tuple(frontier.undeclared),
+        silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
+        uncovered=uncovered,
+        without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
+        maintenance=tuple(maintenance),
+    )
+
+
+def _may_fill(frontier: Frontier, root: str, keys: KeyRange) -> tuple[str, ...]:
+    """The live stream partitions without a key range that a hole at `keys` may belong to; none where key ranges overlap there.
+
+    Roots that announced the same stream partition share their key space (WMK-9).
+    """
+    live = frontier.live
+    ranged = [(one.roots, one.key_range) for one in live.values() if one.key_range is not None]
+    family, grown = frozenset[str](), frozenset({root})
+    while family != grown:
+        family = grown
+        grown = family.union(*(roots for roots, _ in ranged if roots & family))
+    if any(roots & family and _holds(key_range, keys.start) for roots, key_range in ranged):
+        return ()
+    return tuple(sorted(name for name, one in live.items() if one.key_range is None and one.roots & family))
+
+
+def _holds(keys: KeyRange, key: bytes) -> bool:
+    return keys.start <= key and (keys.end is None or key < keys.end)
+
+
+def _has_spoken(frontier: Frontier, root: str) -> bool:
+    is_announced = any(announced == root for announced, _ in frontier.announcements)
+    return root in frontier.partitions or root in frontier.ended or root in frontier.past_roots or is_announced

@@ -1,0 +1,157 @@
+"""How a table stands: its watermark, its age, its dead letters, its applies (OPS-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connector.state.jobs import Job, keeps_bound, p95_s, recommended_bound_s
+from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.state.pace import APPLY_EVERY_S
+from connector.state.status_json import failed_maintenance, holder, view, view_of_job, view_of_letters, view_of_stall
+from connector.state.stream_progress import Progress
+from connector.state.table_state import Bookkeeping
+from connector.tables.definition import TableDefinition
+from connector.watermarks.freshness import is_fresh
+from connector.watermarks.frontier import Stall
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """How a table stands after its last apply.
+
+    upsert_stream_apply_watermark   every change with a smaller commit timestamp is in the table; None: not known
+    no_cut_since, held_by           since when it is no consistent cut, and who holds the low watermark; None: it is one, or is empty
+    as_of                           everything that had arrived in Kafka then is in it; None: not known
+    pending_batches                 those of which something is still to be applied
+    declared_max_staleness_s        that of the configuration; `max_staleness_s` is the one in force
+    letters                         how many changes of it ever became table letters (TBL-9)
+    held_rows, held_since           rows that wait for a dead change of theirs, and since when the oldest does (DLQ-3)
+    dead_letters                    open ones that are, or may be, of this table: without them it is not complete (DLQ-7)
+    last_job                        the last apply or rebuild: a read that merged says nothing of the table
+    p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
+    apply_every_s, due_at           the time from one apply to the next, and when the next one is due, if there is something to apply
+                                    (JOB-2); None: at once
+    maintenance                     the last compaction and the last clean-up, of the table and its graveyard (TBL-15)
+    """
+
+    name: str
+    stream: str
+    now: int
+    apply: int
+    to_batch: int
+    pending_batches: int
+    upsert_stream_apply_watermark: int | None
+    is_consistent_cut: bool
+    no_cut_since: int | None
+    held_by: Stall | None
+    as_of: int | None
+    declared_max_staleness_s: int | None
+    max_staleness_s: int | None
+    letters: int
+    held_rows: int
+    held_since: int | None
+    dead_letters: OpenLetters
+    last_job: Job | None
+    p95_s: float | None
+    recommended_max_staleness_s: int | None
+    apply_every_s: float
+    due_at: int | None
+    maintenance: tuple[Job, ...] = ()
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the table as it stands is, on the clock of arrival in Kafka (TBL-16); None: not known."""
+        return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is a consistent cut, and no dead letter that may be of it is open, or on its way back."""
+        return self.is_consistent_cut and not self.dead_letters.count and not self.dead_letters.under_way
+
+    @property
+    def is_older_than_its_bound(self) -> bool:
+        """Whether a read within the bound has to merge, or to wait."""
+        return bool(self.max_staleness_s) and not is_fresh(self.as_of, self.max_staleness_s or 0, self.now)
+
+    @property
+    def hints(self) -> list[str]:
+        """What keeps the table from being what was asked for, and what to do about it."""
+        found = []
+        if not self.apply:
+            found.append("nothing was applied yet: start `connector run`")
+        elif self.is_older_than_its_bound:
+            found.append("older than its max_staleness: reads merge what is not applied, and fail where ingest is behind, too")
+        if self.max_staleness_s and not keeps_bound(self.p95_s, self.max_staleness_s):
+            took = f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of its max_staleness"
+            found.append(f"{took}: they can keep one of {self.recommended_max_staleness_s} s")
+        elif self.max_staleness_s and self.apply_every_s > self.max_staleness_s:
+            found.append(f"applied every {self.apply_every_s:g} s, more than its max_staleness: reads in between merge")
+        if self.last_job is not None and self.last_job.error:
+            found.append(f"its last job failed: {self.last_job.error}")
+        if self.held_rows:
+            found.append(f"{self.held_rows:,} rows wait for a dead letter: mend and replay it, or discard it")
+        if self.dead_letters.count:
+            letters = f"{self.dead_letters.count:,} dead letter{'' if self.dead_letters.count == 1 else 's'}"
+            found.append(f"not complete without {letters}: see `connector dead-letters list`")
+        return found + failed_maintenance(self.maintenance)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; names are stable, times ISO 8601."""
+        return view(self) | {
+            **view_of_letters(self.dead_letters),
+            "is_complete": self.is_complete,
+            "age_s": self.age_s,
+            "held_by": None if self.held_by is None else view_of_stall(self.held_by),
+            "last_job": None if self.last_job is None else view_of_job(self.last_job),
+            "maintenance": [view_of_job(job) for job in self.maintenance],
+            "hints": self.hints,
+        }
+
+
+def table_status(
+    definition: TableDefinition,
+    table: Bookkeeping,
+    progress: Progress,
+    now: int,
+    *,
+    max_staleness_s: int | None = None,
+    apply_every_s: float = APPLY_EVERY_S,
+    last_job: Job | None = None,
+    durations_us: Sequence[int] = (),
+    bound_buffer_s: int = 0,
+    dead_letters: OpenLetters = NONE_OPEN,
+    maintenance: Sequence[Job] = (),
+) -> TableStatus:
+    """How the table stands. `max_staleness_s` and `apply_every_s` are those in force, `durations_us` of the last week's applies (TBL-19).
+
+    `bound_buffer_s` is added to the bound that these can keep (JOB-4).
+    """
+    p95 = p95_s(durations_us)
+    no_cut = bool(table.apply) and not table.is_consistent_cut
+    return TableStatus(
+        name=definition.name,
+        stream=definition.stream,
+        now=now,
+        apply=table.apply,
+        to_batch=table.to_batch,
+        pending_batches=max(0, progress.ingest_batch - table.complete_to_batch),
+        upsert_stream_apply_watermark=table.complete_below,
+        is_consistent_cut=table.is_consistent_cut,
+        no_cut_since=table.past_since if no_cut else None,
+        held_by=holder(progress.frontier) if no_cut else None,
+        as_of=progress.as_of(table),
+        declared_max_staleness_s=definition.max_staleness_s,
+        max_staleness_s=max_staleness_s,
+        letters=table.letters,
+        held_rows=len({dead.row_key for dead in table.held}),
+        held_since=min((dead.since for dead in table.held), default=None),
+        dead_letters=dead_letters,
+        last_job=last_job,
+        p95_s=p95,
+        recommended_max_staleness_s=recommended_bound_s(p95, bound_buffer_s),
+        apply_every_s=apply_every_s,
+        due_at=None if last_job is None else last_job.started_at + int(apply_every_s * 1_000_000),
+        maintenance=tuple(maintenance),
+    )

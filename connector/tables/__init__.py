@@ -1,0 +1,1 @@
+"""How changes become rows of tables. No I/O."""

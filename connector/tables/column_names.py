@@ -1,0 +1,63 @@
+"""Names of tables and columns: which are allowed, which are reserved, and the name of a cell without a column (TBL-8, TBL-22)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import ConfigError
+from connector.records.ordering import OrderBy as OrderBy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAME_PATTERN: Final = r"[A-Za-z0-9](?:[-_A-Za-z0-9]{0,126}[A-Za-z0-9])?"
+"""Names of tables and streams. They are folders in the warehouse, so neither dots nor slashes."""
+COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_]{0,299}"
+"""Names of columns: what every engine takes unquoted. Names that begin with `_` are ours."""
+
+UNMAPPED: Final = "_unmapped"
+STATE: Final = "_state"
+BUCKET: Final = "_bucket"
+BOOKKEEPING: Final = (STATE, BUCKET)
+"""Columns that readers leave out."""
+
+is_name = re.compile(NAME_PATTERN).fullmatch
+_is_column_name = re.compile(COLUMN_PATTERN).fullmatch
+
+
+def unmapped_name(family: str, qualifier: bytes) -> str:
+    """The name of a cell in `_unmapped`: `family:qualifier`, with `%` as `%25` (TBL-22).
+
+    A qualifier that is not UTF-8 as a whole has every byte outside ASCII as `%XX`.
+    """
+    try:
+        return f"{family}:{qualifier.decode().replace('%', '%25')}"
+    except UnicodeDecodeError:
+        return f"{family}:" + "".join(f"%{byte:02X}" if byte > 127 or byte == ord("%") else chr(byte) for byte in qualifier)
+
+
+def unmapped_cell(name: str) -> tuple[str, bytes]:
+    """The inverse of `unmapped_name`. Raises `ValueError` for text that is no such name."""
+    family, colon, rest = name.partition(":")
+    qualifier = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), rest.encode())
+    if not colon or unmapped_name(family, qualifier) != name:
+        raise ValueError(f"{name!r} is no name of a cell")
+    return family, qualifier
+
+
+def check_column_name(what: str, name: str) -> None:
+    if name.startswith("_"):
+        raise ConfigError(f"A {what} is named {name}", "names that begin with _ are reserved", "Rename it")
+    if not _is_column_name(name):
+        cause = "names of columns begin with a letter and go on with letters, digits and _, at most 300, all ASCII"
+        raise ConfigError(f"A {what} is named {name!r}", cause, "Rename it")
+
+
+def check_distinct(what: str, names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.lower())) is not None:
+            cause = "each needs a name of its own" if name == other else "upper and lower case are one name to Spark"
+            raise ConfigError(f"Two {what} are named {other} and {name}", cause, "Rename one of them")
+        seen[name.lower()] = name

@@ -1,0 +1,137 @@
+"""The definition of a table: its source table, key, columns and options (TBL-7, TBL-8).
+
+A definition checks itself: if you hold one, the table can be created. One source table may feed several tables.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from connector.errors import ConfigError
+from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
+from connector.records.ordering import OrderBy as OrderBy
+from connector.tables.column_names import BOOKKEEPING, UNMAPPED, check_column_name, check_distinct, is_name, unmapped_name
+from connector.tables.keys import Key
+from connector.tables.values import TEXT_ONLY, ColumnType, Encoding
+
+MAX_COLUMNS: Final = 2_000
+MAX_BUCKETS: Final = 4096
+_is_family = re.compile(FAMILY_PATTERN).fullmatch
+_is_table_name = re.compile(TABLE_PATTERN).fullmatch
+
+
+class Versions(StrEnum):
+    """What a cell of a row is (`connector.tables.merge`): a column, or a column at one cell timestamp."""
+
+    LATEST = "latest"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A typed column, and the cell that it shows. Raises `ConfigError` (TBL-8)."""
+
+    name: str
+    family: str
+    qualifier: bytes
+    type: ColumnType
+    encoding: Encoding = Encoding.TEXT
+
+    def __post_init__(self) -> None:
+        check_column_name("column", self.name)
+        if not _is_family(self.family):
+            raise ConfigError(
+                f"Column {self.name} has the family {self.family!r}",
+                "a family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
+                "Name the family as the source does",
+            )
+        if len(self.qualifier) > MAX_QUALIFIER_BYTES:
+            cause = f"a qualifier has at most {MAX_QUALIFIER_BYTES}"
+            problem = f"Column {self.name} has a qualifier of {len(self.qualifier)} bytes"
+            raise ConfigError(problem, cause, "Name the qualifier as the source does")
+        if self.encoding is Encoding.BINARY and self.type in TEXT_ONLY:
+            remedy = 'Set encoding = "text", or type = "BYTES"'
+            raise ConfigError(f"Column {self.name} is {self.type} in binary", f"{self.type} has no binary form", remedy)
+
+    @property
+    def cell(self) -> tuple[str, bytes]:
+        return (self.family, self.qualifier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """A table as declared. Raises `ConfigError` with the reason and the remedy (TBL-8).
+
+    `source` is the table's name in the change records, `max_staleness_s` the declared bound (None or 0: every read merges).
+    `apply_every_s` is the time from one apply to the next; None: half of the bound (JOB-2). `buckets`, a power of two up to `MAX_BUCKETS`,
+    are the parts by hash of the key that an apply rewrites one by one; of a table that exists it counts with the next rebuild (SCL-6).
+    """
+
+    name: str
+    stream: str
+    source: str
+    key: Key
+    columns: tuple[Column, ...] = ()
+    order: OrderBy = OrderBy.COMMIT
+    versions: Versions = Versions.LATEST
+    max_staleness_s: int | None = None
+    apply_every_s: int | None = None
+    keep_unmapped: bool = True
+    deletion_vectors: bool = True
+    hold_rows: bool = False
+    buckets: int = 1
+
+    def __post_init__(self) -> None:
+        for what, name in (("A table", self.name), (f"The stream of tables.{self.name}", self.stream)):
+            if not is_name(name):
+                cause = "names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a digit at both ends"
+                raise ConfigError(f"{what} is named {name!r}", cause, "Rename it")
+        where = f"tables.{self.name}"
+        if not _is_table_name(self.source):
+            cause = "tables of a source have names of 1 to 128 of the characters - _ . a-z A-Z 0-9"
+            raise ConfigError(f"{where}.source is {self.source!r}", cause, "Write the name as it stands in the change records")
+        if self.max_staleness_s is not None and self.max_staleness_s < 0:
+            cause = "a bound cannot be negative"
+            raise ConfigError(f"{where}.max_staleness is {self.max_staleness_s} s", cause, "Leave it out, or set 10m, for example")
+        if self.apply_every_s is not None and self.apply_every_s < 1:
+            cause = "an apply follows another after a second at the earliest"
+            raise ConfigError(f"{where}.apply_every is {self.apply_every_s} s", cause, "Leave it out, or set 1h, for example")
+        if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
+            cause = f"the number is a power of two from 1 to {MAX_BUCKETS}"
+            raise ConfigError(f"{where}.buckets is {self.buckets}", cause, "Leave it out below 256 MB; 16 suit a few gigabytes")
+        count = len(self.key.parts) + len(self.columns)
+        if count > MAX_COLUMNS:
+            cause = f"{MAX_COLUMNS} are possible, key columns included"
+            raise ConfigError(f"{where} has {count} columns", cause, "Leave some out: their cells are kept unmapped")
+        check_distinct(f"columns of {where}", (*(part.name for part in self.key.parts), *(column.name for column in self.columns)))
+        if not self.columns and not self.keep_unmapped:
+            cause = "it would never have a row"
+            raise ConfigError(f"{where} has no columns and keep_unmapped = false", cause, "Declare columns, or leave out keep_unmapped")
+        self._check_cells(where)
+
+    def _check_cells(self, where: str) -> None:
+        shown_by: dict[tuple[str, bytes], str] = {}
+        for column in self.columns:
+            if column.cell in shown_by:
+                raise ConfigError(
+                    f"{where}.columns: {shown_by[column.cell]} and {column.name} both show the cell {unmapped_name(*column.cell)}",
+                    "a cell is shown by one column",
+                    "Remove one of them, or declare a second table on the same source",
+                )
+            shown_by[column.cell] = column.name
+
+
+def column_type(text: str) -> ColumnType:
+    """The type of that name, in upper or lower case. Raises `ConfigError` for an unknown one (TBL-8)."""
+    try:
+        return ColumnType(text.upper())
+    except ValueError:
+        raise ConfigError(f"The type {text!r} is unknown", f"types are {', '.join(ColumnType)}", "Choose one of them") from None
+
+
+def column_names(definition: TableDefinition) -> tuple[str, ...]:
+    """All columns of the table in their order on disk, bookkeeping last (TBL-22)."""
+    return (*(part.name for part in definition.key.parts), *(column.name for column in definition.columns), UNMAPPED, *BOOKKEEPING)

@@ -1,0 +1,145 @@
+"""The key of a table: its columns, and how they are written in a row key (TBL-8).
+
+`read_key` and `write_key` are inverses: two different row keys never become the same row of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from connector.errors import ConfigError, InvalidChangeError
+from connector.records.model import MAX_ROW_KEY_BYTES, Rule
+from connector.records.ordering import OrderBy as OrderBy
+from connector.tables.column_names import check_column_name, check_distinct
+from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
+from connector.tables.values import CANONICAL_PATTERN, ColumnType, Encoding, Unreadable, read_value, write_value
+
+MAX_KEY_COLUMNS: Final = 16
+MAX_DELIMITER_LENGTH: Final = 8
+DEFAULT_DELIMITER: Final = "#"
+_canonical = {type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in CANONICAL_PATTERN.items()}
+
+_NOT_IN_A_KEY: Final = frozenset({ColumnType.FLOAT64, ColumnType.JSON})
+_LETTERS: Final = {
+    ColumnType.BOOL: "truefals",
+    ColumnType.INT64: "-0123456789",
+    ColumnType.NUMERIC: "-.0123456789",
+    ColumnType.DATE: "-0123456789",
+    ColumnType.TIMESTAMP: "-:.TZ0123456789",
+}
+"""What the canonical text of a type is made of: a delimiter of these alone could stand inside a part."""
+
+
+class KeyForm(StrEnum):
+    """How the key columns lie in the row key."""
+
+    ROW_KEY = "row_key"
+    DELIMITED = "delimited"
+    ORDERED = "ordered"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One key column."""
+
+    name: str
+    type: ColumnType
+
+    def __post_init__(self) -> None:
+        check_column_name("key column", self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key columns of a table, and how a row key spells them. Raises `ConfigError` (TBL-8).
+
+    ROW_KEY: one part, BYTES or STRING, that is the row key. DELIMITED: each part in its canonical text, with the delimiter
+    between them and never inside one. ORDERED: bytes that lie in the order of the key columns (`connector.tables.ordered_key`).
+    """
+
+    parts: tuple[KeyPart, ...]
+    form: KeyForm = KeyForm.ROW_KEY
+    delimiter: str = DEFAULT_DELIMITER
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
+            cause = f"1 to {MAX_KEY_COLUMNS} are possible"
+            raise ConfigError(f"The key has {len(self.parts)} columns", cause, "Join some of them in the source")
+        for part in self.parts:
+            if part.type in _NOT_IN_A_KEY:
+                raise ConfigError(
+                    f"Key column {part.name} is {part.type}",
+                    "equal values of this type can be spelt in several ways, so it cannot name a row",
+                    "Declare it as STRING, BYTES, BOOL, INT64, NUMERIC, DATE or TIMESTAMP",
+                )
+        check_distinct("key columns", (part.name for part in self.parts))
+        if self.form is KeyForm.ROW_KEY:
+            self._check_row_key()
+        elif self.form is KeyForm.DELIMITED:
+            self._check_delimiter()
+        elif self.delimiter != DEFAULT_DELIMITER:
+            cause = "the order-preserving form has none: it marks itself where a part ends"
+            raise ConfigError(f"The delimiter of the key is {self.delimiter!r}", cause, 'Leave it out, or set form = "delimited"')
+
+    def _check_row_key(self) -> None:
+        if len(self.parts) != 1 or self.parts[0].type not in (ColumnType.BYTES, ColumnType.STRING):
+            declared = ", ".join(f"{part.name} {part.type}" for part in self.parts)
+            raise ConfigError(
+                f"The row key itself is declared as {declared}",
+                "as it stands it is one column, BYTES or STRING",
+                'Set form = "delimited" or "ordered"',
+            )
+
+    def _check_delimiter(self) -> None:
+        delimiter = self.delimiter
+        if not (1 <= len(delimiter) <= MAX_DELIMITER_LENGTH and delimiter.isascii()):
+            limit = f"1 to {MAX_DELIMITER_LENGTH} ASCII characters are possible"
+            raise ConfigError(f"The delimiter of the key is {delimiter!r}", limit, 'Leave it out for "#"')
+        for part in self.parts:
+            if set(delimiter) <= set(_LETTERS.get(part.type, "")):
+                cause = f"it could stand inside {part.name}, which is {part.type}"
+                raise ConfigError(f"The delimiter of the key is {delimiter!r}", cause, 'Choose another one, such as "#"')
+
+    def read_key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
+        """The key columns' values of a row key, or `Unreadable`. Never raises. `write_key` gives back the same bytes."""
+        if self.form is KeyForm.ROW_KEY:
+            pieces, how = [row_key], ""
+        elif self.form is KeyForm.ORDERED:
+            pieces, how = split_parts(row_key, len(self.parts)), "in order-preserving form"
+        else:
+            pieces, how = row_key.split(self.delimiter.encode()), f"joined by {self.delimiter!r}"
+        if len(pieces) != len(self.parts):
+            return Unreadable(f"a key of {len(self.parts)} parts {how}", row_key)
+        values = []
+        for part, piece in zip(self.parts, pieces, strict=True):
+            value = (read_part if self.form is KeyForm.ORDERED else _read_canonical)(part.type, piece)
+            if isinstance(value, Unreadable):
+                return Unreadable(f"{value.expected} as key column {part.name}", row_key)
+            values.append(value)
+        return tuple(values)
+
+    def write_key(self, values: tuple[object, ...]) -> bytes:
+        """The row key of these key columns. Raises `InvalidChangeError` if there is none: wrong types, a delimiter in a part, too long."""
+        if len(values) != len(self.parts):
+            raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of {len(self.parts)} key columns", values)
+        typed = list(zip((part.type for part in self.parts), values, strict=True))
+        if self.form is KeyForm.ORDERED:
+            row_key = join_parts([write_part(*part) for part in typed])
+        else:
+            row_key = self.delimiter.encode().join(write_value(type_, Encoding.TEXT, value) for type_, value in typed)
+        if not 1 <= len(row_key) <= MAX_ROW_KEY_BYTES:
+            raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes", row_key)
+        if self.read_key(row_key) != values:
+            raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of parts that {self.delimiter!r} does not occur in", values)
+        return row_key
+
+
+def _read_canonical(type_: ColumnType, piece: bytes) -> object | Unreadable:
+    """One way to write a value, or two row keys would be one row: 01 is not the key 1."""
+    value = read_value(type_, Encoding.TEXT, piece)
+    if not isinstance(value, Unreadable) and type_ in _canonical and not _canonical[type_](piece.decode()):
+        return Unreadable(f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece)
+    return value

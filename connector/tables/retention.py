@@ -1,0 +1,72 @@
+"""How long deletes are remembered, and which changes are too late (MRG-9, TBL-14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from connector.errors import ConfigError
+from connector.records.model import DataChange
+
+
+def is_too_late(change: DataChange, horizon: int | None) -> bool:
+    """Is the change older than the horizon (µs) that the batch before committed? Then it is a dead letter, never merged (MRG-11)."""
+    return horizon is not None and change.commit_timestamp < horizon
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a stream remembers deletes, counted from its low watermark. Two days, as in BigQuery. Raises `ConfigError`."""
+
+    delete_retention_s: int = 2 * 24 * 60 * 60
+
+    def __post_init__(self) -> None:
+        if self.delete_retention_s <= 0:
+            cause = "deletes must be remembered for a while"
+            raise ConfigError(f"delete_retention is {self.delete_retention_s} s", cause, "Set 2d, for example")
+
+    def horizon(self, before: int | None, low_watermark: int | None) -> int | None:
+        """The horizon (µs) of a batch: never below the one committed before, whatever happens to the setting (MRG-10)."""
+        if low_watermark is None:
+            return before
+        reached = low_watermark - self.delete_retention_s * 1_000_000
+        return reached if before is None else max(before, reached)
+
+
+class BatchHorizon(NamedTuple):
+    """Ingest batches up to `ingest_batch` had been read by `at` (µs). What holds them all may forget deletes of batches below `horizon`."""
+
+    ingest_batch: int
+    at: int
+    horizon: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHorizons:
+    """The horizons of a stream's batches for tables ordered by sequence number, which count the retention between ingest times (MRG-12).
+
+    Of many batches a few are kept: a table remembers deletes longer for it, by about a sixteenth of the retention, never shorter.
+    """
+
+    kept: tuple[BatchHorizon, ...] = ()
+
+    def after(self, ingest_batch: int, at: int, retention: Retention) -> BatchHorizons:
+        """What is known once `ingest_batch`, the next one, was read at `at` (µs). No horizon lies below an earlier one."""
+        retention_us = retention.delete_retention_s * 1_000_000
+        last = self.kept[-1] if self.kept else BatchHorizon(0, 0, 0)
+        # A clock that was set back has not made what was read before it younger.
+        at = max(at, last.at)
+        if self.kept and at - last.at < retention_us // _KEPT_PER_RETENTION:
+            return self
+        passed = (batch.ingest_batch + 1 for batch in self.kept if batch.at < at - retention_us)
+        horizon = max(last.horizon, *passed, 0)
+        return BatchHorizons((*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :])
+
+    def of(self, complete_to_batch: int) -> int | None:
+        """Below which batch a table may forget that holds all batches up to `complete_to_batch`; None if that is not known any more."""
+        return next((batch.horizon for batch in reversed(self.kept) if batch.ingest_batch <= complete_to_batch), None)
+
+
+_KEPT_PER_RETENTION: Final = 32
+NONE_READ: Final = BatchHorizons()
+"""No batch was read yet."""

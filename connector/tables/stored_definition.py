@@ -1,0 +1,94 @@
+"""How a definition is stored in the properties of a Delta table, and the ids of its columns (TBL-8)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import ConfigError, TableError
+from connector.records.ordering import OrderBy as OrderBy
+from connector.tables.values import ColumnType, Encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
+
+DEFINITION_PROPERTY: Final = "lowmark.definition"
+COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnIds:
+    """By what number each column is known. `next_id` has never been given to one.
+
+    `since` has the last ingest batch before a column was defined, for those that came to a table with rows (TBL-8).
+    """
+
+    by_name: Mapping[str, int]
+    next_id: int
+    since: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_IDS: Final = ColumnIds({}, 0)
+
+
+def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0) -> ColumnIds:
+    """Ids for all columns: the old ones where there are, new ones from `next_id` on. The id of a removed column is gone for good.
+
+    New ones are defined behind the ingest batch `batch`.
+    """
+    names = [column.name for column in definition.columns]
+    new = [name for name in names if name not in existing.by_name]
+    given = {**existing.by_name, **{name: existing.next_id + place for place, name in enumerate(new)}}
+    since = {**existing.since, **dict.fromkeys(new, batch)}
+    known = {name: since[name] for name in names if since.get(name)}
+    return ColumnIds({name: given[name] for name in names}, existing.next_id + len(new), known)
+
+
+def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
+    """The definition as properties of the Delta table: JSON in ASCII, the same text for the same definition."""
+    assert set(ids.by_name) == {column.name for column in definition.columns}, "ids are assigned to a definition as it stands"
+    key = definition.key
+    stored = {
+        "name": definition.name,
+        "stream": definition.stream,
+        "source": definition.source,
+        "key": {"form": key.form, "delimiter": key.delimiter, "parts": [[part.name, part.type] for part in key.parts]},
+        "columns": [[c.name, c.family, base64.b64encode(c.qualifier).decode(), c.type, c.encoding] for c in definition.columns],
+        "order": definition.order,
+        "versions": definition.versions,
+        "max_staleness_s": definition.max_staleness_s,
+        "keep_unmapped": definition.keep_unmapped,
+        "deletion_vectors": definition.deletion_vectors,
+        "hold_rows": definition.hold_rows,
+    }
+    return {
+        DEFINITION_PROPERTY: json.dumps(stored),
+        COLUMN_IDS_PROPERTY: json.dumps({"ids": ids.by_name, "next": ids.next_id, "since": ids.since}),
+    }
+
+
+def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, ColumnIds]:
+    """The inverse of `to_properties`; other properties are left alone. Raises `TableError` where there is no such table."""
+    try:
+        stored = json.loads(properties[DEFINITION_PROPERTY])
+        ids = json.loads(properties[COLUMN_IDS_PROPERTY])
+        parts = tuple(KeyPart(name, ColumnType(type_)) for name, type_ in stored["key"]["parts"])
+        stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
+        stored["columns"] = tuple(
+            Column(name, family, base64.b64decode(qualifier), ColumnType(type_), Encoding(encoding))
+            for name, family, qualifier, type_, encoding in stored["columns"]
+        )
+        stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
+        by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
+        since = {str(name): int(batch) for name, batch in ids.get("since", {}).items()}
+        return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise TableError(
+            "The table's properties hold no definition that can be read",
+            f"it was not made by this connector, or by a later release ({error})",
+            "Name another table or warehouse, or use the release that made it",
+        ) from error

@@ -1,0 +1,1 @@
+"""How complete and how old a stream is. No I/O."""

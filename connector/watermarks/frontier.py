@@ -1,0 +1,495 @@
+"""Up to which commit timestamp a stream is complete: the frontier, the lineage of stream partitions, the low watermark (WMK).
+
+Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* has been delivered. Within one Kafka
+partition the records of a stream partition arrive as they were sent, so what it claims in a record is true of everything of it
+before that record in the same Kafka partition, and of nothing in another one (WMK-1). A frontier holds facts that only ever
+grow: the greatest claim by stream and Kafka partition, who continues whom, whose end was read where. So neither the order in
+which Kafka partitions are read nor the division into batches matters, and a record seen again changes nothing.
+Two things depend on the way: the committed low watermark, which never goes back (`watermark_is_honest`), and the moments at
+which partitions moved.
+
+All times are microseconds; `now` is the reader's clock, everything else the source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.watermarks.stream_partition import UNBOUNDED, KeyRange, StreamPartition
+
+_Name = TypeVar("_Name", str, tuple[str, int])
+_Said = TypeVar("_Said", "tuple[int, int]", "Announcement", "Moved")
+
+
+class Announcement(NamedTuple):
+    """The newest announcement of a root in a Kafka partition: when, over how many Kafka partitions, and who lives, sorted."""
+
+    start_timestamp: int
+    record_sequence: int
+    kafka_partitions: int
+    live: tuple[str, ...]
+
+
+class Ended(NamedTuple):
+    """A stream partition that is over: when it ended, whose descendant it was, and who its parents were.
+
+    Whatever came of it may be heard of first, so its ancestors are still looked for.
+    """
+
+    at: int
+    roots: frozenset[str] = frozenset()
+    parents: frozenset[str] = frozenset()
+
+    def join(self, other: Ended | StreamPartition) -> Ended:
+        """The knowledge of both; of one that is said to live, its ancestors only."""
+        at = other.at if isinstance(other, Ended) else self.at
+        return Ended(max(self.at, at), self.roots | other.roots, self.parents | other.parents)
+
+
+class Moved(NamedTuple):
+    """The low watermark that a stream partition has reached, and the moment at which it did."""
+
+    watermark: int
+    at: int
+
+
+class Stall(NamedTuple):
+    """A stream partition whose low watermark does not move, the Kafka partition that holds it, and since when (WMK-12)."""
+
+    stream_partition: str
+    kafka_partition: int
+    watermark: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A child-partitions record, and where it was read."""
+
+    kafka_partition: int
+    kafka_partitions: int
+    record: ChildPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a batch says of watermarks: by stream and Kafka partition the greatest claim (0: none was made), and the lineage.
+
+    `kafka_partitions` is the greatest number that the topic has or a record named (WMK-4).
+    """
+
+    kafka_partitions: int
+    claims: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    lineage: tuple[Lineage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """What a stream is known to have delivered. A value: `advance` and its like return another one.
+
+    `partitions` are those that are not over: live, waiting for their parents, or named as parents and not heard of yet. `ended`
+    has the others, until their ends are older than the horizon. `announcements` are those of roots from which somebody descends who
+    is not over; of the other roots `past_roots` has the newest (start timestamp, record sequence), until that is older than the
+    horizon. `moved` has an entry for each of `partitions`, once `advance` has seen it. `low_watermark` is None while it is not known
+    (WMK-6); it became what it is at `low_moved_at`.
+    """
+
+    kafka_partitions: int = 0
+    partitions: Mapping[str, StreamPartition] = field(default_factory=dict)
+    ended: Mapping[str, Ended] = field(default_factory=dict)
+    announcements: Mapping[tuple[str, int], Announcement] = field(default_factory=dict)
+    past_roots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    moved: Mapping[str, Moved] = field(default_factory=dict)
+    low_watermark: int | None = None
+    low_moved_at: int = 0
+
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Those that wait for a parent; until it has ended, the parents hold the low watermark."""
+        unended = {name for name, partition in self.partitions.items() if not partition.has_ended(self.kafka_partitions)}
+        return frozenset(name for name, partition in self.partitions.items() if not unended.isdisjoint(partition.parents))
+
+    @property
+    def live(self) -> Mapping[str, StreamPartition]:
+        """Those that hold the low watermark: all but the waiting ones and those that ended and nobody waits for."""
+        waiting = self.waiting
+        awaited = frozenset[str]().union(*(self.partitions[name].parents for name in waiting))
+        return {
+            name: partition
+            for name, partition in self.partitions.items()
+            if name not in waiting and (not partition.has_ended(self.kafka_partitions) or name in awaited)
+        }
+
+    @property
+    def undeclared(self) -> list[str]:
+        """Those that speak, and that nobody announced (WMK-8)."""
+        return [name for name, partition in self.live.items() if not partition.roots]
+
+    def uncovered(self) -> tuple[str, KeyRange] | None:
+        """A root whose live stream partitions leave a hole in the key space or overlap, and where (WMK-9).
+
+        Roots that announced the same stream partition share the key space. They are not judged while one of theirs waits: its
+        parents are then over in part only.
+        """
+        waiting = frozenset[str]().union(*(self.partitions[name].roots for name in self.waiting))
+        ranged = [partition for partition in self.live.values() if partition.key_range is not None]
+        for family in _families(partition.roots for partition in ranged if partition.roots):
+            wrong = _hole_or_overlap([one.key_range for one in ranged if one.key_range and one.roots & family])
+            if wrong is not None and waiting.isdisjoint(family):
+                return min(family), wrong
+        return None
+
+    def is_stalled(self, now: int, stall_after: int) -> bool:
+        """Whether the low watermark is known, and has not moved for `stall_after` (TBL-11)."""
+        return self.low_watermark is not None and now - self.low_moved_at >= stall_after
+
+    def stalls(self, now: int, stall_after: int) -> list[Stall]:
+        """The live stream partitions whose own low watermark has not moved for `stall_after`, the longest first (WMK-12)."""
+        stalled = [
+            Stall(name, one.held_by(self.kafka_partitions), *self.moved[name])
+            for name, one in self.live.items()
+            if now - self.moved[name].at >= stall_after
+        ]
+        return sorted(stalled, key=lambda stall: (stall.since, stall.stream_partition))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it; `from_json` reads it."""
+        return {
+            "kafka_partitions": self.kafka_partitions,
+            "partitions": {name: _partition_to_json(partition) for name, partition in self.partitions.items()},
+            "ended": {name: [one.at, sorted(one.roots), sorted(one.parents)] for name, one in self.ended.items()},
+            "announcements": [[root, k, *announcement] for (root, k), announcement in self.announcements.items()],
+            "past_roots": {root: list(newest) for root, newest in self.past_roots.items()},
+            "moved": {name: list(moved) for name, moved in self.moved.items()},
+            "low_watermark": self.low_watermark,
+            "low_moved_at": self.low_moved_at,
+        }
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> Frontier:
+        return Frontier(
+            kafka_partitions=stored["kafka_partitions"],
+            partitions={name: _partition_from_json(partition) for name, partition in stored["partitions"].items()},
+            ended={name: _ended_from_json(one) for name, one in stored["ended"].items()},
+            announcements={
+                (root, k): Announcement(start, n, spans, tuple(live)) for root, k, start, n, spans, live in stored["announcements"]
+            },
+            past_roots={root: (start, sequence) for root, (start, sequence) in stored.get("past_roots", {}).items()},
+            moved={name: Moved(*moved) for name, moved in stored["moved"].items()},
+            low_watermark=stored["low_watermark"],
+            low_moved_at=stored["low_moved_at"],
+        )
+
+
+UNKNOWN: Final = Frontier()
+"""Nothing has been read yet."""
+
+
+def advance(
+    frontier: Frontier,
+    heard: Heard,
+    *,
+    now: int,
+    horizon: int | None = None,
+    roots: frozenset[str] = frozenset(),
+    ends: Iterable[str] = (),
+) -> Frontier:
+    """The frontier after a batch. `horizon` is the one committed before: what ended earlier is forgotten.
+
+    So an end below the horizon counts for parents that are known, and begins no others. Who announces itself or speaks from below the
+    horizon is waited for: it may be new, and lag.
+    `roots` are the stream partitions that the configuration names (WMK-6); `ends` those that the operator ends (WMK-8).
+    """
+    said = Frontier(kafka_partitions=heard.kafka_partitions)
+    for lineage in heard.lineage:
+        if not _parents_in(lineage.record):
+            said = join(said, _said_by_announcement(lineage, frontier))
+    spoke = {name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()}
+    facts = join(frontier, join(said, Frontier(partitions=spoke)))
+    facts = _with_ends(facts, [lineage for lineage in heard.lineage if _parents_in(lineage.record)], horizon)
+    for name in ends:
+        facts = _ended(facts, name)
+    return _settled(_without_omitted(_with_roots(facts), roots), now, horizon, roots)
+
+
+def join(one: Frontier, other: Frontier) -> Frontier:
+    """The knowledge of both: commutative, associative, idempotent. Nothing is concluded from it: `advance` does that."""
+    ended = {**one.ended, **other.ended}
+    ended |= {name: one.ended[name].join(other.ended[name]) for name in one.ended.keys() & other.ended.keys()}
+    for partitions in (one.partitions, other.partitions):
+        ended |= {name: ended[name].join(partitions[name]) for name in partitions.keys() & ended.keys()}
+    past_roots = _greatest(one.past_roots, other.past_roots)
+    return Frontier(
+        kafka_partitions=max(one.kafka_partitions, other.kafka_partitions),
+        partitions={
+            name: one.partitions.get(name, _NOTHING).join(other.partitions.get(name, _NOTHING))
+            for name in sorted({*one.partitions, *other.partitions} - ended.keys())
+        },
+        ended=ended,
+        announcements={
+            place: announcement
+            for place, announcement in _greatest(one.announcements, other.announcements).items()
+            if announcement[:2] > past_roots.get(place[0], _NEVER)
+        },
+        past_roots=past_roots,
+        moved=_greatest(one.moved, other.moved),
+        low_watermark=max((low for low in (one.low_watermark, other.low_watermark) if low is not None), default=None),
+        low_moved_at=max(one.low_moved_at, other.low_moved_at),
+    )
+
+
+def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
+    """Whether a data change's estimated low watermark claims anything: no sentinel (WMK-5), not ahead of its arrival (REC-15)."""
+    return 0 < watermark <= min(MAX_TIMESTAMP, arrival + max_clock_skew)
+
+
+_NOTHING: Final = StreamPartition()
+_NEVER: Final = (-1, -1)
+_NO_ANNOUNCEMENT: Final = Announcement(*_NEVER, 0, ())
+
+
+def _parents_in(record: ChildPartitions) -> set[str]:
+    """The parents that child partitions name; none in an announcement."""
+    return {parent for child in record.children for parent in child.parent_partition_tokens}
+
+
+def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
+    record, place = lineage.record, (lineage.record.stream_partition, lineage.kafka_partition)
+    live = tuple(sorted({child.token for child in record.children}))
+    announcement = Announcement(record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live)
+    newest = before.announcements[place][:2] if place in before.announcements else before.past_roots.get(place[0], _NEVER)
+    if announcement[:2] <= newest:
+        return UNKNOWN
+    children = {
+        child.token: StreamPartition(roots=frozenset([record.stream_partition]), began=announcement[:2], key_range=_key_range(child))
+        for child in record.children
+    }
+    return Frontier(partitions=children, announcements={place: announcement})
+
+
+def _with_ends(facts: Frontier, ends: Iterable[Lineage], horizon: int | None) -> Frontier:
+    """With what the ends say. Below the horizon they speak of the parents that are known, and of no others: those have been forgotten.
+
+    One end may make the parents of another one known.
+    """
+    said, left, known = UNKNOWN, list(ends), set(facts.partitions)
+
+    def spoken_of(end: Lineage) -> set[str]:
+        parents = _parents_in(end.record)
+        return parents if horizon is None or end.record.start_timestamp >= horizon else parents & known
+
+    while taken := [end for end in left if spoken_of(end)]:
+        left = [end for end in left if not spoken_of(end)]
+        for end in taken:
+            said = join(said, _said_by_end(end, spoken_of(end)))
+        known |= said.partitions.keys() - facts.ended.keys()
+    return join(facts, said)
+
+
+def _said_by_end(lineage: Lineage, known: set[str]) -> Frontier:
+    """What an end says of those of its parents that are `known`, and of their children.
+
+    A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names.
+    """
+    record, start = lineage.record, lineage.record.start_timestamp
+    began = (start, UNBOUNDED)
+    children = {
+        child.token: StreamPartition(
+            start=start, began=began, key_range=_key_range(child), parents=frozenset(child.parent_partition_tokens)
+        )
+        for child in record.children
+    }
+    end = StreamPartition(began=began, ended_in=frozenset([lineage.kafka_partition]), end_spans=lineage.kafka_partitions, ends_at=start)
+    parents = _parents_in(record)
+    ends = {record.stream_partition} & parents or parents
+    named = {parent: end if parent in ends else StreamPartition(began=began) for parent in known}
+    return Frontier(partitions={**children, **named})
+
+
+def _with_roots(frontier: Frontier) -> Frontier:
+    """A child descends from the roots of its parents, be they over, and from itself where it is announced as one."""
+    known: dict[str, Ended | StreamPartition] = {**frontier.ended, **frontier.partitions}
+    children = {name: one.parents & known.keys() for name, one in known.items() if one.parents}
+    roots = {name: known[name].roots for name in {*children, *(parent for parents in children.values() for parent in parents)}}
+    changed = True
+    while changed:
+        changed = False
+        for name, parents in children.items():
+            before = roots[name]
+            roots[name] = before.union(*(roots[parent] for parent in parents))
+            changed |= roots[name] != before
+    news = {name for name in children if roots[name] != known[name].roots}
+    return replace(
+        frontier,
+        partitions={name: replace(one, roots=roots[name]) if name in news else one for name, one in frontier.partitions.items()},
+        ended={name: one._replace(roots=roots[name]) if name in news else one for name, one in frontier.ended.items()},
+    )
+
+
+def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
+    """A descendant that later announcements leave out has ended, where they were read (WMK-6): those of all its roots, if several know it.
+
+    Where reading began in the middle, its roots may not be known. Then all roots speak for it, if the configuration names them.
+    """
+    partitions = dict(frontier.partitions)
+    for k in range(frontier.kafka_partitions):
+        by_root = {root: (said, frozenset(said.live)) for (root, read_in), said in frontier.announcements.items() if read_in == k}
+        for name, one in frontier.partitions.items():
+            speakers = one.roots or roots
+            said_of = [by_root[root] for root in speakers & by_root.keys()]
+            if speakers and len(said_of) == len(speakers) and all(name not in live and one.began < said[:2] for said, live in said_of):
+                said = max(said for said, _ in said_of)
+                end = StreamPartition(ended_in=frozenset([k]), ends_at=said.start_timestamp)
+                partitions[name] = partitions[name].join(end)
+    return replace(frontier, partitions=partitions)
+
+
+def _ended(frontier: Frontier, name: str) -> Frontier:
+    """Ended everywhere, at what it has reached."""
+    one = frontier.partitions.get(name, _NOTHING)
+    at = max(frontier.low_watermark or 0, one.low_watermark(frontier.kafka_partitions))
+    return join(frontier, Frontier(ended={name: Ended(at)}))
+
+
+def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[str]) -> Frontier:
+    """What follows from the facts: who is over, how far the stream is complete, what may be forgotten."""
+    waiting, live = facts.waiting, facts.live
+    low = _low_watermark(facts, live, roots)
+    over = {
+        name: Ended(one.ends_at, one.roots, one.parents)
+        for name, one in facts.partitions.items()
+        if name not in live and name not in waiting
+    }
+    partitions = {name: one for name, one in facts.partitions.items() if name not in over}
+    past = _past_roots(facts, partitions, roots, is_known=low is not None)
+    return replace(
+        facts,
+        partitions=partitions,
+        ended={name: one for name, one in {**facts.ended, **over}.items() if horizon is None or one.at >= horizon},
+        announcements={place: announcement for place, announcement in facts.announcements.items() if place[0] not in past},
+        past_roots={root: newest for root, newest in {**facts.past_roots, **past}.items() if horizon is None or newest[0] >= horizon},
+        moved={name: _moved(facts.moved.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()},
+        low_watermark=low,
+        low_moved_at=facts.low_moved_at if low == facts.low_watermark else now,
+    )
+
+
+def _past_roots(
+    facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str], *, is_known: bool
+) -> dict[str, tuple[int, int]]:
+    """The newest announcement of each root from which none of `partitions` descends and that the configuration does not name.
+
+    It must have been read in every Kafka partition that it went to; in all that there are, until the low watermark `is_known` (WMK-6).
+    In another one an older announcement may still be read, which names others.
+    """
+    current = roots.union(*(one.roots for one in partitions.values()))
+    newest: dict[str, Announcement] = {}
+    for (root, _), announcement in facts.announcements.items():
+        if root not in current and announcement[:2] > newest.get(root, _NO_ANNOUNCEMENT)[:2]:
+            newest[root] = announcement
+
+    def is_read(root: str, last: Announcement) -> bool:
+        places = range(last.kafka_partitions if is_known else max(last.kafka_partitions, facts.kafka_partitions))
+        return all(facts.announcements.get((root, k), _NO_ANNOUNCEMENT)[:2] == last[:2] for k in places)
+
+    return {root: last[:2] for root, last in newest.items() if is_read(root, last)}
+
+
+def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> int | None:
+    """The greater of the one before and the least of the live ones; the one before while nobody can tell (WMK-3, WMK-6, WMK-9)."""
+    is_known = facts.low_watermark is not None or _is_declared(facts, live, roots)
+    if not is_known or not live or facts.uncovered() is not None:
+        return facts.low_watermark
+    least = min(partition.low_watermark(facts.kafka_partitions) for partition in live.values())
+    return max(facts.low_watermark or 0, least) or None
+
+
+def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> bool:
+    """Whether for each root that the configuration names, and for a root of each live stream partition, it was read in every Kafka
+    partition who descends from it: from an announcement, or because a named one spoke itself.
+
+    An announcement in one does not suffice where reading begins in the middle: in another one may lie changes of a stream
+    partition that it no longer names.
+    """
+    spoke = {(name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims}
+    read_in = {*facts.announcements, *spoke}
+    declared = {root for root, _ in read_in if read_in.issuperset((root, k) for k in range(facts.kafka_partitions))}
+    declared |= facts.past_roots.keys()
+    named = roots - facts.ended.keys()
+    return bool(declared) and named <= declared and all(one.roots & declared for one in live.values() if one.roots)
+
+
+def _moved(before: Moved | None, watermark: int, now: int) -> Moved:
+    return before if before is not None and watermark <= before.watermark else Moved(watermark, now)
+
+
+def _families(related: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The roots in groups: those that some set names together."""
+    families: list[frozenset[str]] = []
+    for roots in related:
+        touched = [family for family in families if family & roots]
+        families = [*(family for family in families if not family & roots), roots.union(*touched)]
+    return families
+
+
+def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
+    """The first stretch of the key space that none of the ranges covers, or two."""
+    covered: bytes | None = b""
+    for start, end in sorted(ranges, key=lambda keys: keys.start):
+        if covered is None or start < covered:
+            return KeyRange(start, min((key for key in (covered, end) if key is not None), default=None))
+        if start > covered:
+            return KeyRange(covered, start)
+        covered = end
+    return None if covered is None else KeyRange(covered, None)
+
+
+def _key_range(child: ChildPartition) -> KeyRange | None:
+    return None if child.start_key is None and child.end_key is None else KeyRange(child.start_key or b"", child.end_key or None)
+
+
+def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[_Name, _Said]:
+    """The greater of what two maps say, by name."""
+    both = {name: max(one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def _ended_from_json(stored: int | tuple[int, list[str], list[str]]) -> Ended:
+    """A frontier of an older version has the time only."""
+    if isinstance(stored, int):
+        return Ended(stored)
+    at, roots, parents = stored
+    return Ended(at, frozenset(roots), frozenset(parents))
+
+
+def _partition_to_json(partition: StreamPartition) -> dict[str, Any]:
+    keys = partition.key_range
+    return {
+        "claims": {str(k): claim for k, claim in partition.claims.items()},
+        "start": partition.start,
+        "roots": sorted(partition.roots),
+        "began": list(partition.began),
+        "key_range": None if keys is None else [keys.start.hex(), None if keys.end is None else keys.end.hex()],
+        "parents": sorted(partition.parents),
+        "ended_in": sorted(partition.ended_in),
+        "end_spans": partition.end_spans,
+        "ends_at": partition.ends_at,
+    }
+
+
+def _partition_from_json(stored: Mapping[str, Any]) -> StreamPartition:
+    start, end = stored["key_range"] or ("", None)
+    return StreamPartition(
+        claims={int(k): claim for k, claim in stored["claims"].items()},
+        start=stored["start"],
+        roots=frozenset(stored["roots"]),
+        began=(stored["began"][0], stored["began"][1]),
+        key_range=KeyRange(bytes.fromhex(start), None if end is None else bytes.fromhex(end)) if stored["key_range"] else None,
+        parents=frozenset(stored["parents"]),
+        ended_in=frozenset(stored["ended_in"]),
+        end_spans=stored["end_spans"],
+        ends_at=stored["ends_at"],
+    )

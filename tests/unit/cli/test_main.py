@@ -1,0 +1,145 @@
+"""The program as a shell sees it: exit codes, what goes where, how it ends (OPS-10)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from connector import cli
+
+ROOT = Path(__file__).parents[3]
+CONNECTOR = [sys.executable, "-c", "from connector.cli import main; main()"]
+
+
+def connector(*arguments: str, cwd: Path, **further: object) -> subprocess.CompletedProcess[str]:
+    command = [*CONNECTOR, *arguments]
+    return subprocess.run(command, cwd=cwd, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, **further)  # type: ignore[call-overload, no-any-return]
+
+
+def test_help_names_every_command_without_importing_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("broker", "dead-letters", "publish", "read", "tail", "topic", "validate"))
+
+
+@pytest.mark.parametrize("command", sorted(set(cli.COMMANDS) - {"demo", "run"}))
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke([command, "--help"]) == 0
+    assert f"Usage: connector {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--nonsense"], ["nonsense"], ["read"], ["tail", "--from", "yesterday"], ["topic", "create", "--retention", "7"]]
+)
+def test_a_wrong_call_is_2_and_says_how_to_call(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Usage: connector" in said.err
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def test_a_problem_with_the_world_is_1_without_a_traceback(tmp_path: Path) -> None:
+    ended = connector("read", "files", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines() == [
+        "error:  there is no file connector.toml",
+        "remedy: name the configuration with --config FILE, before the command",
+    ]
+
+
+def test_an_unknown_table_is_named_with_the_nearest(tmp_path: Path) -> None:
+    text = 'warehouse = "wh"\n[kafka]\nbootstrap_servers = "h:1"\n[streams.s]\n[tables.files]\nstream = "s"\n'
+    (tmp_path / "connector.toml").write_text(text)
+    ended = connector("read", "fles", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "did you mean files?" in ended.stderr
+    ended = connector("read", "files", "--json", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "There is no table at" in ended.stderr
+
+
+def test_the_version_is_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("importlib.metadata")
+    assert cli.invoke(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("connector, version ")
+
+
+STOPPED = """
+import click, os, signal, sys
+from connector import cli
+@click.command()
+def command():
+    {body}
+cli.cli.add_command(command, "command")
+cli.Commands.get_command = lambda self, ctx, name: command
+cli.main(["command"])
+"""
+
+
+def run_body(body: str, cwd: Path, **further: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", STOPPED.format(body=body)],
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT)},
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The producer side installs without Spark."""
+
+    @click.command()
+    def command() -> None:
+        raise ModuleNotFoundError("No module named 'pyspark.sql'", name="pyspark.sql")
+
+    monkeypatch.setattr(cli.Commands, "get_command", lambda *_: command)
+    assert cli.invoke(["run"]) == 1
+    assert "pip install 'lowmark[spark]'" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
+    # A test run in the background hands an ignored SIGINT down.
+    listen = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    process = run_body(f"{listen}; os.kill(os.getpid(), signal.SIGINT); signal.pause()", tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    process = run_body("[print('x' * 1000) for _ in range(100_000)]", tmp_path)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_a_full_disk_is_a_problem_with_the_world(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", STOPPED.format(body="print('x' * 100_000)")],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 1
+    assert "error:  The system refuses: [Errno 28]" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,62 @@
+"""Reading a table without a JVM: what cannot be read is said (TBL-22); that what can be is right is in tests/golden."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector import cli
+from connector.cli.read import _keep, _numeric
+from connector.errors import TableError
+from connector.lake.jobs import History
+from connector.lake.plain_table import open_table
+from connector.state.jobs import Job, JobKind
+from connector.tables.values import ColumnType, Encoding, write_value
+
+
+def test_no_table_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="connector run --once"):
+        open_table(str(tmp_path / "data"))
+
+
+def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a table")
+    with pytest.raises(TableError):
+        open_table(str(tmp_path / "data"))
+
+
+def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JOB-1: it ends when its rows are printed; where it cannot be kept, that is said, and the read is none the worse."""
+    history, job = History(str(tmp_path)), Job(JobKind.RUNTIME_MERGE, "one", 1, 2, changes=3)
+    _keep(history, [job])
+    (kept,) = history.jobs("one")
+    assert (kept.kind, kept.started_at, kept.changes) == (job.kind, 1, 3)
+    assert kept.ended_at > 2
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/_connector").write_text("no folder")
+    _keep(History(str(tmp_path / "taken")), [job])
+    assert "warning: " in capsys.readouterr().err
+
+
+def test_a_snapshot_has_no_other_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """OPS-10: a wrong call"""
+    for bound in (["--max-staleness", "1m"], ["--allow-older"]):
+        assert cli.invoke(["read", "accounts", "--snapshot", *bound]) == 2
+        assert "do not go with it" in capsys.readouterr().err
+
+
+def test_a_broken_log_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "data/_delta_log").mkdir(parents=True)
+    (tmp_path / "data/_delta_log/00000000000000000000.json").write_text("{")
+    with pytest.raises(TableError):
+        open_table(str(tmp_path / "data"))
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=-(10**20), max_value=10**20))
+def test_a_numeric_is_written_as_in_a_cell(number: Decimal) -> None:
+    """OPS-10: NUMERIC as text, in the one form that it has."""
+    assert _numeric(number).encode() == write_value(ColumnType.NUMERIC, Encoding.TEXT, number)

@@ -1,0 +1,278 @@
+"""What becomes of a letter that is to be replayed (DLQ-10, DLQ-13, DLQ-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+
+from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
+from connector.dead_letters.ledger import MendNote, Standing, State
+from connector.dead_letters.repair import FORCE, Step, content_of
+from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
+from connector.records.codec import ChangeRecord, Schemas, encode, frame
+from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, SetCell
+from connector.records.rejection import Headers, Position, Reason, Rejection
+from connector.tables.definition import ColumnType, TableDefinition
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.validation import KafkaRecord, Limits, judge
+from tests.property.strategies import dead_letters
+from tests.unit.dead_letters.test_envelope import POSITION, letter
+
+CHANGE = DataChange(stream_partition="p", table="users", row_key=b"k", commit_timestamp=9, entries=(SetCell("f", b"q", b"v", 9),))
+VALUE = frame(encode(CHANGE, 4), None)
+BEAT = frame(encode(Heartbeat("p", 5), 4), None)
+NOW = 1_800_000_000_000_000
+NUMBERS = TableDefinition(name="eu", stream="s", source="users", key=Key(parts=(KeyPart("id", ColumnType.INT64),), form=KeyForm.DELIMITED))
+
+
+def judged(record: KafkaRecord, schemas: Schemas, horizon: int | None = None, kafka_partitions: int = 4) -> ChangeRecord | Rejection:
+    return judge(record, schemas=schemas, limits=Limits(), kafka_partitions=kafka_partitions, tables=None, horizon=horizon)
+
+
+DOOR = FrontDoor("orders", 4, 1_000_000, judged, {"eu": NUMBERS})
+
+
+def fit(**fields: object) -> DeadLetter:
+    """A letter whose record would be taken."""
+    return letter(**{"key": b"k", "value": VALUE, "reason": Reason.UNKNOWN_TABLE} | fields)
+
+
+def decided(
+    subject: DeadLetter,
+    *steps: str,
+    standing: Standing | None = None,
+    door: FrontDoor = DOOR,
+    force: Force | None = None,
+    now: int = NOW,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> Decision:
+    how, parsed = standing or Standing(State.OPEN, 0, 0), [Step.parse(step) for step in steps]
+    return decide(subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts, force=force)
+
+
+def asked(answer: Callable[[DataChange], DataChange | str]) -> tuple[Force, list[tuple[DeadLetter, DataChange]]]:
+    """A `Force` that answers so, and what it was asked."""
+    calls: list[tuple[DeadLetter, DataChange]] = []
+
+    def force(subject: DeadLetter, change: DataChange) -> DataChange | str:
+        calls.append((subject, change))
+        return answer(change)
+
+    return force, calls
+
+
+def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
+    """DLQ-10: same key, original headers without ours, the Kafka partition of the key; a header with id and attempt + 1."""
+    ours: Headers = (("connector.dlq.id", b"x"), ("connector.replay", b"x/1"), ("__connect.errors.topic", b"t"), ("kafka_dlt-x", None))
+    found = decided(fit(headers=(("trace", b"1"), *ours, ("trace", None))), standing=Standing(State.OPEN, 2, 1))
+    assert (found.verdict, found.why, found.kafka_partition, found.attempt, found.tries) == (Verdict.REPLAY, "", None, 3, 2)
+    assert found.content is not None
+    assert (found.content.key, found.content.value) == (b"k", VALUE)
+    assert found.content.headers[:2] == (("trace", b"1"), ("trace", None))
+    assert len(found.content.headers) == 3
+    assert replay_claim(found.content.headers) == (fit().id, 3)
+
+
+def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
+    """DLQ-10."""
+    beat = fit(key=CONTROL_KEY, value=BEAT)
+    assert (decided(beat).verdict, decided(beat).kafka_partition) == (Verdict.REPLAY, POSITION.kafka_partition)
+    for elsewhere in (Position("orders", "T", 4, 1), Position("orders.dead-letters", "T", 0, 1)):
+        assert "came from" in decided(fit(key=CONTROL_KEY, value=BEAT, position=elsewhere)).why
+    assert "not mended" in decided(beat, "set-header=a=b").why
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (State.REPLAYED, "it is replayed"),
+        (State.PARKED, "it is parked: restore it first"),
+        (State.DISCARDED, "it is discarded: restore it first"),
+    ],
+)
+def test_only_an_open_letter_is_replayed(state: State, why: str) -> None:
+    """DLQ-11, replay_is_safe: running it again doubles nothing, whatever else is to be said of the letter."""
+    force, calls = asked(lambda change: change)
+    for subject in (fit(), fit(reason=Reason.TOO_LATE), fit(value=None), letter(attempt=MAX_ATTEMPT)):
+        found = decided(subject, standing=Standing(state, 4, 9), force=force)
+        assert (found.verdict, found.why, found.attempt, found.tries, found.content) == (Verdict.REFUSE, why, 4, 9, None)
+    assert not calls
+
+
+def test_a_letter_that_was_sent_before_is_told_from_others_that_are_refused() -> None:
+    """DLQ-14: who waits for what was sent is told to go on waiting."""
+    tally = Tally()
+    tally.add(decided(fit(), standing=Standing(State.REPLAYED, 1, 1)))
+    assert tally.refused == {ALREADY_REPLAYED: 1}
+
+
+LATER = replace(CHANGE, commit_timestamp=NOW - 5, entries=(SetCell("f", b"q", b"today", 9),))
+FORCED_DOOR = FrontDoor("orders", 7, 1_000_000, partial(judged, horizon=NOW - 10, kafka_partitions=7), {})
+
+
+def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it_would_do() -> None:
+    """DLQ-13: with the letter's key, headers, id and attempt; the ledger has that it was forced, with digests."""
+    late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
+    door = replace(FORCED_DOOR, tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", ColumnType.BYTES),)))})
+    force, calls = asked(lambda change: LATER)
+    found = decided(late, standing=Standing(State.OPEN, 2, 1), door=door, force=force)
+    assert (found.verdict, found.why, found.attempt, found.tries, found.kafka_partition) == (Verdict.REPLAY, "", 3, 2, None)
+    assert calls == [(late, CHANGE)]
+    assert found.content is not None
+    assert (found.content.key, found.content.value) == (b"k", frame(encode(LATER, 7), None))
+    assert (found.content.headers[:-1], replay_claim(found.content.headers)) == ((("trace", b"1"),), (late.id, 3))
+    sent_before_ours = replace(content_of(late), value=found.content.value)
+    assert found.mended == MendNote((FORCE,), content_of(late).digest(), sent_before_ours.digest())
+
+
+def test_a_late_letter_is_mended_before_it_is_forced() -> None:
+    """DLQ-12, DLQ-13."""
+    force, calls = asked(lambda change: replace(LATER, table=change.table))
+    found = decided(fit(reason=Reason.TOO_LATE), 'replace=data_change.table="people"', door=FORCED_DOOR, force=force)
+    assert (found.verdict, [change.table for _, change in calls]) == (Verdict.REPLAY, ["people"])
+    assert found.mended is not None
+    assert found.mended.steps == ('replace=data_change.table="people"', FORCE)
+    why = decided(fit(reason=Reason.TOO_LATE), "cut-prefix=9999", force=force).why
+    assert why == f"it cannot be mended: cut-prefix=9999: the value has {len(VALUE)} bytes"
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.TOO_LATE])
+def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(reason: Reason) -> None:
+    """DLQ-13: it is not asked what to make of it."""
+    subject = fit(reason=reason, rule="ROW_KEY" if reason is Reason.INVALID else "")
+    force, calls = asked(lambda change: LATER)
+    assert decided(subject, force=force) == decided(subject)
+    assert decided(subject, force=force, door=FORCED_DOOR).why.startswith(("it would be rejected again as TOO_LATE", "it is a claim"))
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "why"),
+    [
+        ({"value": None}, LATER, "it cannot be forced: there is no value"),
+        ({"value": VALUE[:-1]}, LATER, "it cannot be forced: at byte "),
+        ({"key": CONTROL_KEY, "value": BEAT}, LATER, "it cannot be forced: it is no change"),
+        ({}, "it would change nothing", "it cannot be forced: it would change nothing"),
+        ({}, CHANGE, "it would be rejected again as TOO_LATE: "),
+        ({"key": b"other"}, LATER, "it would be rejected again as KEY_MISMATCH: "),
+        ({"table": "gone"}, LATER, "its table is not declared: gone"),
+    ],
+    ids=lambda given: given[:40] if isinstance(given, str) else "",
+)
+def test_a_late_letter_that_cannot_be_forced_says_why(fields: dict[str, object], answer: DataChange | str, why: str) -> None:
+    """DLQ-13: and keeps its attempts."""
+    force, _ = asked(lambda change: answer)
+    found = decided(fit(reason=Reason.TOO_LATE, **fields), standing=Standing(State.OPEN, 2, 1), door=FORCED_DOOR, force=force)
+    assert found.why.startswith(why)
+    assert (found.verdict, found.attempt, found.tries, found.content, found.mended) == (Verdict.REFUSE, 2, 1, None, None)
+
+
+def test_a_late_letter_that_was_tried_too_often_is_parked_rather_than_forced() -> None:
+    """DLQ-13, DLQ-14."""
+    force, calls = asked(lambda change: LATER)
+    assert decided(fit(reason=Reason.TOO_LATE), standing=Standing(State.OPEN, 3, 3), force=force).verdict is Verdict.PARK
+    assert not calls
+
+
+def test_a_late_letter_is_refused_and_so_is_one_that_has_become_late() -> None:
+    """DLQ-13: nothing older than the horizon is ever merged."""
+    assert "too late" in decided(fit(reason=Reason.TOO_LATE)).why
+    assert "too late" in decided(fit(reason=Reason.TOO_LATE), "commit-timestamp=1700000000000000").why
+    late = FrontDoor("orders", 4, 1_000_000, partial(judged, horizon=10), {})
+    assert "again as TOO_LATE" in decided(fit(), door=late).why
+
+
+def test_a_claim_of_a_wrong_clock_does_not_become_true() -> None:
+    """DLQ-10, watermark_is_honest: also when its time has come."""
+    assert "wrong clock" in decided(fit(key=CONTROL_KEY, value=BEAT, reason=Reason.WATERMARK_IN_FUTURE)).why
+
+
+def test_a_letter_that_was_tried_too_often_is_parked() -> None:
+    """DLQ-14."""
+    assert decided(fit(), standing=Standing(State.OPEN, 5, 2)).verdict is Verdict.REPLAY
+    found = decided(fit(), standing=Standing(State.OPEN, 5, 3))
+    assert (found.verdict, found.attempt, found.tries, found.content) == (Verdict.PARK, 5, 3, None)
+    assert found.why == "it was replayed 3 times and rejected each time"
+    for tries, verdict in ((0, Verdict.REPLAY), (1, Verdict.PARK), (2, Verdict.PARK)):
+        assert decided(fit(), standing=Standing(State.OPEN, 9, tries), max_attempts=1).verdict is verdict
+
+
+def test_attempts_have_a_last_number() -> None:
+    """DLQ-10: its header has nine digits."""
+    last = decided(fit(), standing=Standing(State.OPEN, MAX_ATTEMPT - 1, 0))
+    assert (last.verdict, last.attempt) == (Verdict.REPLAY, MAX_ATTEMPT)
+    beyond = decided(fit(), standing=Standing(State.OPEN, MAX_ATTEMPT, 0))
+    assert (beyond.verdict, "no number for another attempt" in beyond.why) == (Verdict.REFUSE, True)
+
+
+def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
+    """DLQ-12: no attempt is wasted."""
+    wrong = fit(key=b"other", reason=Reason.KEY_MISMATCH)
+    assert decided(wrong).why.startswith("it would be rejected again as KEY_MISMATCH: ")
+    mended = decided(wrong, "key-from-record")
+    assert (mended.verdict, mended.content and mended.content.key) == (Verdict.REPLAY, b"k")
+    assert mended.mended is not None
+    assert mended.mended.before != mended.mended.after
+    assert decided(wrong, "cut-prefix=9999").why.startswith("it cannot be mended: ")
+
+
+def test_a_table_letter_is_tried_on_its_table() -> None:
+    """TBL-9."""
+    assert "again as UNREADABLE_VALUE" in decided(fit(table="eu", reason=Reason.UNREADABLE_VALUE)).why
+    number = fit(
+        table="eu",
+        reason=Reason.UNREADABLE_VALUE,
+        key=b"7",
+        value=frame(encode(replace(CHANGE, row_key=b"7"), 4), None),
+    )
+    assert decided(number).verdict is Verdict.REPLAY
+    assert "not declared" in decided(fit(table="gone")).why
+
+
+@pytest.mark.parametrize("headers", [(), (("trace", b"1"), ("null", None), ("ü", b"22"))])
+def test_a_record_that_the_topic_does_not_take_is_refused(headers: Headers) -> None:
+    """DLQ-10: to the byte, with room for what Kafka writes around a record and each of its headers."""
+    claim = ("connector.replay", f"{fit().id}/1".encode())
+    size = 128 + len(b"k") + len(VALUE) + sum(10 + len(name.encode()) + len(value or b"") for name, value in (*headers, claim))
+    assert decided(fit(headers=headers), door=FrontDoor("orders", 4, size, judged, {})).verdict is Verdict.REPLAY
+    found = decided(fit(headers=headers), door=FrontDoor("orders", 4, size - 1, judged, {}))
+    assert (found.verdict, found.why) == (Verdict.REFUSE, f"it is too large: {size} bytes with its headers, orders takes {size - 1}")
+
+
+def test_a_wrong_clock_is_judged_by_the_time_of_the_replay() -> None:
+    """DLQ-10: what lay in the future when it came may be the past by now."""
+    early = replace(CHANGE, commit_timestamp=NOW + 400_000_000)
+    subject = fit(reason=Reason.COMMIT_TIMESTAMP_IN_FUTURE, value=frame(encode(early, 4), None))
+    assert decided(subject).why.startswith("it would be rejected again as COMMIT_TIMESTAMP_IN_FUTURE: ")
+    assert decided(subject, now=NOW + 200_000_000).verdict is Verdict.REPLAY
+
+
+def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_their_reason() -> None:
+    """DLQ-14: briefly, without what differs from letter to letter."""
+    tally = Tally()
+    for found in (
+        decided(fit()),
+        decided(fit(), standing=Standing(State.OPEN, 5, 3)),
+        decided(fit(), standing=Standing(State.OPEN, 4, 4)),
+        decided(fit(reason=Reason.TOO_LATE)),
+        decided(fit(key=b"one")),
+        decided(fit(key=b"another")),
+        decided(fit(), standing=Standing(State.PARKED, 0, 0)),
+    ):
+        tally.add(found)
+    assert tally.verdicts == {Verdict.REPLAY: 1, Verdict.PARK: 2, Verdict.REFUSE: 4}
+    assert tally.refused == {"it is too late": 1, "it would be rejected again as KEY_MISMATCH": 2, "it is parked": 1}
+
+
+@given(dead_letters())
+def test_no_letter_is_too_strange_for_a_decision(subject: DeadLetter) -> None:
+    tally = Tally()
+    found = decided(subject)
+    tally.add(found)
+    assert (found.why == "") == (found.verdict is Verdict.REPLAY)
+    assert tally.verdicts.total() == 1

@@ -1,0 +1,72 @@
+"""What other tools' dead letters say (DLQ-1)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.dead_letters.envelope import from_record
+from connector.dead_letters.third_party_headers import Headers, is_error_header, told
+from connector.records.rejection import Position, Reason
+
+CONNECT: Headers = (
+    ("__connect.errors.topic", b"orders"),
+    ("__connect.errors.partition", b"3"),
+    ("__connect.errors.offset", b"17"),
+    ("__connect.errors.connector.name", b"sink"),
+    ("__connect.errors.exception.class.name", b"org.apache.kafka.connect.errors.DataException"),
+    ("__connect.errors.exception.message", b"no such field"),
+)
+STREAMS: Headers = (
+    ("__streams.errors.exception", b"java.lang.NumberFormatException"),
+    ("__streams.errors.message", b"For input string"),
+    ("__streams.errors.topic", b"orders"),
+    ("__streams.errors.partition", b"3"),
+    ("__streams.errors.offset", b"17"),
+)
+SHARE_GROUP: Headers = (
+    ("__dlq.errors.topic", b"orders"),
+    ("__dlq.errors.partition", b"3"),
+    ("__dlq.errors.offset", b"17"),
+    ("__dlq.errors.message", b"rejected"),
+)
+SPRING: Headers = (
+    ("kafka_dlt-original-topic", b"orders"),
+    ("kafka_dlt-original-partition", (3).to_bytes(4, "big")),
+    ("kafka_dlt-original-offset", (17).to_bytes(8, "big")),
+    ("kafka_dlt-exception-fqcn", b"o.s.ListenerExecutionFailedException"),
+    ("kafka_dlt-exception-message", b"Listener failed"),
+)
+SPRING_KEY: Headers = (*SPRING[:3], ("kafka_dlt-key-exception-message", b"bad key"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        (CONNECT, "Kafka Connect: orders, Kafka partition 3, offset 17: org.apache.kafka.connect.errors.DataException: no such field"),
+        (STREAMS, "Kafka Streams: orders, Kafka partition 3, offset 17: java.lang.NumberFormatException: For input string"),
+        (SHARE_GROUP, "A share group: orders, Kafka partition 3, offset 17: rejected"),
+        (
+            SPRING,
+            "Spring Kafka: orders, Kafka partition 3, offset 17: o.s.ListenerExecutionFailedException: Listener failed",
+        ),
+        (SPRING_KEY, "Spring Kafka: orders, Kafka partition 3, offset 17: bad key"),
+        ((("trace", b"1"),), None),
+    ],
+)
+def test_each_tool_is_understood(headers: Headers, said: str | None) -> None:
+    assert told((("trace", b"x"), *headers)) == said
+    assert all(is_error_header(name) for name, _ in headers) == (said is not None)
+
+
+def test_a_letter_of_another_tool_says_what_that_tool_said() -> None:
+    """DLQ-1: and goes by its own coordinates."""
+    at = Position("orders.dead-letters", "T", 0, 5)
+    letter = from_record(b"k", b"v", SPRING, at=at, record_timestamp=9)
+    assert (letter.position, letter.reason, letter.detail) == (at, Reason.REJECTED, told(SPRING))
+
+
+@given(st.lists(st.tuples(st.sampled_from([name for name, _ in (*CONNECT, *STREAMS, *SPRING)]), st.none() | st.binary(max_size=9))))
+def test_whatever_stands_in_them_nothing_is_raised(headers: list[tuple[str, bytes | None]]) -> None:
+    assert isinstance(told(tuple(headers)), str | None)

@@ -1,0 +1,403 @@
+"""What the producer makes of the brokers' answers, on librdkafka's mock cluster (REC-17, REC-18, PUB-5)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from connector.config.settings import KafkaConfig
+from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
+from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.produce.send_queue import Outbox
+from connector.kafka.topics import TopicFacts
+from connector.records.model import DataChange, Heartbeat, Record, SetCell
+from tests.unit import mock_cluster
+from tests.unit.mock_cluster import MockCluster, running_cluster
+
+pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
+
+DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
+FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
+
+
+def change(number: int) -> DataChange:
+    return DataChange(
+        stream_partition="p", table="t", row_key=b"k%d" % number, commit_timestamp=number + 1, entries=(SetCell("f", b"q", b"v"),)
+    )
+
+
+@dataclass
+class Told:
+    """An application that notes what it is told of its records."""
+
+    errors: dict[Record, str | None] = field(default_factory=dict)
+    calls: Counter[Record] = field(default_factory=Counter)
+
+    def __call__(self, record: Record, error: str | None) -> None:
+        self.errors[record] = error
+        self.calls[record] += 1
+
+
+def poll_until(producer: ChangeProducer, told: Told, calls: int) -> None:
+    deadline = time.monotonic() + 20
+    while told.calls.total() < calls:
+        assert time.monotonic() < deadline, told
+        producer.poll(0.5)
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with running_cluster() as running:
+        running.create_topic("t", FACTS.kafka_partitions)
+        yield running
+
+
+def test_a_passing_error_is_retried(cluster: MockCluster) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.NOT_ENOUGH_REPLICAS] * 3)
+        for number in range(10):
+            producer.send(change(number))
+        producer.flush()
+        assert producer.delivered == 10
+
+
+def test_a_refused_record_is_reported_and_can_be_sent_again(cluster: MockCluster) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        producer.send(change(0))
+        producer.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        producer.send(change(1))
+        with pytest.raises(DeliveryError, match="1 records were not delivered"):
+            producer.flush()
+        with pytest.raises(DeliveryError, match="would claim more"):
+            producer.send(Heartbeat("p", 5))
+        for record in producer.undelivered():
+            producer.send(record)
+        producer.send(Heartbeat("p", 5))
+
+
+def send_again_what_failed(producer: ChangeProducer) -> None:
+    for _ in range(5):
+        for record in producer.undelivered():
+            producer.send(record)
+        with suppress(DeliveryError):  # the errors that were left over
+            producer.flush(30)
+            break
+
+
+def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(cluster: MockCluster) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}) as producer:
+        producer.send(change(0))
+        producer.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
+        for number in range(1, 20):
+            producer.send(change(number))
+        with pytest.raises(DeliveryError, match="were not delivered") as caught:
+            producer.flush(30)
+        assert caught.value.undelivered == len(producer.undelivered()) > 0
+        cluster.answer_with(mock_cluster.PRODUCE)
+        send_again_what_failed(producer)
+        assert producer.delivered >= 20
+        producer.send(Heartbeat("p", 20))
+
+
+# ── acknowledgements and batches (PUB-5) ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockCluster) -> None:
+    """PUB-5: a control record is acknowledged once all Kafka partitions have it."""
+    told, records = Told(), [*map(change, range(250)), Heartbeat("p", 250)]
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        for record in records:
+            producer.send(record, on_delivery=told)
+        poll_until(producer, told, len(records))
+        assert told.errors == dict.fromkeys(records)
+        assert producer.poll() == 0, "nothing is left to be told"
+    assert set(told.calls.values()) == {1}
+
+
+def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(cluster: MockCluster) -> None:
+    """PUB-5: `flush` raises as it does for who has not asked."""
+    told = Told()
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        producer.send(change(0), on_delivery=told)
+        producer.flush()
+        assert told.errors == {change(0): None}
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        producer.send(change(1), on_delivery=told)
+        with pytest.raises(DeliveryError, match="1 records were not delivered"):
+            producer.flush()
+        assert told.errors[change(1)] == producer.undelivered()[change(1)]
+        assert "too large" in str(told.errors[change(1)])
+        producer.send(change(1), on_delivery=told)
+        producer.flush()
+        assert told.errors == {change(0): None, change(1): None}
+
+
+def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> None:
+    """PUB-5: what has no report counts as failed, and its answer does not come a second time."""
+    told = Told()
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}) as producer:
+        producer.send(change(0))
+        producer.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
+        for number in range(1, 20):
+            producer.send(change(number), on_delivery=told)
+        with pytest.raises(DeliveryError, match="were not delivered"):
+            producer.flush(30)
+        assert told.calls == Counter(map(change, range(1, 20)))
+        assert {record for record, error in told.errors.items() if error} == set(producer.undelivered())
+        cluster.answer_with(mock_cluster.PRODUCE)
+        send_again_what_failed(producer)
+    assert told.calls.total() == 19
+
+
+def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        refusals: list[str] = []
+
+        def send_again(record: Record, error: str | None) -> None:
+            if error:
+                refusals.append(error)
+                producer.send(record, on_delivery=send_again)
+
+        producer.send(change(0))
+        producer.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
+        producer.send(change(1), on_delivery=send_again)
+        producer.flush()
+        assert len(refusals) == 2
+        assert producer.undelivered() == {}
+        producer.send(Heartbeat("p", 5))
+
+
+@pytest.mark.parametrize("what", ["poll", "flush", "close"])
+def test_who_is_told_may_not_wait(cluster: MockCluster, what: str) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        producer.send(change(0), on_delivery=lambda _record, _error: getattr(producer, what)())
+        with pytest.raises(AssertionError, match="may send, and nothing else"):
+            producer.flush()
+
+
+def test_what_the_application_raises_is_raised_where_nothing_is_half_done(cluster: MockCluster) -> None:
+    """PUB-5: the answer counts all the same, the others are told later, and a `send` that raises it has sent nothing."""
+    told = Told()
+
+    def fail(_record: Record, _error: str | None) -> None:
+        raise ZeroDivisionError
+
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+        producer.send_many([change(0)], on_delivery=fail)
+        producer.send_many([change(1)], on_delivery=told)
+        with pytest.raises(ZeroDivisionError):
+            producer.flush()
+        producer.flush()
+        assert told.errors == {change(1): None}
+        assert producer.delivered == 2
+
+        producer.send(change(2), on_delivery=fail)
+        with pytest.raises(ZeroDivisionError):
+            for number in range(3, 10_000):
+                producer.send(change(number))
+        sent = number - 1
+        producer.flush()
+        assert producer.delivered == sent + 1
+        producer.send(change(number), on_delivery=fail)
+        with pytest.raises(ZeroDivisionError):
+            producer.close()
+    producer.close()
+
+
+def test_what_is_open_when_a_producer_closes_is_told_as_failed() -> None:
+    """PUB-5: as that which finds no room."""
+    told = Told()
+    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.1, settings={"queue.buffering.max.messages": "2"}, announce=False)
+    producer.send(change(0), on_delivery=told)
+    producer.send(change(1), on_delivery=told)
+    with pytest.raises(DeliveryError, match="was not taken"):
+        producer.send(change(2), on_delivery=told)
+    assert producer.poll() == 1
+    assert "the queue stayed full" in str(told.errors[change(2)])
+    with pytest.raises(DeliveryError, match="3 records were not delivered"):
+        producer.close(timeout_s=0.1)
+    assert told.calls == Counter(map(change, range(3)))
+    assert told.errors == producer.undelivered()
+
+
+def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) -> None:
+    """PUB-5: the error names the first bad one."""
+    told = Told()
+    too_late, too_large = (
+        change(2),
+        DataChange(stream_partition="q", table="t", row_key=b"k", commit_timestamp=9, entries=(SetCell("f", b"q", b"v" * 2000),)),
+    )
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, max_record_bytes=1000) as producer:
+        producer.send(Heartbeat("p", 5))
+        producer.flush()
+        for bad, field_name in ((too_late, "commit_timestamp"), (too_large, "record")):
+            with pytest.raises(InvalidChangeError, match="change at index 3") as caught:
+                producer.send_many([*map(change, range(5, 8)), bad, too_large], on_delivery=told)
+            assert (caught.value.index, caught.value.field) == (3, field_name)
+        assert producer.undelivered() == {}
+        producer.flush()
+        assert (producer.delivered, producer.announced, told.calls) == (1, 1, Counter()), "q would be waited for"
+        producer.send_many(map(change, range(5, 8)), on_delivery=told)
+        producer.flush()
+        assert told.errors == dict.fromkeys(map(change, range(5, 8)))
+
+
+def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
+    """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for them."""
+    told = Told()
+    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.1, settings={"queue.buffering.max.messages": "2"}, announce=False)
+    with pytest.raises(DeliveryError, match="was not taken"):
+        producer.send_many(map(change, range(5)), on_delivery=told)
+    assert list(producer.undelivered()) == [change(2), change(3), change(4), change(0), change(1)]
+    assert producer.poll() == 3
+    assert "not sent, since one before it was not taken: the queue stayed full" in str(told.errors[change(4)])
+    with pytest.raises(DeliveryError, match=r"is not true yet|would claim more"):
+        producer.send(Heartbeat("p", 6))
+    with pytest.raises(DeliveryError, match="5 records were not delivered"):
+        producer.close(timeout_s=0.1)
+
+
+def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCluster) -> None:
+    """PUB-5, REC-17: acknowledged by the brokers is not yet delivered."""
+    told = Told()
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            producer.send(change(0), on_delivery=told)
+            while producer._outbox.items:  # the brokers have it
+                assert producer.poll(0.1) == 0
+            assert not told.calls
+            raise ZeroDivisionError
+        assert producer.poll() == 1
+        assert "its transaction was aborted: ZeroDivisionError()" in str(told.errors[change(0)])
+        with producer.transaction():
+            producer.send_many([change(0), change(1)], on_delivery=told)
+        assert producer.poll() == 2
+        assert told.errors == {change(0): None, change(1): None}
+        producer.send_many([change(2), change(3)], on_delivery=told)
+        assert producer.delivered == 4, "a batch is a transaction of its own"
+        producer.flush()
+        assert told.calls == Counter([change(0), *map(change, range(4))])
+
+
+def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(cluster: MockCluster) -> None:
+    """PUB-5: and `flush` returns when those who were sent thereby are told, too."""
+    told = Told()
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+
+        def send_next(record: Record, error: str | None) -> None:
+            told(record, error)
+            assert isinstance(record, DataChange)
+            if record.commit_timestamp < 5:
+                producer.send(change(record.commit_timestamp), on_delivery=send_next)
+
+        producer.send(change(0), on_delivery=send_next)
+        with producer.transaction():
+            producer.send(change(9))
+            assert set(told.errors) == {change(0)}, "change 1 was sent before this one began, and is told after it"
+        producer.flush()
+        assert told.errors == dict.fromkeys(map(change, range(5)))
+
+
+def test_what_was_given_up_is_answered_once() -> None:
+    """REC-17: its report may come later."""
+    answers: list[tuple[str, str]] = []
+    outbox = Outbox[str](DEAD, FACTS, lambda *answer: answers.append(answer), queue_timeout_s=1, transactional_id=None)
+    outbox.put("item", b"k", b"v", 0, [])
+    outbox.give_up("no answer")
+    assert not outbox.items
+    outbox.let_go(1, "closed")
+    assert answers == [("item", "no answer")]
+
+
+# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION])
+def test_what_passes_is_asked_for_again(cluster: MockCluster, request_kind: int) -> None:
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        cluster.answer_with(request_kind, *[mock_cluster.CONCURRENT_TRANSACTIONS] * 2)
+        producer.send(change(0))
+        assert producer.delivered == 1
+
+
+def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(cluster: MockCluster) -> None:
+    """A change in it is not acknowledged before it is committed."""
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        producer.send(change(0))
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        with pytest.raises(DeliveryError, match="was not committed") as caught, producer.transaction():
+            producer.send(change(1))
+            producer.send(change(2))
+        assert caught.value.undelivered == 2
+        assert producer.delivered == 1
+        assert set(producer.undelivered()) == {change(1), change(2)}
+        with producer.transaction():
+            for record in producer.undelivered():
+                producer.send(record)
+            producer.send(Heartbeat("p", 3))
+        assert producer.delivered == 4
+
+
+def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(cluster: MockCluster) -> None:
+    """REC-18: its heartbeat may have been read, so nothing new may come before it."""
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        cluster.answer_with(mock_cluster.END_TRANSACTION, mock_cluster.INVALID_STATE)
+        with pytest.raises(DeliveryError, match="was not committed"), producer.transaction():
+            producer.send(change(1))
+            producer.send(Heartbeat("p", 5))
+        with pytest.raises(InvalidChangeError, match="the last heartbeat"):
+            producer.send(change(2))
+        with producer.transaction():
+            for record in producer.undelivered():
+                producer.send(record)
+        assert producer.delivered == 2
+
+
+@pytest.mark.parametrize("request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION])
+def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kind: int) -> None:
+    producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+    cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
+    for _ in range(2):
+        with pytest.raises(WriterConflictError, match="Another producer has taken over the transactions of x on t"):
+            producer.send(change(1))
+    with pytest.raises(DeliveryError, match="1 records were not delivered"):
+        producer.close()
+
+
+def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockCluster) -> None:
+    producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+    cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
+    with pytest.raises(WriterConflictError, match="Another producer has taken over"), producer.transaction():
+        producer.send(change(1))
+        time.sleep(1)  # the client knows by then, and has told nobody
+        producer.send(change(2))
+    assert set(producer.undelivered()) == {change(1), change(2)}
+    with pytest.raises(DeliveryError, match="2 records were not delivered"):
+        producer.close()
+
+
+def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockCluster) -> None:
+    cluster.answer_with(mock_cluster.INIT_PRODUCER_ID, mock_cluster.FORBIDDEN_ID)
+    with pytest.raises(BrokerError, match="Kafka refuses: start transactions as x"):
+        ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+
+
+def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster) -> None:
+    """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
+    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            producer.send(Heartbeat("p", 5))
+            raise ZeroDivisionError
+        producer.send(change(4))
+        assert producer.announced == 2
+        producer.send(Heartbeat("p", 5))
+        assert producer.announced == 2

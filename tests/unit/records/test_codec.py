@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from connector.records.codec import (
+    READER_SCHEMA,
+    SHIPPED,
+    ChangeRecord,
+    Schemas,
+    body_of,
+    confluent_id,
+    decode,
+    encode,
+    frame,
+    schema_fingerprint,
+    schema_id,
+)
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    DeleteFamily,
+    Heartbeat,
+    ModType,
+    OldCell,
+    RowImage,
+    SetCell,
+)
+from connector.records.rejection import Reason, Rejection
+
+HEARTBEAT = Heartbeat("p", 7)
+CHANGE = DataChange(
+    stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=(DeleteFamily("f"), SetCell("f", b"q", b"v"))
+)
+BODY = encode(HEARTBEAT, 4)
+SINGLE = frame(BODY, None)
+
+
+def rejected(value: bytes | None, schemas: Schemas | None = None) -> Rejection:
+    verdict = decode(value, schemas or Schemas())
+    assert isinstance(verdict, Rejection)
+    return verdict
+
+
+def test_a_registry_id_makes_the_confluent_framing() -> None:
+    """REC-11."""
+    assert frame(b"body", 258) == b"\x00\x00\x00\x01\x02body"
+    assert decode(frame(BODY, 258), Schemas({258: READER_SCHEMA})) == ChangeRecord(HEARTBEAT, 4)
+
+
+def test_without_a_registry_it_is_the_single_object_framing() -> None:
+    """REC-11."""
+    assert frame(b"body", None) == b"\xc3\x01" + schema_fingerprint(READER_SCHEMA) + b"body"
+    assert decode(SINGLE, Schemas()) == ChangeRecord(HEARTBEAT, 4)
+
+
+@pytest.mark.parametrize("value", [None, b"", BODY, b"{}", b"\xc3", b"\xc3\x02" + BODY, b"Obj\x01"])
+def test_every_other_beginning_is_an_unknown_framing(value: bytes | None) -> None:
+    """REC-11, REC-16."""
+    assert rejected(value).reason is Reason.UNKNOWN_FRAMING
+
+
+def test_a_bare_body_that_begins_with_a_zero_counts_as_a_schema_id() -> None:
+    """REC-11: why a bare body is never written."""
+    assert rejected(b"\x00\x00\x00\x01\x2cbody").reason is Reason.UNKNOWN_SCHEMA
+
+
+@pytest.mark.parametrize(
+    "value", [SINGLE[:length] for length in range(2, 10)] + [b"\x00\x00\x00\x00\x07"[:length] for length in range(1, 5)]
+)
+def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
+    """REC-13."""
+    assert rejected(value, Schemas({7: READER_SCHEMA})).reason is Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize(
+    ("value", "detail"),
+    [
+        (b"\xc3\x01ABCDEFGH" + BODY, "no released schema has the fingerprint 4142434445464748"),
+        (frame(BODY, 7), "no schema with the id 7 is known: the registry has none, or no registry is configured"),
+        (frame(BODY, 8), "no schema with the id 8 is known: the registry has none, or no registry is configured"),
+        (frame(BODY, 9), "the schema 9 is no Avro schema"),
+        (frame(BODY, 10), "the schema 10 has Other where lowmark.ChangeRecord is needed"),
+        (frame(BODY, 11), "the schema 11 lacks the field stream_partition"),
+        (frame(BODY, 12), "the schema 12 is no Avro schema"),
+        (frame(BODY, 13), "the schema 13 has string where"),
+        (frame(BODY, 14), "the schema 14 is no Avro schema"),
+        (frame(BODY, 15), "the schema 15 is no Avro schema"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_unknown(value: bytes, detail: str) -> None:
+    """REC-11, REC-12."""
+    texts = {8: None, 9: "no json", 12: '{"type": "record"}', 13: '"string"', 14: "[" * 100_000, 15: '{"type": "record", "name": ["."]}'}
+    texts |= {10: '{"type": "record", "name": "Other", "fields": []}', 11: '{"type": "record", "name": "ChangeRecord", "fields": []}'}
+    verdict = rejected(value, Schemas(texts))
+    assert verdict.reason is Reason.UNKNOWN_SCHEMA
+    assert detail in verdict.detail
+
+
+def test_damage_says_byte_and_field() -> None:
+    """REC-13, DLQ-9."""
+    value = frame(encode(CHANGE, 4), None)
+    assert value.count(b"\x02q") == 1
+    place = value.index(b"\x02q")
+    assert rejected(value[:place] + b"\x03q" + value[place + 2 :]) == Rejection(
+        Reason.UNDECODABLE, f"at byte {place} of {len(value)}, in data_change.entries[1].qualifier: a negative length, -2"
+    )
+
+
+def newer(change: Any) -> str:
+    schema = copy.deepcopy(json.loads(READER_SCHEMA))
+    change(schema)
+    return json.dumps(schema)
+
+
+def entry_kind(schema: Any) -> Any:
+    data_change = schema["fields"][2]["type"][1]
+    entries = next(field for field in data_change["fields"] if field["name"] == "entries")
+    return entries["type"]["items"]["fields"][0]["type"]
+
+
+def test_an_entry_of_a_newer_kind_is_an_unknown_entry() -> None:
+    """REC-12, REC-16: the enum's default."""
+    schema = newer(lambda found: entry_kind(found)["symbols"].append("TRUNCATE_ROW"))
+    body = encode(CHANGE, 4).replace(b"\x06\x02f", b"\x08\x02f")
+    assert rejected(frame(body, 7), Schemas({7: schema})).reason is Reason.UNKNOWN_ENTRY
+    assert rejected(frame(body, None)).reason is Reason.UNDECODABLE
+
+
+def test_a_branch_of_a_newer_schema_is_undecodable_and_the_others_stay_readable() -> None:
+    """REC-12."""
+    new = {"type": "record", "name": "SchemaChange", "fields": [{"name": "text", "type": "string"}]}
+    schema = newer(lambda found: found["fields"][4]["type"].append(new))
+    assert decode(frame(BODY, 7), Schemas({7: schema})) == ChangeRecord(HEARTBEAT, 4)
+    unknown = rejected(frame(b"\x02p\x08\x00\x00\x04\x02a", 7), Schemas({7: schema}))
+    assert unknown.reason is Reason.UNDECODABLE
+    assert "lowmark.SchemaChange" in unknown.detail
+
+
+def test_the_id_is_there_for_whoever_asks_the_registry() -> None:
+    """DLQ-4: asked before decoding, so that an unreachable registry makes no letters."""
+    assert [confluent_id(value) for value in (None, b"", b"\x00\x01", SINGLE, frame(BODY, 2**32 - 1))] == [
+        None,
+        None,
+        None,
+        None,
+        2**32 - 1,
+    ]
+
+
+def test_the_schema_id_is_text_for_a_letter() -> None:
+    """DLQ-1."""
+    ours = next(iter(SHIPPED)).hex()
+    for value, named in (
+        *((None, None), (b"", None), (BODY, None)),
+        *((SINGLE, ours), (frame(b"", None), ours), (frame(b"", None)[:-1], None)),
+        *((frame(BODY, 12), "12"), (frame(b"", 12), "12"), (frame(b"", 12)[:-1], None)),
+    ):
+        assert schema_id(value) == named
+
+
+def test_a_body_is_what_stands_behind_a_whole_framing() -> None:
+    """DLQ-12: mending keeps every byte of what only begins like one."""
+    for schema in (None, 12):
+        assert body_of(frame(BODY, schema)) == BODY
+        assert body_of(frame(b"", schema)) == b""
+        begun = frame(b"", schema)[:-1]
+        assert body_of(begun) == begun
+
+
+def test_schemas_are_found_beside_the_package_or_inside_it() -> None:
+    assert READER_SCHEMA in SHIPPED.values()
+    assert all(schema_fingerprint(text) == fingerprint for fingerprint, text in SHIPPED.items())
+
+
+def test_the_number_of_kafka_partitions_travels_with_the_record() -> None:
+    """REC-24."""
+    assert decode(frame(encode(HEARTBEAT, 2**31 - 1), None), Schemas()) == ChangeRecord(HEARTBEAT, 2**31 - 1)
+    with pytest.raises(AssertionError):
+        encode(HEARTBEAT, 0)
+
+
+def test_lengths_that_would_exhaust_the_memory_are_refused_at_once() -> None:
+    """REC-13: a corrupt length must not be believed."""
+    gigabytes = b"\xc3\x01" + next(iter(SHIPPED)) + b"\xfe\xff\xff\xff\xff\x7f"
+    assert "above the limit" in rejected(gigabytes).detail
+
+
+def test_entries_keep_their_order_also_where_they_repeat_or_contradict_each_other() -> None:
+    """REC-6: an upsert of a whole row is a deletion of each family, then its cells."""
+    entries = (SetCell("f", b"q", b"1"), DeleteFamily("f"), SetCell("f", b"q", b"2"), DeleteFamily("g"), SetCell("f", b"q", b"2"))
+    upsert = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=entries)
+    decoded = decode(frame(encode(upsert, 1), None), Schemas())
+    assert decoded == ChangeRecord(upsert, 1)
+
+
+def test_what_was_there_before_travels_apart_from_the_entries() -> None:
+    """REC-8."""
+    image = RowImage(ModType.UPDATE, "OLD_AND_NEW", (), (OldCell("f", b"q", b"old", 3),))
+    change = DataChange(
+        stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=(SetCell("f", b"q", b"new"),), row_image=image
+    )
+    decoded = decode(frame(encode(change, 1), None), Schemas())
+    assert isinstance(decoded, ChangeRecord)
+    assert isinstance(decoded.record, DataChange)
+    assert (decoded.record.row_image, decoded.record.entries) == (image, (SetCell("f", b"q", b"new", 7),))
+
+
+def test_a_list_that_goes_on_with_an_impossible_block_is_undecodable() -> None:
+    """REC-13, DLQ-9: a second block of -2^63 items."""
+    value = frame(encode(ChildPartitions("p", 7, 0, (ChildPartition("c"),)), 4), None)
+    assert value.endswith(b"\x00")
+    rejection = rejected(value[:-1] + b"\xff" * 9 + b"\x01\x00\x00")
+    assert rejection.reason is Reason.UNDECODABLE
+    assert f"at byte {len(value) - 1} of {len(value) + 11}" in rejection.detail
+    assert f"{2**63 + 1} items, above the limit" in rejection.detail
+
+
+def test_a_negative_length_in_a_field_that_this_release_lacks_is_passed_over() -> None:
+    """REC-12, REC-13: as Avro for Java has it; the fields around it are read."""
+    schema = json.loads(READER_SCHEMA)
+    schema["fields"].insert(0, {"name": "newer", "type": "bytes"})
+    newer = Schemas({7: json.dumps(schema)})
+    assert decode(frame(b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)
+    assert decode(frame(b"\xff" * 9 + b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)
+    assert rejected(frame(b"\x01" + BODY[:-1], 7), newer).reason is Reason.UNDECODABLE

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from connector.errors import InvalidChangeError
+from connector.records.model import (
+    CONTROL_KEY,
+    MAX_LONG,
+    MAX_TIMESTAMP,
+    SERVER_TIME,
+    UNENCODABLE,
+    ChangeType,
+    ChildPartition,
+    ChildPartitions,
+    ColumnType,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Heartbeat,
+    OldCell,
+    RowImage,
+    Rule,
+    SetCell,
+    Transaction,
+    kafka_key,
+)
+
+
+def change(**fields: Any) -> DataChange:
+    legal: dict[str, Any] = {"stream_partition": "p", "table": "t", "row_key": b"k", "commit_timestamp": 5, "entries": (DeleteFamily("f"),)}
+    return DataChange(**legal | fields)
+
+
+LEGAL = [
+    ("row_key", b"k" * 4096),
+    ("table", "A-z_0.9" + "t" * 121),
+    ("stream_partition", "ä" * 512),
+    ("resume_token", b"r" * 65536),
+    ("commit_timestamp", 1),
+    ("commit_timestamp", MAX_TIMESTAMP),
+    ("tie_breaker", -(2**63)),
+    ("estimated_low_watermark", MAX_LONG),
+    ("entries", (DeleteFamily("f"),) * 100_000),
+    ("change_sequence_number", "0123456789abcdef/F/0/1"),
+]
+ILLEGAL = [
+    (Rule.ROW_KEY, "row_key", b""),
+    (Rule.ROW_KEY, "row_key", b"k" * 4097),
+    (Rule.ROW_KEY, "row_key", CONTROL_KEY),
+    (Rule.TABLE, "table", ""),
+    (Rule.TABLE, "table", "t" * 129),
+    (Rule.TABLE, "table", "users\n"),
+    (Rule.TABLE, "table", "düsen"),
+    (Rule.STREAM_PARTITION, "stream_partition", ""),
+    (Rule.STREAM_PARTITION, "stream_partition", "ä" * 513),
+    (Rule.RESUME_TOKEN, "resume_token", b"r" * 65537),
+    (Rule.COMMIT_TIMESTAMP, "commit_timestamp", 0),
+    (Rule.COMMIT_TIMESTAMP, "commit_timestamp", MAX_TIMESTAMP + 1),
+    (Rule.COMMIT_TIMESTAMP, "commit_timestamp", 1.5e15),
+    (Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", -1),
+    (Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", 2**63),
+    (Rule.SOURCE_CLUSTER_ID, "source_cluster_id", ""),
+    (Rule.SOURCE_CLUSTER_ID, "change_type", ChangeType.GARBAGE_COLLECTION),
+    (Rule.ENTRY_COUNT, "entries", ()),
+    (Rule.ENTRY_COUNT, "entries", (DeleteFamily("f"),) * 100_001),
+    ("INVALID_SEQUENCE_NUMBER", "change_sequence_number", ""),
+    ("INVALID_SEQUENCE_NUMBER", "change_sequence_number", "1/2/3/4/5"),
+    ("INVALID_SEQUENCE_NUMBER", "change_sequence_number", "0" * 17),
+    ("INVALID_SEQUENCE_NUMBER", "change_sequence_number", "0x1F"),
+    (UNENCODABLE, "tie_breaker", 2**63),
+    (UNENCODABLE, "source_cluster_id", "\ud800"),
+    (UNENCODABLE, "stream_partition", "\ud800"),
+    (UNENCODABLE, "row_key", "text"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), LEGAL, ids=lambda value: repr(value)[:20])
+def test_a_value_at_its_limit_is_legal(field: str, value: object) -> None:
+    """REC-14."""
+    assert getattr(change(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(("rule", "field", "value"), ILLEGAL, ids=lambda value: repr(value)[:20])
+def test_a_value_beyond_its_limit_names_rule_and_field(rule: str, field: str, value: object) -> None:
+    """REC-9, REC-14, REC-16: before anything is sent."""
+    with pytest.raises(InvalidChangeError) as caught:
+        change(**{field: value})
+    assert caught.value.rule == rule
+    assert field in (caught.value.field, "change_type")
+    assert caught.value.limit
+
+
+@pytest.mark.parametrize(
+    ("rule", "build"),
+    [
+        (Rule.FAMILY, lambda: DeleteFamily("")),
+        (Rule.FAMILY, lambda: DeleteFamily("f" * 65)),
+        (Rule.FAMILY, lambda: SetCell("f\n", b"", b"")),
+        (Rule.FAMILY, lambda: DeleteCells("f:g", b"")),
+        (Rule.QUALIFIER, lambda: SetCell("f", b"q" * 16385, b"")),
+        (Rule.QUALIFIER, lambda: DeleteCells("f", b"q" * 16385)),
+        (Rule.CELL_TIMESTAMP, lambda: SetCell("f", b"", b"", -2)),
+        (Rule.CELL_TIMESTAMP, lambda: SetCell("f", b"", b"", 2**63)),
+        (Rule.CELL_RANGE, lambda: DeleteCells("f", b"", 5, 5)),
+        (Rule.CELL_RANGE, lambda: DeleteCells("f", b"", 6, 5)),
+        (Rule.CELL_RANGE, lambda: DeleteCells("f", b"", -1, 5)),
+        (Rule.CELL_RANGE, lambda: DeleteCells("f", b"", 0, -5)),
+        (Rule.TRANSACTION, lambda: Transaction("tx", -1)),
+        (Rule.HEARTBEAT_TIMESTAMP, lambda: Heartbeat("p", 0)),
+        (Rule.RESUME_TOKEN, lambda: Heartbeat("p", 1, b"r" * 65537)),
+        (Rule.START_TIMESTAMP, lambda: ChildPartitions("p", MAX_TIMESTAMP + 1, 0, ())),
+        (Rule.CHILDREN, lambda: ChildPartitions("p", 1, 0, (ChildPartition(""),))),
+        (Rule.CHILDREN, lambda: ChildPartitions("p", 1, 0, (ChildPartition("c", ("",)),))),
+        (Rule.CHILDREN, lambda: ChildPartitions("p", 1, 0, (ChildPartition("c", (), b"m", b"a"),))),
+        (UNENCODABLE, lambda: SetCell("f", b"", "text")),  # type: ignore[arg-type]
+        (UNENCODABLE, lambda: Transaction("tx", 0, number_of_records_in_transaction=2**31)),
+        (UNENCODABLE, lambda: ColumnType("\ud800", "STRING")),
+        (UNENCODABLE, lambda: OldCell("f", b"", b"", 2**63)),
+        (UNENCODABLE, lambda: ChildPartitions("p", 1, 2**63, ())),
+        (UNENCODABLE, lambda: RowImage("INSERT", "\udfff")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_part_beyond_its_limit_cannot_be_built(rule: str, build: Any) -> None:
+    """REC-14."""
+    with pytest.raises(InvalidChangeError) as caught:
+        build()
+    assert caught.value.rule == rule
+
+
+def test_an_empty_qualifier_and_an_empty_value_are_legal() -> None:
+    """REC-16."""
+    assert SetCell("f", b"", b"", 0) == SetCell("f", b"", b"", 0)
+
+
+def test_a_range_without_an_end_and_a_whole_column_are_legal() -> None:
+    """REC-7."""
+    assert DeleteCells("f", b"q") == DeleteCells("f", b"q", 0, 0)
+    assert DeleteCells("f", b"q", 5).range_end == 0
+
+
+def test_a_cell_without_a_timestamp_gets_that_of_the_commit_and_the_others_keep_theirs() -> None:
+    """REC-14."""
+    entries = (SetCell("f", b"a", b"1"), SetCell("f", b"b", b"2", 0), DeleteCells("f", b"c"))
+    assert change(entries=entries).entries == (SetCell("f", b"a", b"1", 5), *entries[1:])
+
+
+def test_a_cell_that_two_changes_share_gets_the_time_of_each() -> None:
+    """REC-14: the cell that was given stays as it is."""
+    cell = SetCell("f", b"a", b"1")
+    built = change(entries=(cell,)), change(entries=[cell], commit_timestamp=6)
+    assert [one.entries for one in built] == [(SetCell("f", b"a", b"1", 5),), (SetCell("f", b"a", b"1", 6),)]
+    assert cell == SetCell("f", b"a", b"1", SERVER_TIME)
+
+
+def test_a_list_of_entries_is_taken_as_it_is_now() -> None:
+    entries = [DeleteFamily("f")]
+    built = change(entries=entries)
+    entries.append(DeleteFamily("g"))
+    assert built.entries == (DeleteFamily("f"),)
+
+
+def test_a_column_is_no_part_of_the_primary_key_unless_that_is_said() -> None:
+    """REC-8."""
+    assert ColumnType("name", "STRING") == ColumnType("name", "STRING", is_primary_key=False, ordinal_position=0)
+
+
+def test_garbage_collection_has_no_cluster() -> None:
+    """REC-9."""
+    assert change(change_type=ChangeType.GARBAGE_COLLECTION, source_cluster_id="").source_cluster_id == ""
+
+
+def test_control_records_share_the_key_that_no_row_may_have() -> None:
+    """REC-1, REC-3."""
+    assert kafka_key(change()) == b"k"
+    assert kafka_key(Heartbeat("p", 1)) == kafka_key(ChildPartitions("p", 1, 0, ())) == CONTROL_KEY == b"\x00connector.control"
+
+
+def test_a_record_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        change().row_key = b"other"  # type: ignore[misc]

@@ -1,0 +1,156 @@
+"""Jobs, the bound that they recommend, and cuts, which are told from their revisions; on disk as in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from connector.lake import jobs as lake_history
+from connector.lake import small_tables
+from connector.lake.jobs import History
+from connector.state.jobs import RECOMMENDED_OVER_S, CutRecord, Job, JobKind, keeps_bound, p95_s, recommended_bound_s
+
+S = 1_000_000
+DAY = 24 * 60 * 60 * S
+CUT = CutRecord("s", low_watermark=50, to_batch=3, revision=0, merged=10, recorded_at=1, versions={"one": 4, "other": 7})
+
+
+def apply_of(seconds: float, *, ended_at: int = 8 * DAY, error: str = "") -> Job:
+    return Job(JobKind.APPLY, "one", ended_at - int(seconds * S), ended_at, error=error)
+
+
+def test_the_bound_is_recommended_from_the_applies_of_a_week() -> None:
+    """TBL-19, JOB-4: twice the p95, in whole minutes, and the buffer."""
+    p95 = p95_s([second * S for second in range(1, 101)])
+    assert p95 == 95
+    assert recommended_bound_s(p95, 420) == (4 + 7) * 60
+    assert recommended_bound_s(p95, 0) == 4 * 60
+    assert recommended_bound_s(p95_s([]), 10) is None
+    assert recommended_bound_s(p95_s([S // 10]), 10) == 70
+
+
+def test_applies_keep_a_bound_whose_half_they_fit_in() -> None:
+    """JOB-4: they begin at half of it at the latest."""
+    assert keeps_bound(30.0, 60)
+    assert not keeps_bound(30.1, 60)
+    assert keeps_bound(None, 1)
+
+
+def test_a_job_lasts_from_its_start_to_its_end() -> None:
+    """TBL-19: in seconds; a week of them says how long they take."""
+    assert apply_of(2.5).duration_s == 2.5
+    assert RECOMMENDED_OVER_S * S == 7 * DAY
+
+
+def test_applies_that_went_well_tell_how_long_they_take(tmp_path: Path) -> None:
+    """TBL-19: failed applies, runtime merges, old ones and those of other tables do not count."""
+    others = [apply_of(9999, error="full"), apply_of(9999, ended_at=DAY - 1), replace(apply_of(9999), kind=JobKind.RUNTIME_MERGE)]
+    history = History(str(tmp_path))
+    for job in [apply_of(3), *others, replace(apply_of(9999), table="other"), apply_of(4)]:
+        history.add_job(job)
+    assert sorted(history.durations_us("one", since=DAY)) == [3 * S, 4 * S]
+
+
+def test_a_late_change_revises_a_cut() -> None:
+    """TBL-17: a later batch that changed a table at the same low watermark is a revision; one that changed nothing is the same state."""
+    later = replace(CUT, to_batch=4)
+    assert CUT.follows(None) == CUT
+    assert CUT.follows(CUT) is None
+    assert later.follows(CUT) is None
+    assert replace(later, merged=11).follows(CUT) == replace(later, merged=11, revision=1)
+    assert replace(later, merged=11).follows(replace(CUT, revision=5)) == replace(later, merged=11, revision=6)
+    assert replace(later, low_watermark=60).follows(replace(CUT, revision=5)) == replace(later, low_watermark=60)
+    assert replace(later, versions={"one": 4, "new": 1}).follows(CUT) is not None
+
+
+def test_a_record_of_no_later_batch_revises_nothing() -> None:
+    """TBL-17: two processes that record one cut, in either order."""
+    assert replace(CUT, merged=11).follows(CUT) is None
+    assert replace(CUT, merged=11, to_batch=2).follows(CUT) is None
+    new_table = replace(CUT, to_batch=4, versions={"one": 4, "other": 7, "new": 1})
+    assert new_table.follows(replace(CUT, revision=5)) == replace(new_table, revision=5), "another table is no revision"
+
+
+def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
+    """TBL-17, TBL-19, TBL-22"""
+    history = History(str(tmp_path))
+    assert history.jobs("one") == []
+    assert history.newest_cut("s") is None
+    jobs = [
+        replace(apply_of(1, ended_at=at), table=name, watermark_after=after)
+        for at, name, after in ((1, "o'ne", None), (2, "o'ne", 5), (3, "x", 6))
+    ]
+    for job in jobs:
+        history.add_job(job)
+    assert history.jobs("o'ne") == [jobs[1], jobs[0]]
+    assert history.jobs("o'ne", limit=1) == history.jobs("o'ne", since=2) == [jobs[1]]
+    merge = replace(jobs[1], kind=JobKind.RUNTIME_MERGE, ended_at=9)
+    history.add_job(merge)
+    assert history.jobs("o'ne", limit=1) == [merge]
+    assert history.jobs("o'ne", limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD)) == [jobs[1]]
+
+    cuts = [CUT, replace(CUT, to_batch=4, merged=11, revision=1, recorded_at=2), replace(CUT, stream="other", recorded_at=3)]
+    for cut in cuts:
+        history.add_cut(cut)
+    assert history.cuts("s") == [cuts[1], cuts[0]]
+    assert history.newest_cut("s") == cuts[1]
+
+
+def test_cuts_are_forgotten_by_the_versions_that_they_name(tmp_path: Path) -> None:
+    """TBL-23: one table that has left it too long ago is enough; never another stream's, never the one that stays."""
+    history = History(str(tmp_path))
+    history.forget_cuts("s", {"one": 9})
+    cuts = [replace(CUT, low_watermark=50 + n, recorded_at=n, versions={"one": n, "other": 10 * n}) for n in range(1, 6)]
+    other = replace(CUT, stream="s'2")
+    for cut in (*cuts, other):
+        history.add_cut(cut)
+    history.forget_cuts("s", {"one": 3, "other": 20}, cuts[0])
+    assert history.cuts("s") == [cuts[4], cuts[3], cuts[2], cuts[0]]
+    history.forget_cuts("s", {"other": 41, "gone": 9})
+    assert history.cuts("s") == [cuts[4]]
+    assert history.cuts("s'2") == [other]
+
+
+def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TBL-23: by age and number of its rows; few files, of rows and of the log, however many jobs there were."""
+    monkeypatch.setattr(small_tables, "TIDY_EVERY", 20)
+    monkeypatch.setattr(small_tables, "OLD_VERSIONS_KEPT_H", 0)
+    monkeypatch.setattr(small_tables, "_KEPT", dict.fromkeys(small_tables._KEPT, "interval 0 seconds"))
+    monkeypatch.setattr(lake_history, "MAX_JOBS", 30)
+    history, folder = History(str(tmp_path)), tmp_path / "_connector" / "jobs"
+    history.add_job(apply_of(1, ended_at=1))
+    for number in range(18):
+        history.add_job(apply_of(1, ended_at=40 * DAY + number))
+    assert len(history.jobs("one")) == 19
+    history.add_job(apply_of(1, ended_at=40 * DAY + 18))
+    assert [job.ended_at - 40 * DAY for job in history.jobs("one")] == list(range(18, -1, -1)), "the one of the first day is gone"
+    for number in range(19, 100):
+        history.add_job(apply_of(1, ended_at=40 * DAY + number))
+        assert len(list(folder.glob("*.parquet"))) <= 24
+        assert len(list((folder / "_delta_log").iterdir())) <= 30
+    kept = [job.ended_at - 40 * DAY for job in history.jobs("one")]
+    assert kept == list(range(99, 99 - len(kept), -1))
+    assert 30 <= len(kept) <= 50
+
+
+def test_a_history_of_an_older_release_is_read_and_gets_the_new_columns(tmp_path: Path) -> None:
+    """TBL-19, JOB-1"""
+    old = {
+        name: type_ for name, type_ in lake_history._JOBS.items() if name not in ("stream", "files", "bytes", "live_bytes", "disk_bytes")
+    }
+    before, history = apply_of(3), History(str(tmp_path))
+    row = {name: getattr(before, name) for name in old}
+    write_deltalake(f"{tmp_path}/_connector/jobs", small_tables.as_arrow([{**row, "kind": "apply"}], old))
+    assert history.maintenance(stream="s") == {}
+    assert history.last_clean_up("one", "") is None
+    after = replace(before, kind=JobKind.CLEAN_UP, table="", stream="s", ended_at=9 * DAY, files=3, bytes=7, live_bytes=1, disk_bytes=2)
+    failed = replace(after, started_at=after.started_at + 1, ended_at=10 * DAY, error="full")
+    for job in (after, failed):
+        history.add_job(job)
+    assert history.jobs("one") == [before]
+    assert history.maintenance(stream="s") == {JobKind.CLEAN_UP: failed}
+    assert history.maintenance(table="one") == {}
+    assert history.last_clean_up("", "s") == after.started_at
