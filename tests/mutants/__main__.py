@@ -3,10 +3,11 @@
 make mutants                                        300 changes of all modules, drawn from a new seed, which is printed
 make mutants MODULES="tables/merge dead_letters/ledger" SAMPLE=50 SEED=7
 
-The pure core is what lies at the root of connector/ and in its pure packages. The tests of connector/PACKAGE/MODULE.py are the files of
-tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden that import it. They run in copies of the working tree, in a
-temporary folder, two at a time; each run is a fork of this process, which has imported what all tests need. Hypothesis draws the same examples each time, and does not shrink what it finds.
-A change is noticed if a test fails, or if the tests take several times what they take otherwise.
+The pure core is what lies at the root of connector/ and in its pure packages. The tests of connector/PACKAGE/MODULE.py are the files
+of tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden that import it. They run in copies of the working
+tree, in a temporary folder, two at a time. Each run is a fork of this process, which has imported what all tests need. Hypothesis draws
+the same examples each time, and does not shrink what it finds. A change is noticed if a test fails, or if the tests take several times
+what they take otherwise.
 
 Why not a library: mutmut 3.8 changes neither properties nor what stands outside functions, leaves out no statement and changes every
 string; cosmic-ray 8.7 starts pytest anew for each change, leaves out no statement either, and brings two dozen packages. Both write into

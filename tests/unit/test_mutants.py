@@ -193,8 +193,8 @@ def test_the_sample_is_a_function_of_the_seed(toy: Path) -> None:
 def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer() -> None:
     freshness = set(tool.tests_of(ROOT, "watermarks/freshness"))
     assert {"tests/unit/watermarks/test_freshness.py", "tests/property/test_freshness_laws.py"} <= freshness
-    decoder = set(tool.tests_of(ROOT, "records/avro_decoder"))
-    assert {"tests/unit/records/test_avro_decoder.py", "tests/property/test_schema_resolution.py"} <= decoder
+    encoder = set(tool.tests_of(ROOT, "records/avro_encoder"))
+    assert {"tests/unit/records/test_avro_encoder.py", "tests/property/test_codec_roundtrip.py"} <= encoder
 
 
 def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed(toy: Path, tmp_path: Path) -> None:
