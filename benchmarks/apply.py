@@ -225,7 +225,7 @@ def main() -> int:
             Figure("apply_gain_over_recipe_by_processor_time", median(each.recipe.cpu_s / each.ours.cpu_s for each in whole)),
             Figure("apply_gain_over_recipe", median(ratios), "5"),
         ],
-        judge=not quick,
+        validate_record=not quick,
     )
 
 

@@ -190,7 +190,7 @@ def main() -> int:
             figures.append(Figure(f"backlog_{name}_ours_to_recipe", best["ours"] / best["recipe"], BARS[name]))
             if name == "empty":
                 figures.append(Figure("backlog_empty_small_triggers_to_ours", best["small_triggers"] / best["ours"], "2.5"))
-    return finish(figures, judge=not chosen.quick)
+    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def main() -> int:
             Figure("demo_cache_mib", cache),
             Figure("demo_output_mib", output),
         ],
-        judge=not quick,
+        validate_record=not quick,
     )
 
 

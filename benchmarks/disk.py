@@ -161,7 +161,7 @@ def main() -> int:
             gaps = np.diff(scene.changelog.at[first:]) / 1e6
             finish_load(scene, folder / "disk")
             print(*said_of_maintenance(folder / "disk" / "pipeline.log"), sep="\n")
-    return finish(figures_of(samples, list(map(float, gaps)), retention_s, trigger_s), judge=not chosen.quick)
+    return finish(figures_of(samples, list(map(float, gaps)), retention_s, trigger_s), validate_record=not chosen.quick)
 
 
 def said_of_maintenance(log: Path) -> list[str]:

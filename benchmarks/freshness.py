@@ -42,9 +42,9 @@ from connector import jars
 from connector.config.settings import KafkaConfig
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
-from connector.lake.plain_table import bookkeeping_of, open_table
+from connector.lake.plain_table import open_table, table_state_of
 from connector.spark import read_table, start_session
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.values import ColumnType
 
 ROWS = 200_000
@@ -88,7 +88,7 @@ class Commits:
                 path = self.folder / "_delta_log" / f"{len(self.at):020}.json"
                 made_at = path.stat().st_mtime_ns // 1000
                 infos = [json.loads(line).get("commitInfo", {}) for line in path.read_text().splitlines()]
-                self.said.append(dict(bookkeeping_of(next(filter(None, infos), {}))))
+                self.said.append(dict(table_state_of(next(filter(None, infos), {}))))
                 self.at.append(made_at)
 
 
@@ -278,9 +278,9 @@ def batches_of(places: np.ndarray, changelog: Commits) -> np.ndarray:
 
 def in_table(sent: np.ndarray, changelog: Commits, table: Commits) -> np.ndarray:
     """When the table had each change (microseconds)."""
-    books = [Bookkeeping.from_json(said) for said in table.said]
+    books = [TableState.from_json(said) for said in table.said]
     by_batch = np.searchsorted([book.to_batch for book in books], batches_of(in_changelog(sent, changelog), changelog))
-    by_time = np.searchsorted([book.brought_to or 0 for book in books], sent[:, 2], side="right")
+    by_time = np.searchsorted([book.target_watermark or 0 for book in books], sent[:, 2], side="right")
     return np.array([*table.at, float("inf")])[np.maximum(by_batch, by_time)]
 
 
@@ -393,7 +393,7 @@ def main() -> int:
                     for name, value in each.items()
                     if name not in ONLY_SHOWN
                 ]
-    return finish(figures, judge=not chosen.quick)
+    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def main() -> int:
             Figure("ingest_ratio_to_tuned_append", median(tuned)),
             Figure("ingest_ratio_to_bare_append", median(ratios), "0.4"),
         ],
-        judge=not quick,
+        validate_record=not quick,
     )
 
 

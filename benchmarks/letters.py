@@ -113,7 +113,7 @@ def main() -> int:
             Figure("letters_list_s", list_s, "<5"),
             Figure("letters_replayed_per_s", count / replay_s, "10000"),
         ],
-        judge=not quick,
+        validate_record=not quick,
     )
 
 

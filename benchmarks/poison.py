@@ -75,7 +75,7 @@ def main() -> int:
     print(spread("without poison", without, "good changes/s"))
     print(spread("beside poison", beside, "good changes/s"))
     ratio = median(b / w for b, w in zip(beside, without, strict=True))
-    return finish([Figure("good_changes_beside_poison_to_without", ratio, "0.5")], judge=not quick)
+    return finish([Figure("good_changes_beside_poison_to_without", ratio, "0.5")], validate_record=not quick)
 
 
 def expect(at: Stage, warehouse: Path, changes: int, bad: int, published: int) -> None:

@@ -94,7 +94,7 @@ def main() -> int:
             Figure("producer_with_fastavro_changes_per_s_and_core", fastavro),
             Figure("producer_gain_of_the_encoder", ours / fastavro),
         ],
-        judge=not quick,
+        validate_record=not quick,
     )
 
 

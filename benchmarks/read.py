@@ -78,7 +78,7 @@ def main() -> int:
             print(spread(f"scan of {rows} rows", scans, "s"))
             print(spread(f"fresh read, {reading.changes} {shape} changes not applied", merged, "s"))
             figures.append(Figure(f"read_fresh_{shape}_to_scan", median(m / s for s, m in zip(scans, merged, strict=True)), BARS[shape]))
-    return finish(figures, judge=not chosen.quick)
+    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":

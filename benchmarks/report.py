@@ -41,12 +41,12 @@ def spread(name: str, values: Sequence[float], unit: str = "") -> str:
     return f"{name}: {shown}{' ' + unit if unit else ''} (min / median / max of {len(values)})"
 
 
-def finish(figures: Iterable[Figure], *, judge: bool) -> int:
+def finish(figures: Iterable[Figure], *, validate_record: bool) -> int:
     """Print the figures as the last lines; the exit code says whether every bar was reached, where that is to be judged."""
     shown = list(figures)
     for figure in shown:
         print(figure, flush=True)
-    return int(judge and not all(figure.holds for figure in shown))
+    return int(validate_record and not all(figure.holds for figure in shown))
 
 
 def figures(output: str) -> list[Figure]:

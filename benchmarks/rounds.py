@@ -228,11 +228,11 @@ class Bench:
 def apply_newest(table: Table, ingest: StreamIngest, warehouse: Path, on_step: Callable[[str], None] = lambda step: None) -> None:
     """Bring the table to the newest cut and keep job and cut, as the pipeline does it."""
     history, name = History(str(warehouse)), table.layout.definition.name
-    now, before = time.time_ns() // 1000, table.bookkeeping()
+    now, before = time.time_ns() // 1000, table.table_state()
     cut = ingest.changelog.progress().cut(now, 300)
     applied = apply(table, ingest.changelog, workload.SOURCE, cut, publish=refuse, on_step=on_step)
     assert applied is not None, "there was nothing to apply"
-    assert not cut.goes_past, "a heartbeat makes a cut"
+    assert not cut.ignores_watermark, "a heartbeat makes a cut"
     job = Job(JobKind.APPLY, name, now, time.time_ns() // 1000, before.complete_to_batch, cut.batch, changes=applied.changes)
     history.add_job(job)
     assert cut.low_watermark is not None
@@ -345,7 +345,7 @@ def show(rounds: Sequence[Round]) -> None:
         print(f"{part:22}{number(files):>9}{number(kib):>9}", flush=True)
 
 
-def judged(rows: int, changes: int, rounds: Sequence[Round]) -> list[Figure]:
+def validated(rows: int, changes: int, rounds: Sequence[Round]) -> list[Figure]:
     """The figures of one size of table and batch, with what is aimed at beside them."""
 
     def middle(who: str, name: str = "wall_s") -> float:
@@ -400,9 +400,9 @@ def main() -> int:
                     found = [here.round(changes) for _ in range(rounds)]
                     print(f"\n{rows} rows, {changes} changes: medians of {rounds} rounds, after {before} that do not count")
                     show(found)
-                    figures += judged(rows, changes, found)
+                    figures += validated(rows, changes, found)
                 here.expect_truth()
-    return finish(figures, judge=not chosen.quick)
+    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":

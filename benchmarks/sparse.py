@@ -115,7 +115,7 @@ def main() -> int:
             ratio = median(their / our for our, their in zip(ours, theirs, strict=True))
             figures.append(Figure(f"merge_to_ours_{shape}_{rows // 1_000_000}m_rows", ratio, "2" if rows == JUDGED else "-"))
             print(f"{rows} rows, {CHANGES} {shape} changes: MERGE takes {ratio:.2f} times as long", flush=True)
-    return finish(figures, judge=not chosen.quick)
+    return finish(figures, validate_record=not chosen.quick)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from connector import jars
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.kafka import topics
-from connector.kafka.dead_letters.topic import outside_letters
+from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import TopicFacts
-from connector.spark import World, start_session
+from connector.spark import IngestPorts, start_session
 from connector.spark.pipeline import StreamIngest
 
 KAFKA_PARTITIONS = 4
@@ -98,12 +98,12 @@ class Stage:
             on_step("begun")  # a batch asks for its topic before all else
             return topics.describe(self.kafka, topic.topic)
 
-        world = World(
+        world = IngestPorts(
             topic=described,
             publish=publish,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
-            outside=lambda known, published: outside_letters(self.kafka, topic.topic, known, published),
+            outside=lambda known, published: external_dead_letters(self.kafka, topic.topic, known, published),
         )
         earliest = partial(topics.beginning_offsets, self.kafka, topic)
         return StreamIngest(self.spark, config, stream, world, earliest, lambda _: None, on_step=on_step)

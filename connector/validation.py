@@ -1,6 +1,6 @@
 """May this Kafka record be applied? The whole answer, in one place.
 
-`judge` is **the** definition of what is rejected and why. The pipeline asks the same questions in the JVM, in one pass
+`validate_record` is **the** definition of what is rejected and why. The pipeline asks the same questions in the JVM, in one pass
 (TBL-2); a test holds that form to this one. Of several faults the first of this order is named:
 
      1  TOO_LARGE                     key and value together have more bytes than `max_record_bytes`
@@ -58,7 +58,7 @@ class KafkaRecord:
     headers: Headers = ()
 
 
-def judge(
+def validate_record(
     record: KafkaRecord,
     *,
     schemas: Schemas,

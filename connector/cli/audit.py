@@ -11,6 +11,7 @@ import click
 
 from connector.cli import settings
 from connector.cli.terminal import Progress, console, out, say, show_error, table
+from connector.clock import now_us
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TopicError
 from connector.records.json_view import to_line
@@ -20,7 +21,7 @@ from connector.text import counted
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
-    from connector.lake.audit_log import Proofs
+    from connector.lake.audit_log import AuditLog
     from connector.lake.changelog_reader import Logged
 
 
@@ -58,24 +59,24 @@ class Kafka:
     letters: Callable[[tuple[Position, ...]], tuple[Iterable[tuple[DeadLetter, Position]], bool]]
 
 
-def audit(stream: str, logged: Logged, proofs: Proofs, kafka: Kafka, *, now: Callable[[], int]) -> StreamAudit:
+def audit(stream: str, logged: Logged, audit_log: AuditLog, kafka: Kafka, *, now: Callable[[], int]) -> StreamAudit:
     """Audit a stream, and keep what was proved as soon as it is. `now` is the time in microseconds."""
     partitions = {number: PartitionAudit(logged.begin.get(number, 0), end) for number, end in logged.end.items()}
     progress = Progress("rows")
     for runs in logged.steps():
         for number, found in runs.items():
             partitions[number] = partitions.get(number, PartitionAudit(0, 0)).logged(found)
-        _look(partitions, proofs, kafka, now(), to_the_end=False)
+        _look(partitions, audit_log, kafka, now(), to_the_end=False)
         progress.show(sum(partition.rows for partition in partitions.values()), time.monotonic())
-    _look(partitions, proofs, kafka, now(), to_the_end=True)
+    _look(partitions, audit_log, kafka, now(), to_the_end=True)
     progress.clear()
-    return StreamAudit(stream, logged.to_batch, partitions, _letters(logged, proofs, kafka, now()))
+    return StreamAudit(stream, logged.to_batch, partitions, _letters(logged, audit_log, kafka, now()))
 
 
-def _look(partitions: dict[int, PartitionAudit], proofs: Proofs, kafka: Kafka, now: int, *, to_the_end: bool) -> None:
+def _look(partitions: dict[int, PartitionAudit], audit_log: AuditLog, kafka: Kafka, now: int, *, to_the_end: bool) -> None:
     """Account for offsets without a row: from the proofs, else by looking into Kafka, which makes new ones."""
     gaps = {number: places for number, found in partitions.items() if (places := found.gaps(to_the_end=to_the_end))}
-    known = proofs.empty(gaps)
+    known = audit_log.empty(gaps)
     for number, places in known.items():
         partitions[number] = partitions[number].looked(places, Seen())
     asked = {number: rest for number, places in gaps.items() if (rest := without(places, known.get(number, ())))}
@@ -84,11 +85,11 @@ def _look(partitions: dict[int, PartitionAudit], proofs: Proofs, kafka: Kafka, n
     seen = kafka.look(asked)
     for number, places in asked.items():
         partitions[number] = partitions[number].looked(places, seen[number])
-    proofs.add_empty({number: without(places, (*seen[number].visible, *seen[number].gone)) for number, places in asked.items()}, now)
+    audit_log.add_empty({number: without(places, (*seen[number].visible, *seen[number].gone)) for number, places in asked.items()}, now)
 
 
-def _letters(logged: Logged, proofs: Proofs, kafka: Kafka, now: int) -> LettersAudit:
-    proved_batch, read = proofs.letters()
+def _letters(logged: Logged, audit_log: AuditLog, kafka: Kafka, now: int) -> LettersAudit:
+    proved_batch, read = audit_log.letters()
     rejected = dict(logged.rejected(proved_batch))
     if not rejected:
         return LettersAudit()
@@ -96,8 +97,8 @@ def _letters(logged: Logged, proofs: Proofs, kafka: Kafka, now: int) -> LettersA
     reached = {position.kafka_partition: position for position in read}
     found = compare_letters(rejected.items(), _followed(letters, reached, logged.settled_batch))
     if not found.missing and not found.altered:
-        proofs.add_letters(logged.settled_batch, reached.values(), now)
-    return found if is_whole else replace(found, missing=(), unproved=found.missing)
+        audit_log.add_letters(logged.settled_batch, reached.values(), now)
+    return found if is_whole else replace(found, missing=(), unverified=found.missing)
 
 
 def _followed(letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int, Position], settled_batch: int) -> Iterator[DeadLetter]:
@@ -112,7 +113,7 @@ def _followed(letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int,
 
 
 def _of_stream(config: ConnectorConfig, of: StreamConfig) -> StreamAudit | None:
-    from connector.lake.audit_log import Proofs
+    from connector.lake.audit_log import AuditLog
     from connector.lake.changelog_reader import open_logged
 
     logged = open_logged(config.warehouse, of.name)
@@ -120,8 +121,8 @@ def _of_stream(config: ConnectorConfig, of: StreamConfig) -> StreamAudit | None:
         return None
     if logged.foreign_commits:
         say(f"warning: {of.name}: {counted(logged.foreign_commits, 'commit')} of somebody else on top of its changelog")
-    proofs = Proofs(config.warehouse, of.name, of.topic, logged.changelog_id, logged.topic_id)
-    return audit(of.name, logged, proofs, _kafka(config.kafka, of.topic, logged.topic_id), now=lambda: time.time_ns() // 1000)
+    audit_log = AuditLog(config.warehouse, of.name, of.topic, logged.changelog_id, logged.topic_id)
+    return audit(of.name, logged, audit_log, _kafka(config.kafka, of.topic, logged.topic_id), now=now_us)
 
 
 def _kafka(kafka: KafkaConfig, topic: str, topic_id: str) -> Kafka:
@@ -154,8 +155,8 @@ def _kafka(kafka: KafkaConfig, topic: str, topic_id: str) -> Kafka:
 
 def _judge(found: StreamAudit) -> int:
     """Say what was found; 1 if the promise is broken."""
-    if found.unproved:
-        kinds = ((found.counted("unproved"), "offset"), (len(found.letters.unproved), "letter"))
+    if found.unverified:
+        kinds = ((found.counted("unverified"), "offset"), (len(found.letters.unverified), "letter"))
         said = " and ".join(counted(number, noun) for number, noun in kinds if number)
         say(f"warning: {found.stream}: {said} unproved: Kafka no longer has what was there, so nobody can say whether something is lost")
     if fault := found.fault():
@@ -163,16 +164,16 @@ def _judge(found: StreamAudit) -> int:
         return 1
     offsets = sum(partition.end - partition.begin for partition in found.partitions.values())
     letters = f", {counted(found.letters.compared, 'further letter')} compared" if found.letters.compared else ""
-    verdict = "nothing_lost holds as far as Kafka remembers" if found.unproved else "nothing_lost is proved"
+    verdict = "nothing_lost holds as far as Kafka remembers" if found.unverified else "nothing_lost is proved"
     say(f"{found.stream}: {verdict}: {counted(offsets, 'offset')} up to batch {found.to_batch}{letters}")
     return 0
 
 
 def _print_table(found: StreamAudit) -> None:
-    numbers = ("from", "to", "rows", "nothing to see", "lost", "doubled", "never read", "unproved")
+    numbers = ("from", "to", "rows", "nothing to see", "lost", "duplicated", "never read", "unverified")
     shown = table("Kafka partition", *numbers, right=frozenset({"Kafka partition", *numbers}))
     for number, of in sorted(found.partitions.items()):
-        offsets = (count(ranges) for ranges in (of.lost, of.doubled, of.outside, of.unproved))
+        offsets = (count(ranges) for ranges in (of.lost, of.duplicated, of.unexpected, of.unverified))
         shown.add_row(str(number), *(f"{value:,}" for value in (of.begin, of.end, of.rows, of.empty, *offsets)))
     if shown.row_count:
         console().print(shown)

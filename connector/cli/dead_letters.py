@@ -19,7 +19,7 @@ from connector.cli.letter_view import print_letter, summary
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import GROUPINGS, Group, LetterFilter, grouped
-from connector.dead_letters.ledger import Standing
+from connector.dead_letters.ledger import LetterStatus
 from connector.errors import ConnectorError
 from connector.records.codec import ChangeRecord, decode
 from connector.records.json_view import to_line
@@ -62,7 +62,7 @@ def list_(ctx: click.Context, /, stream: str | None, by: str | None, as_json: bo
     say(f"{counted(number, 'dead letter')} of {queue.topic}{'' if which.states else ', however they stand'}{hint}")
 
 
-def _print_one_by_one(letters: Iterator[tuple[DeadLetter, Standing]], as_json: bool) -> int:
+def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_json: bool) -> int:
     number = 0
     for letter, standing in letters:
         number += 1
@@ -112,7 +112,7 @@ def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, 
         _print_row(config, settings.stream(config, stream), queue, letter, standing)
 
 
-def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter, standing: Standing) -> None:
+def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter, standing: LetterStatus) -> None:
     """The row today, and what a replay would do to it."""
     found = decode(letter.value, queue.schemas)
     effects = Effects.of(config, of)

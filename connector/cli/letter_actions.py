@@ -21,9 +21,10 @@ from connector.cli.letter_view import view_of_content
 from connector.cli.letter_wait import wait_for_tables
 from connector.cli.parameters import RATE, STEP
 from connector.cli.terminal import Progress, console, escaped, out, say, table
+from connector.clock import now_us
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action
-from connector.dead_letters.repair import Step, Unmendable, content_of, edited, mend
+from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
 from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Tally, Verdict
 from connector.errors import ConnectorError
 from connector.records.json_view import to_line
@@ -92,7 +93,7 @@ def replay(
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
             say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
-    began = time.time_ns() // 1000
+    began = now_us()
     done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None, wait=wait)
     _check_found(ids, done.verdicts.total())
     if done.verdicts[Verdict.REPLAY] and not wait:
@@ -202,16 +203,16 @@ def _decision_view(decision: Decision) -> dict[str, Any]:
     view: dict[str, Any] = {"id": decision.letter.id, "verdict": decision.verdict.value, "why": decision.why, "attempt": decision.attempt}
     if decision.content is not None:
         view |= view_of_content(decision.content.key, decision.content.value, decision.content.headers)
-        view |= {"mended": list(decision.mended.steps)} if decision.mended else {}
+        view |= {"mended": list(decision.repair_note.steps)} if decision.repair_note else {}
     return view
 
 
 def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]) -> Step:
     """The step that an editor makes of the letter as it is after the steps before."""
-    found = [mend(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
+    found = [repair(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
     _check_found((letter_id,), len(found))
     content = found[0]
-    if isinstance(content, Unmendable):
+    if isinstance(content, Unrepairable):
         raise ConnectorError(f"Letter {letter_id} cannot be mended", content.why, "correct the step")
     try:
         step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
@@ -222,7 +223,7 @@ def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tu
         ) from error
     if step is None:
         raise ConnectorError("Nothing was changed in the editor", "", "save the file with a change, or leave --edit out")
-    if isinstance(step, Unmendable):
+    if isinstance(step, Unrepairable):
         raise ConnectorError(f"Letter {letter_id} cannot be mended in an editor", step.why, "use --mend, or edit it again")
     return step
 
@@ -261,4 +262,4 @@ discard: Final = _verb(
     Action.DISCARDED, "discard", "Say of dead letters that they are not to be replayed. The records stay; restore undoes it."
 )
 park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: nothing replays them before they are restored.")
-restore: Final = _verb(Action.RESTORED, "restore", "Open parked or discarded dead letters again, with as many tries as at first.")
+restore: Final = _verb(Action.REOPENED, "restore", "Open parked or discarded dead letters again, with as many tries as at first.")

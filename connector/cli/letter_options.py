@@ -12,7 +12,7 @@ from connector.cli.parameters import BYTES, SPAN, START
 from connector.cli.terminal import say
 from connector.config.settings import ConnectorConfig, StreamConfig
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import State
+from connector.dead_letters.ledger import LetterState
 from connector.errors import TableError
 from connector.records.rejection import Reason
 
@@ -27,7 +27,7 @@ _OPTIONS: Final = (
     click.option(
         "--state",
         "states",
-        type=click.Choice([*(state.value for state in State), ANY]),
+        type=click.Choice([*(state.value for state in LetterState), ANY]),
         multiple=True,
         help="How they stand; open if not given.",
     ),
@@ -54,13 +54,15 @@ def filter_options(function: _Function) -> _Function:
     return function
 
 
-def filter_of(given: dict[str, Any], ids: tuple[str, ...] = (), usual: frozenset[State] = frozenset({State.OPEN})) -> LetterFilter:
+def filter_of(
+    given: dict[str, Any], ids: tuple[str, ...] = (), usual: frozenset[LetterState] = frozenset({LetterState.OPEN})
+) -> LetterFilter:
     """The filter that the options say. Without `--state` letters that were named by their ids are meant however they stand."""
     states: tuple[str, ...] = given.pop("states")
     if ANY in states:
-        of = frozenset[State]()
+        of = frozenset[LetterState]()
     elif states:
-        of = frozenset(State(state) for state in states)
+        of = frozenset(LetterState(state) for state in states)
     else:
         of = frozenset() if ids else usual
     for name in ("since", "until"):  # beginning and end bound nothing

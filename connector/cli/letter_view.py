@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from connector.cli.terminal import escaped, out, shown_bytes
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import Entry, Standing
+from connector.dead_letters.ledger import LedgerEntry, LetterStatus
 from connector.records.codec import Schemas, read
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import view_of_bytes, view_of_datum, view_of_time
@@ -25,7 +25,7 @@ _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
 _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 
 
-def summary(letter: DeadLetter, standing: Standing, story: tuple[Entry, ...] = (), *, whole: bool = False) -> dict[str, Any]:
+def summary(letter: DeadLetter, standing: LetterStatus, story: tuple[LedgerEntry, ...] = (), *, whole: bool = False) -> dict[str, Any]:
     """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and its story."""
     view: dict[str, Any] = {
         "id": letter.id,
@@ -58,7 +58,7 @@ def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) ->
 
 
 def print_letter(
-    letter: DeadLetter, schemas: Schemas, standing: Standing, story: tuple[Entry, ...] = (), *, everything: bool = False
+    letter: DeadLetter, schemas: Schemas, standing: LetterStatus, story: tuple[LedgerEntry, ...] = (), *, everything: bool = False
 ) -> None:
     """Explain a letter on standard output; all that came from outside is escaped."""
     position = letter.position
@@ -90,13 +90,15 @@ def print_letter(
     _print_value(letter.value, schemas, everything)
 
 
-def _told(entry: Entry) -> str:
-    mended = (
-        f"; mended: {', '.join(entry.mended.steps)} (SHA-256 {entry.mended.before[:12]} to {entry.mended.after[:12]})"
-        if entry.mended
+def _told(entry: LedgerEntry) -> str:
+    repair_note = (
+        f"; mended: {', '.join(entry.repair_note.steps)} (SHA-256 {entry.repair_note.before[:12]} to {entry.repair_note.after[:12]})"
+        if entry.repair_note
         else ""
     )
-    return f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection}, attempt {entry.attempt}){mended}"
+    return (
+        f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection}, attempt {entry.attempt}){repair_note}"
+    )
 
 
 def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:

@@ -14,7 +14,7 @@ from connector.text import counted
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.kafka.dead_letters.queue import DeadLetterQueue
-    from connector.state.table_state import Bookkeeping
+    from connector.state.table_state import TableState
 
 LOOK_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 15.0
@@ -28,7 +28,7 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
     Raises `TableError` if the warehouse cannot be read, `BrokerError`.
     """
     from connector.kafka import topics
-    from connector.lake.state_reader import batch_with, bookkeeping_of
+    from connector.lake.state_reader import batch_with, table_state_of
 
     ends = topics.end_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
     tables = [name for name, table in config.tables.items() if table.stream == stream.name]
@@ -40,7 +40,7 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
             if batch is not None and _are_rejected_again(queue, began, selection):
                 return 1
         if batch is not None:
-            behind = [name for name in tables if not _has(bookkeeping_of(config.warehouse, name), batch)]
+            behind = [name for name in tables if not _has(table_state_of(config.warehouse, name), batch)]
             if not behind:
                 break
         waits_for = "ingest: is `connector run` at work?" if batch is None else f"table {behind[0]}"
@@ -54,8 +54,8 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
     return 0
 
 
-def _has(table: Bookkeeping, batch: int) -> bool:
-    return table.complete_to_batch >= batch or (bool(table.held) and table.to_batch >= batch)
+def _has(table: TableState, batch: int) -> bool:
+    return table.complete_to_batch >= batch or (bool(table.blocked_rows) and table.to_batch >= batch)
 
 
 def _are_rejected_again(queue: DeadLetterQueue, began: int, selection: str) -> bool:

@@ -9,7 +9,7 @@ from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TopicError
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters, open_letters
 from connector.state.stream_progress import Progress
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -18,20 +18,26 @@ ASK_TIMEOUT_S: Final = 1.0
 
 
 def open_letters_of(
-    config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, Bookkeeping]
+    config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, TableState]
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     """Those of a stream, and those that are, or may be, of each of its tables. Kafka is asked only where there ever was one.
 
     Raises `TableError` if the warehouse cannot be read.
     """
-    rejected, letters, outside = sum(progress.rejected.values()), {name: book.letters for name, book in tables.items()}, progress.outside
+    rejected, letters, outside = (
+        sum(progress.rejected.values()),
+        {name: book.letters for name, book in tables.items()},
+        progress.external_dead_letters,
+    )
     if not rejected + sum(letters.values()) + outside.count:
         return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
     from connector.kafka import client, topics
     from connector.kafka.dead_letters.ledger_topic import read_totals
     from connector.lake.state_reader import batch_with
 
-    first = min(filter(None, (progress.rejected_since, outside.since, *(book.letters_since for book in tables.values()))), default=None)
+    first = min(
+        filter(None, (progress.rejected_since, outside.since, *(book.dead_letters_since for book in tables.values()))), default=None
+    )
     try:
         facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
         totals = read_totals(config.kafka, stream.topic)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
+from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
         if text.isascii() and text.isdigit() and _LEAST_DIGITS <= len(text) <= _MOST_DIGITS:
             return int(text)
         try:
-            return time.time_ns() // 1000 - parse_duration_ms(text) * 1000
+            return now_us() - parse_duration_ms(text) * 1000
         except ValueError:
             pass
         try:
@@ -112,7 +112,7 @@ class KeyBytes(click.ParamType[bytes]):
             self.fail(f"{value!r} has no base 64 behind {BASE64} ({error})", param, ctx)
 
 
-class MendingStep(click.ParamType["Step"]):
+class RepairStep(click.ParamType["Step"]):
     """One step of mending, as `connector.dead_letters.repair` has them."""
 
     name = "step"
@@ -132,5 +132,5 @@ DURATION_S: Final = DurationS()
 START: Final = Start()
 SPAN: Final = Span()
 BYTES: Final = KeyBytes()
-STEP: Final = MendingStep()
+STEP: Final = RepairStep()
 RATE: Final = Rate()

@@ -5,17 +5,16 @@ Names and keys came from outside: all of it is escaped before it reaches the ter
 
 from __future__ import annotations
 
-import time
-
 import click
 
 from connector.cli import settings
 from connector.cli.status import duration
 from connector.cli.terminal import console, escaped, out, say, shown_bytes, table
+from connector.clock import now_us
 from connector.errors import ConfigError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
-from connector.state.overrides import EndWish
+from connector.state.overrides import ClosePartition
 from connector.state.stream_status import PartitionStatus, partition_statuses
 from connector.text import counted, nearest
 from connector.watermarks.stream_partition import KeyRange
@@ -35,7 +34,7 @@ def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
     from connector.lake.state_reader import progress_of
 
     config = settings.load(ctx)
-    of, now = settings.stream(config, stream), time.time_ns() // 1000
+    of, now = settings.stream(config, stream), now_us()
     progress = progress_of(config.warehouse, of.name, with_frontier=True)
     found = partition_statuses(progress.frontier, now, of.stall_after_s)
     if as_json:
@@ -51,11 +50,11 @@ def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
 def _print(found: list[PartitionStatus], now: int) -> None:
     shown = table("stream partition", "low watermark", "held by", "since", "roots", "row keys", "waits for")
     for status in found:
-        since = duration(max(0, now - status.moved_at) / 1_000_000)
+        since = duration(max(0, now - status.advanced_at) / 1_000_000)
         shown.add_row(
             escaped(status.name),
             "" if status.low_watermark is None else str(view_of_time(status.low_watermark)),
-            str(status.held_by),
+            str(status.lagging_partition),
             f"{since}, stalled" if status.is_stalled else since,
             escaped(", ".join(status.roots)) or "undeclared",
             _range(status.key_range),
@@ -81,13 +80,13 @@ def end(ctx: click.Context, stream: str, name: str, reason: str) -> None:
     Ingest takes the end with its next batch, where nothing is to be read within ten seconds, or when it runs again. What the stream
     partition still sends is late, and applied.
     """
-    from connector.lake.overrides import Wishes
+    from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
     if not reason.strip():
         raise click.UsageError("say why with --reason")
     config = settings.load(ctx)
-    of, wishes = settings.stream(config, stream), Wishes(config.warehouse)
+    of, overrides = settings.stream(config, stream), Overrides(config.warehouse)
     progress = progress_of(config.warehouse, of.name, with_frontier=True)
     frontier = progress.frontier
     known = {*frontier.partitions, *of.partitions} - frontier.ended.keys()
@@ -95,9 +94,9 @@ def end(ctx: click.Context, stream: str, name: str, reason: str) -> None:
         has_ended = f", it ended at {view_of_time(frontier.ended[name].at)}" if name in frontier.ended else ""
         remedy = nearest(name, known) or f"connector partitions list {of.name} shows those that are not over"
         raise ConfigError(f'"{name}" is no stream partition of {of.name} that is not over{has_ended}', "", remedy)
-    before = next((wish for wish in wishes.ends(of.name, above=progress.ends_to) if wish.stream_partition == name), None)
+    before = next((override for override in overrides.ends(of.name, above=progress.closed_to) if override.stream_partition == name), None)
     if before is not None:
         say(f"its end was asked for at {view_of_time(before.made_at)} by {before.made_by} ({before.reason}); ingest has not taken it yet")
         return
-    wishes.add_end(EndWish(progress.ends_to + 1, of.name, name, reason, time.time_ns() // 1000, settings.who()))
+    overrides.add_closed(ClosePartition(progress.closed_to + 1, of.name, name, reason, now_us(), settings.who()))
     say(f"{name} of {of.name} ends with the next batch; connector partitions list {of.name} shows when it is gone")

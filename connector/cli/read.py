@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from connector import warehouse as places
 from connector.cli import local_spark, settings
 from connector.cli.open_letters import open_letters_of
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import console, escaped, out, say, shown_bytes, table
+from connector.clock import now_us
 from connector.errors import TableError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes, view_of_time
 from connector.state.jobs import Job
 from connector.state.overrides import bound_in_force
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.values import TIMESTAMP_MAX, TIMESTAMP_MIN
 from connector.text import counted
 
@@ -47,28 +48,28 @@ View = Callable[[Any], Any]
 @click.option(
     "--max-staleness", "bound_s", type=DURATION_S, help="How old the rows may be, as 10m; 0: everything. The table's bound, unless given."
 )
-@click.option("--allow-older", is_flag=True, help="Show what there is, however old.")
+@click.option("--allow-stale", is_flag=True, help="Show what there is, however old.")
 @click.option("--snapshot", is_flag=True, help="The newest state at which all tables of the stream stood, whole transactions.")
 @click.option("--memory", default="2g", show_default=True, help="Heap of the local Spark that merges, where that is needed.")
 @click.pass_context
 def command(
-    ctx: click.Context, name: str, *, as_json: bool, limit: int | None, bound_s: int | None, allow_older: bool, snapshot: bool, memory: str
+    ctx: click.Context, name: str, *, as_json: bool, limit: int | None, bound_s: int | None, allow_stale: bool, snapshot: bool, memory: str
 ) -> None:
     """Print the rows of TABLE: as its last apply left them where that is fresh enough, else merged with what was not applied yet.
 
     Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else {"base64": "…"}; NUMERIC is text, NULL
     is null, times are ISO 8601 in UTC, and numbers that JSON lacks are "NaN", "Infinity" and "-Infinity".
     """
-    from connector.lake.overrides import Wishes
+    from connector.lake.overrides import Overrides
 
-    if snapshot and (bound_s is not None or allow_older):
-        raise click.UsageError("--snapshot is as old as the newest cut: --max-staleness and --allow-older do not go with it")
+    if snapshot and (bound_s is not None or allow_stale):
+        raise click.UsageError("--snapshot is as old as the newest cut: --max-staleness and --allow-stale do not go with it")
     config = settings.load(ctx)
     definition = settings.table(config, name)
-    bound = bound_in_force(definition, Wishes(config.warehouse).bounds()) if bound_s is None else bound_s
+    bound = bound_in_force(definition, Overrides(config.warehouse).bounds()) if bound_s is None else bound_s
     with ExitStack() as stack:
-        found = _snapshot(config, name) if snapshot else _as_it_stands(config, name, bound, allow_older=allow_older)
-        found = found or _merged(config, name, bound, stack, allow_older=allow_older, memory=memory)
+        found = _snapshot(config, name) if snapshot else _as_it_stands(config, name, bound, allow_stale=allow_stale)
+        found = found or _merged(config, name, bound, stack, allow_stale=allow_stale, memory=memory)
         say(found.said)
         _say_what_is_missing(config, name)
         if as_json:
@@ -86,14 +87,14 @@ class Found:
     said: str
 
 
-def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allow_older: bool) -> Found | None:
+def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allow_stale: bool) -> Found | None:
     """The table without a JVM, if that will do (TBL-16)."""
     from connector.lake.plain_table import open_table
     from connector.lake.state_reader import progress_of
 
-    now = time.time_ns() // 1000
-    found = open_table(f"{config.warehouse}/tables/{name}/data")
-    before, progress = Bookkeeping.from_json(found.bookkeeping), progress_of(config.warehouse, config.tables[name].stream)
+    now = now_us()
+    found = open_table(places.table(config.warehouse, name))
+    before, progress = TableState.from_json(found.table_state), progress_of(config.warehouse, config.tables[name].stream)
     try:
         before.check_changelog(name, progress.ingest_batch)
     except TableError as error:  # a table may be read where its changelog is not
@@ -101,9 +102,9 @@ def _as_it_stands(config: ConnectorConfig, name: str, bound: int | None, *, allo
     if not progress.suffices(before, bound, now):
         return None
     as_of = progress.as_of(before)
-    if not allow_older:
-        progress.check_age(name, as_of, bound, now, before.held)
-    worth = _worth(as_of, before.complete_below, is_consistent_cut=before.is_consistent_cut)
+    if not allow_stale:
+        progress.check_age(name, as_of, bound, now, before.blocked_rows)
+    worth = _worth(as_of, before.apply_watermark, is_consistent_cut=before.is_consistent_cut)
     return Found(
         found.types, found.rows(), f"{name} as of ingest batch {before.to_batch} (version {found.version} of the Delta table){worth}"
     )
@@ -122,7 +123,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> Found:
             "See `connector status`, and read the table without --snapshot meanwhile",
         )
     try:
-        found = open_table(f"{config.warehouse}/tables/{name}/data", version=cut.versions[name])
+        found = open_table(places.table(config.warehouse, name), version=cut.versions[name])
     except TableError as error:
         raise TableError(
             f"The cut of {name} at {view_of_time(cut.low_watermark)} cannot be read",
@@ -133,7 +134,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> Found:
     return Found(found.types, found.rows(), f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}")
 
 
-def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitStack, *, allow_older: bool, memory: str) -> Found:
+def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitStack, *, allow_stale: bool, memory: str) -> Found:
     """The table merged with everything that was ingested, by Spark; the merge is kept in the job history (TBL-16, TBL-19)."""
     from connector.lake.jobs import History
     from connector.spark import plain_rows, read_table
@@ -143,7 +144,7 @@ def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitSt
     jobs: list[Job] = []
     # The job ends when the rows are printed.
     stack.callback(lambda: _keep(History(config.warehouse), jobs))
-    reading = read_table(*(spark, config.warehouse, name), max_staleness_s=bound or 0, allow_older=allow_older, add_job=jobs.append)
+    reading = read_table(*(spark, config.warehouse, name), max_staleness_s=bound or 0, allow_stale=allow_stale, add_job=jobs.append)
     types, rows = plain_rows(reading.rows)
     worth = _worth(reading.as_of, reading.low_watermark, is_consistent_cut=reading.is_consistent_cut)
     merged = f"{counted(reading.changes, 'change')} merged" if reading.changes is not None else "as it stands"
@@ -154,18 +155,18 @@ def _keep(history: History, jobs: Iterable[Job]) -> None:
     """Rows that could be read are worth more than their line in the history (JOB-1)."""
     try:
         for job in jobs:
-            history.add_job(replace(job, ended_at=time.time_ns() // 1000))
+            history.add_job(replace(job, ended_at=now_us()))
     except TableError as error:
         say(f"warning: {error}")
 
 
 def _say_what_is_missing(config: ConnectorConfig, name: str) -> None:
     """Rows without a dead letter that may be of them are not called complete (DLQ-7)."""
-    from connector.lake.state_reader import bookkeeping_of, progress_of
+    from connector.lake.state_reader import progress_of, table_state_of
 
     stream = config.streams[config.tables[name].stream]
     try:
-        of_table = {name: bookkeeping_of(config.warehouse, name)}
+        of_table = {name: table_state_of(config.warehouse, name)}
         _, letters = open_letters_of(config, stream, progress_of(config.warehouse, stream.name), of_table)
     except TableError:  # rows that could be read are worth more than what is said of them
         return

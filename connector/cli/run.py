@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from connector.cli import local_spark, settings, terminal
-from connector.dead_letters.ledger import State
+from connector.clock import now_us
+from connector.dead_letters.ledger import LetterState
 from connector.errors import ConfigError
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
-    from connector.spark import World
+    from connector.spark import IngestPorts
 
 
 @click.command("run")
@@ -44,7 +44,7 @@ def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
 
 def _run(
     config: ConnectorConfig,
-    worlds: Mapping[str, World],
+    worlds: Mapping[str, IngestPorts],
     stack: ExitStack,
     stop: threading.Event,
     *,
@@ -53,14 +53,14 @@ def _run(
     memory: str,
 ) -> None:
     from connector.lake.jobs import History
-    from connector.lake.overrides import Wishes
-    from connector.spark import Journal, Pipeline
+    from connector.lake.overrides import Overrides
+    from connector.spark import JobLog, Pipeline
 
     spark = local_spark.start(stack, cores=cores, memory=memory)
     history = History(config.warehouse)
-    wishes = Wishes(config.warehouse)
-    journal = Journal(
-        *(history.add_job, history.add_cut, history.newest_cut, wishes.bounds, wishes.paces),
+    overrides = Overrides(config.warehouse)
+    journal = JobLog(
+        *(history.add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
         last_clean_up=history.last_clean_up,
         forget_cuts=history.forget_cuts,
     )
@@ -75,13 +75,13 @@ def _run(
         terminal.say("stopped: every batch that began has ended")
 
 
-def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> World:
+def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> IngestPorts:
     """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.dead_letters.ledger_topic import read_ledger
-    from connector.kafka.dead_letters.topic import DeadLetterPublisher, outside_letters
-    from connector.lake.overrides import Wishes
-    from connector.spark import World
+    from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
+    from connector.lake.overrides import Overrides
+    from connector.spark import IngestPorts
 
     facts = topics.describe(config.kafka, stream.topic)
     for warning in topics.check(facts):
@@ -94,15 +94,15 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> W
         with one_at_a_time:
             return publisher.publish(letters)
 
-    return World(
+    return IngestPorts(
         topic=lambda: topics.describe(config.kafka, stream.topic),
         publish=publish,
-        now=lambda: time.time_ns() // 1000,
+        now=now_us,
         high_watermarks=lambda: topics.high_watermarks(config.kafka, topics.describe(config.kafka, stream.topic)),
         schema_by_id=_registry(config, stack),
-        ends=lambda taken_to: Wishes(config.warehouse).ends(stream.name, above=taken_to),
-        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(State.DISCARDED),
-        outside=lambda known, published: outside_letters(config.kafka, stream.topic, known, published),
+        ends=lambda taken_to: Overrides(config.warehouse).ends(stream.name, above=taken_to),
+        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
+        outside=lambda known, published: external_dead_letters(config.kafka, stream.topic, known, published),
     )
 
 

@@ -16,6 +16,7 @@ import click
 from connector.cli import settings
 from connector.cli.open_letters import open_letters_of
 from connector.cli.terminal import console, escaped, out, say, table
+from connector.clock import now_us
 from connector.errors import TableError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -25,7 +26,7 @@ from connector.state.overrides import bound_in_force, pace_in_force
 from connector.state.status_json import FEW, summarize_names
 from connector.state.stream_progress import Progress
 from connector.state.stream_status import StreamStatus, stream_status
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.state.table_status import TableStatus, table_status
 from connector.text import counted
 from connector.watermarks.frontier import Stall
@@ -53,7 +54,7 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
         raise click.UsageError("--watch is for people; call `connector status --json` again instead")
     config = settings.load(ctx)
     while True:
-        found = Found.read(config, time.time_ns() // 1000)
+        found = Found.read(config, now_us())
         if as_json:
             out(to_line(found.to_json()))
         else:
@@ -78,13 +79,13 @@ class Found:
 
     @staticmethod
     def read(config: ConnectorConfig, at: int) -> Found:
-        from connector.lake.overrides import Wishes
-        from connector.lake.state_reader import bookkeeping_of, progress_of
+        from connector.lake.overrides import Overrides
+        from connector.lake.state_reader import progress_of, table_state_of
 
         found = Found(at)
-        bounds = found._try("settings", Wishes(config.warehouse).bounds) or {}
-        paces = found._try("settings", Wishes(config.warehouse).paces) or {}
-        tables = {name: found._try(f"tables.{name}", partial(bookkeeping_of, config.warehouse, name)) for name in config.tables}
+        bounds = found._try("settings", Overrides(config.warehouse).bounds) or {}
+        paces = found._try("settings", Overrides(config.warehouse).paces) or {}
+        tables = {name: found._try(f"tables.{name}", partial(table_state_of, config.warehouse, name)) for name in config.tables}
         for name, stream in config.streams.items():
             progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
             if progress is None:
@@ -116,7 +117,7 @@ class Found:
         self,
         config: ConnectorConfig,
         name: str,
-        book: Bookkeeping,
+        book: TableState,
         progress: Progress,
         bounds: Mapping[str, int],
         apply_every_s: float,
@@ -168,14 +169,14 @@ def _print(found: Found) -> None:
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     unknown = f", {stream.unknown_tables:,} of source tables that no definition names" if stream.unknown_tables else ""
     yield "ingested", f"{counted(stream.changes, 'change')} by ingest batch {stream.ingest_batch:,}{unknown}"
-    if stream.asked_at is not None:
-        yield "lag", f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last, {_ago(stream.now, stream.asked_at)}"
+    if stream.topic_read_at is not None:
+        yield "lag", f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last, {_ago(stream.now, stream.topic_read_at)}"
     if stream.low_watermark is not None:
         yield "complete below", f"{view_of_time(stream.low_watermark)}, {_ago(stream.now, stream.low_watermark)}"
     if stream.horizon is not None:
         yield "horizon", f"{view_of_time(stream.horizon)}: deletes before it may be forgotten, changes are refused"
-    if stream.held_by is not None:
-        yield "held by", _held(stream.held_by, stream.now)
+    if stream.lagging_partition is not None:
+        yield "held by", _held(stream.lagging_partition, stream.now)
     for stall in stream.stalled[:FEW]:
         yield "stalled", _held(stall, stream.now)
     if stream.undeclared:
@@ -240,9 +241,9 @@ def _cut(of: TableStatus) -> str:
         return "yes"
     if not of.apply:
         return "nothing applied"
-    since = "" if of.no_cut_since is None else f" for {duration((of.now - of.no_cut_since) / 1_000_000)}"
-    held = "" if of.held_by is None else f", held by {escaped(of.held_by.stream_partition)}"
-    return f"no{since}{held}"
+    since = "" if of.inconsistent_since is None else f" for {duration((of.now - of.inconsistent_since) / 1_000_000)}"
+    blocked_rows = "" if of.lagging_partition is None else f", held by {escaped(of.lagging_partition.stream_partition)}"
+    return f"no{since}{blocked_rows}"
 
 
 def _due(of: TableStatus) -> str:

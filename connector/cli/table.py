@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from connector import warehouse as places
 from connector.cli import local_spark, settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.status import duration
 from connector.cli.terminal import console, escaped, out, say
 from connector.cli.terminal import table as empty_table
-from connector.dead_letters.ledger import State
+from connector.clock import now_us
+from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
-from connector.state.overrides import BoundWish, PaceWish, pace_in_force
+from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
 from connector.state.status_json import view_of_job
 from connector.text import counted, nearest
 
@@ -55,7 +56,7 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
             out(to_line(view_of_job(job)))
     elif jobs:
         _print(jobs)
-    p95 = p95_s(kept.durations_us(name, since=time.time_ns() // 1000 - RECOMMENDED_OVER_S * 1_000_000))
+    p95 = p95_s(kept.durations_us(name, since=now_us() - RECOMMENDED_OVER_S * 1_000_000))
     if p95 is None:
         say(f"{counted(len(jobs), 'job')} of {name}; no apply of the last seven days ended well")
     else:
@@ -86,23 +87,23 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
 
     Readers see it at once, and a running pipeline within ten seconds; nothing has to be started again.
     """
-    from connector.lake.overrides import Wishes
+    from connector.lake.overrides import Overrides
 
     if (setting is None) is not unset:
         raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
     wanted = {} if setting is None else _setting(ctx, setting)
     config = settings.load(ctx)
-    definition, wishes = settings.table(config, name), Wishes(config.warehouse)
-    about = (time.time_ns() // 1000, settings.who())
+    definition, overrides = settings.table(config, name), Overrides(config.warehouse)
+    about = (now_us(), settings.who())
     if unset or BOUND in wanted:
-        wishes.set(BoundWish(name, wanted.get(BOUND), *about))
-    if PACE in wanted or (unset and name in wishes.paces()):
-        wishes.set(PaceWish(name, wanted.get(PACE), *about))
+        overrides.set(StalenessOverride(name, wanted.get(BOUND), *about))
+    if PACE in wanted or (unset and name in overrides.paces()):
+        overrides.set(PaceOverride(name, wanted.get(PACE), *about))
     whose = "of the configuration" if unset else "until it is unset"
     if unset or BOUND in wanted:
         bound = wanted.get(BOUND, definition.max_staleness_s)
         say(f"{name}: {BOUND} {duration(bound)} {whose}" if bound else f"{name}: no {BOUND}, every read merges what is not applied")
-    every = pace_in_force(definition, wishes.bounds(), wishes.paces())
+    every = pace_in_force(definition, overrides.bounds(), overrides.paces())
     say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
 
 
@@ -133,17 +134,17 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
 
     config = settings.load(ctx)
     settings.table(config, name)
-    history, started_at = History(config.warehouse), time.time_ns() // 1000
+    history, started_at = History(config.warehouse), now_us()
     job = Job(JobKind.REBUILD, name, started_at, started_at)
     with ExitStack() as stack:
         try:
             made = _rebuild(config, name, stack, cores=cores, memory=memory)
         except ConnectorError as error:
-            history.add_job(replace(job, ended_at=time.time_ns() // 1000, error=error.problem))
+            history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
-    before, after = made.before, made.bookkeeping
-    done = replace(job, ended_at=time.time_ns() // 1000, to_batch=after.to_batch, changes=made.changes, letters=made.letters)
-    history.add_job(replace(done, watermark_before=before.complete_below, watermark_after=after.complete_below))
+    before, after = made.before, made.table_state
+    done = replace(job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters)
+    history.add_job(replace(done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark))
     say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {after.to_batch}")
     if made.misfits:
         say(f"{counted(made.misfits, 'cell')} of new columns cannot be read as they are declared, and stay in _unmapped")
@@ -160,10 +161,10 @@ def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str
     # Kafka is needed for letters only.
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
     spark = local_spark.start(stack, cores=cores, memory=memory)
-    changelog = Changelog(spark, f"{config.warehouse}/streams/{stream.name}/changelog", stream.name)
-    cut = changelog.progress().cut(time.time_ns() // 1000, stream.stall_after_s)
+    changelog = Changelog(spark, places.changelog(config.warehouse, stream.name), stream.name)
+    cut = changelog.progress().cut(now_us(), stream.stall_after_s)
     return rebuild(
-        *(spark, f"{config.warehouse}/tables/{name}", definition, changelog, cut),
+        *(spark, places.table_folder(config.warehouse, name), definition, changelog, cut),
         publish=publisher.publish,
-        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(State.DISCARDED),
+        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
     )

@@ -16,7 +16,7 @@ from connector.records.rejection import Rejection
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.kafka.consumer import Received
+    from connector.kafka.consumer import ConsumerRecord
 
 
 @click.command()
@@ -67,7 +67,7 @@ def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str]
     return frozenset(table.source for table in config.tables.values() if table.stream == of.name)
 
 
-def _show(received: Received) -> bool:
+def _show(received: ConsumerRecord) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
     from connector.records.json_view import to_json
 

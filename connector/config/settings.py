@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from connector.config.retention import DEFAULT_FILE_RETENTION_S, LEAST_DEFAULT_SNAPSHOT_RETENTION_S, VersionRetention
-from connector.config.settings_reader import FromEnvironment, Section, all_in_one, flat, is_secret, overlay
+from connector.config.settings_reader import FromEnvironment, Section, all_in_one, apply_environment, flat, is_secret
 from connector.errors import ConfigError
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
@@ -125,7 +125,7 @@ class ConnectorConfig:
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
     """The configuration that a document and an environment make. Raises `ConfigError`, which lists every fault found."""
     faults: list[ConfigError] = []
-    root = Section("", overlay(document, environment, faults), faults)
+    root = Section("", apply_environment(document, environment, faults), faults)
     warehouse = root.text("warehouse", allowed="a path or a URI", remedy='write warehouse = "./warehouse"')
     kafka = _kafka(root.section("kafka", remedy='write [kafka] and below it bootstrap_servers = "host:port"'))
     registry = _registry(root.section("registry")) if root.has("registry") else None
@@ -233,7 +233,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
     apply_every_s = section.duration_s("apply_every", None, least_s=1)
     keep_unmapped = section.flag("keep_unmapped", True)
     deletion_vectors = section.flag("deletion_vectors", True)
-    hold_rows = section.flag("hold_rows", False)
+    block_rows = section.flag("block_rows", False)
     buckets = section.number("buckets", 1, 1, MAX_BUCKETS)
     section.finish()
 
@@ -251,7 +251,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
             apply_every_s=apply_every_s,
             keep_unmapped=keep_unmapped,
             deletion_vectors=deletion_vectors,
-            hold_rows=hold_rows,
+            block_rows=block_rows,
             buckets=buckets,
         )
 

@@ -4,7 +4,7 @@ A `Section` hands out each setting once, checked, and remembers the names it was
 that names the nearest known name. A fault is a `ConfigError` that is collected, not raised: the reader goes on with the
 default, so that one run shows all faults. The values of secrets never appear in one.
 
-`overlay` lays environment variables over a document. Such a value is text, whatever the setting's type, and is read as such;
+`apply_environment` lays environment variables over a document. Such a value is text, whatever the setting's type, and is read as such;
 one that comes from the document must have the type itself.
 """
 
@@ -278,7 +278,7 @@ def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
     return ConfigError(f"{len(faults)} settings are wrong:\n{listed}", "", "Mend them all; nothing was started")
 
 
-def overlay(document: Mapping[str, object], environment: Mapping[str, str], faults: list[ConfigError]) -> dict[str, object]:
+def apply_environment(document: Mapping[str, object], environment: Mapping[str, str], faults: list[ConfigError]) -> dict[str, object]:
     """A copy of `document` with the variables `CONNECTOR__SECTION__KEY` of `environment` laid over it.
 
     Names are matched without regard to case, `_` in a variable standing for `-` and `.`, too.

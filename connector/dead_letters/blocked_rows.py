@@ -34,7 +34,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class BlockingLetter:
     """A change that its row waits for.
 
     `ingest_batch` and `first` are its place in the order of arrival, kept by all of its replays; `newest_batch` and `newest` say where
@@ -66,28 +66,28 @@ class Dead:
         return [key, self.ingest_batch, [*self.first], *newest]
 
     @staticmethod
-    def from_json(stored: list[Any]) -> Dead:
+    def from_json(stored: list[Any]) -> BlockingLetter:
         key, batch, first, newest_batch, newest, *others = stored
-        return Dead(base64.b64decode(key), batch, (first[0], first[1]), newest_batch, (newest[0], newest[1]), *others)
+        return BlockingLetter(base64.b64decode(key), batch, (first[0], first[1]), newest_batch, (newest[0], newest[1]), *others)
 
 
-def held(
-    before: Iterable[Dead],
-    found: Iterable[Dead],
+def still_blocking(
+    before: Iterable[BlockingLetter],
+    found: Iterable[BlockingLetter],
     *,
     replayed: Mapping[Place, int],
     discarded: frozenset[str],
     topic_id: str,
     table: str,
     horizon: int | None,
-) -> tuple[Dead, ...]:
+) -> tuple[BlockingLetter, ...]:
     """The dead changes that rows of a table wait for now, oldest first.
 
     `found` are those of the batches since `before`. `replayed` has, for the first place of each that was replayed, the newest batch in
     which a replay was taken; `discarded` are ids of letters. What died before `horizon` (microseconds) waits no longer: a replay of it
     would be too late.
     """
-    newest: dict[Place, Dead] = {}
+    newest: dict[Place, BlockingLetter] = {}
     for dead in [*before, *found]:
         known = newest.get(dead.first, dead)
         newer = max(known, dead, key=lambda one: one.newest_batch)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from connector.dead_letters.third_party_headers import told
+from connector.dead_letters.third_party_headers import describe_failure
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def from_record(
     if own.get("reason") in SOURCE_REASONS and "id" not in own:
         outer, reason, detail = tuple(headers)[:start], Reason(own["reason"]), own.get("detail")
     else:
-        outer, reason, detail = tuple(headers), Reason.REJECTED, told(tuple(headers))
+        outer, reason, detail = tuple(headers), Reason.REJECTED, describe_failure(tuple(headers))
     detail = detail or "another tool put this record here, without saying why"
     return _outside_ingest(at, key, value, outer, reason, detail, record_timestamp)
 

@@ -13,7 +13,7 @@ from connector.dead_letters.envelope import DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideLetters:
+class ExternalDeadLetters:
     """How many lie before the offsets `read_to` of the dead-letter topic with the id `topic_id`, whatever was done about them since, and
     when the first of them failed (microseconds).
     """
@@ -23,14 +23,14 @@ class OutsideLetters:
     since: int | None = None
     read_to: Mapping[int, int] = field(default_factory=dict)
 
-    def after(self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str) -> OutsideLetters:
+    def after(self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str) -> ExternalDeadLetters:
         """What is known once `letters`, which lie before `ends`, are read as well. Those of records of the change topic are ours."""
         count, since = self.count, self.since
         for letter in letters:
             if letter.position.topic_id != change_topic_id:
                 count += 1
                 since = min(since or letter.first_failed_at, letter.first_failed_at)
-        return OutsideLetters(self.topic_id, count, since, dict(ends))
+        return ExternalDeadLetters(self.topic_id, count, since, dict(ends))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -38,10 +38,10 @@ class OutsideLetters:
         return {"topic_id": self.topic_id, "count": self.count, "since": self.since, "read_to": read_to}
 
     @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> OutsideLetters:
+    def from_json(stored: Mapping[str, Any]) -> ExternalDeadLetters:
         """The inverse of `to_json`."""
         read_to = {int(number): int(offset) for number, offset in stored["read_to"].items()}
-        return OutsideLetters(str(stored["topic_id"]), int(stored["count"]), stored["since"], read_to)
+        return ExternalDeadLetters(str(stored["topic_id"]), int(stored["count"]), stored["since"], read_to)
 
 
-NONE_OUTSIDE: Final = OutsideLetters()
+NO_EXTERNAL: Final = ExternalDeadLetters()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import Standing, State
+from connector.dead_letters.ledger import LetterState, LetterStatus
 from connector.records.codec import Schemas, read
 from connector.records.rejection import Reason, Rejection
 from connector.records.views import view_of_bytes, view_of_time
@@ -33,7 +33,7 @@ class LetterFilter:
     ids: frozenset[str] = frozenset()
     reasons: frozenset[Reason] = frozenset()
     rule: str = ""
-    states: frozenset[State] = frozenset({State.OPEN})
+    states: frozenset[LetterState] = frozenset({LetterState.OPEN})
     table: str | None = None
     key_prefix: bytes = b""
     since: int | None = None
@@ -43,7 +43,7 @@ class LetterFilter:
     attempts: tuple[int, int] | None = None
     ingest_batch: int | None = None
 
-    def means(self, letter: DeadLetter, standing: Standing, schemas: Schemas) -> bool:
+    def means(self, letter: DeadLetter, standing: LetterStatus, schemas: Schemas) -> bool:
         """Whether this letter is meant. `schemas` are asked for the writer's schema only where the filter has a table."""
         position = letter.position
         return (
@@ -70,7 +70,7 @@ class LetterFilter:
         """The filter as a person reads it, and as the ledger keeps it: `reason=INVALID table=users`; `all` if nothing is left out."""
         said = [f"id={letter_id}" for letter_id in sorted(self.ids)]
         said += [f"reason={reason}" for reason in sorted(self.reasons)] + [f"rule={self.rule}"] * bool(self.rule)
-        said += [f"state={state}" for state in sorted(self.states)] if self.states != {State.OPEN} else []
+        said += [f"state={state}" for state in sorted(self.states)] if self.states != {LetterState.OPEN} else []
         said += [f"table={self.table}"] if self.table is not None else []
         said += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
         said += [f"{name}={view_of_time(at)}" for name, at in (("since", self.since), ("until", self.until)) if at is not None]
@@ -100,7 +100,7 @@ def table_of(letter: DeadLetter, schemas: Schemas) -> str | None:
     return None if change is None else str(change["table"])
 
 
-GROUPINGS: Final[Mapping[str, Callable[[DeadLetter, Standing, Schemas], str]]] = {
+GROUPINGS: Final[Mapping[str, Callable[[DeadLetter, LetterStatus, Schemas], str]]] = {
     "reason": lambda letter, standing, schemas: letter.reason.value,
     "rule": lambda letter, standing, schemas: letter.rule,
     "state": lambda letter, standing, schemas: standing.state.value,
@@ -132,7 +132,7 @@ class Group:
 
 
 def grouped(
-    letters: Iterable[tuple[DeadLetter, Standing]], by: tuple[str, ...], schemas: Schemas, at_most: int = 10_000
+    letters: Iterable[tuple[DeadLetter, LetterStatus]], by: tuple[str, ...], schemas: Schemas, at_most: int = 10_000
 ) -> Iterator[tuple[tuple[str, ...], Group]]:
     """The letters counted by these, the largest group first. Memory for the groups only; those beyond `at_most` are counted as `…`."""
     groups: dict[tuple[str, ...], Group] = {}

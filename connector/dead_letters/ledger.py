@@ -38,10 +38,10 @@ class Action(StrEnum):
     REPLAYED = "replayed"
     PARKED = "parked"
     DISCARDED = "discarded"
-    RESTORED = "restored"
+    REOPENED = "reopened"
 
 
-class State(StrEnum):
+class LetterState(StrEnum):
     """How a letter stands."""
 
     OPEN = "open"
@@ -51,24 +51,24 @@ class State(StrEnum):
 
 
 _STATES: Final = {
-    Action.REPLAYED: State.REPLAYED,
-    Action.PARKED: State.PARKED,
-    Action.DISCARDED: State.DISCARDED,
-    Action.RESTORED: State.OPEN,
+    Action.REPLAYED: LetterState.REPLAYED,
+    Action.PARKED: LetterState.PARKED,
+    Action.DISCARDED: LetterState.DISCARDED,
+    Action.REOPENED: LetterState.OPEN,
 }
-OPEN_STATES: Final = frozenset({State.OPEN, State.PARKED})
+OPEN_STATES: Final = frozenset({LetterState.OPEN, LetterState.PARKED})
 """What is still missing from the tables, and not by anybody's decision."""
-ALLOWED: Final[Mapping[Action, frozenset[State]]] = {
-    Action.REPLAYED: frozenset({State.OPEN}),
-    Action.PARKED: frozenset({State.OPEN}),
-    Action.DISCARDED: frozenset({State.OPEN, State.PARKED}),
-    Action.RESTORED: frozenset({State.PARKED, State.DISCARDED}),
+ALLOWED: Final[Mapping[Action, frozenset[LetterState]]] = {
+    Action.REPLAYED: frozenset({LetterState.OPEN}),
+    Action.PARKED: frozenset({LetterState.OPEN}),
+    Action.DISCARDED: frozenset({LetterState.OPEN, LetterState.PARKED}),
+    Action.REOPENED: frozenset({LetterState.PARKED, LetterState.DISCARDED}),
 }
 """How a letter must stand for what can be done about it."""
 
 
 @dataclass(frozen=True, slots=True)
-class MendNote:
+class RepairNote:
     """How a record was mended before it was replayed: the steps as they were given, and SHA-256 of it before and after (DLQ-12)."""
 
     steps: tuple[str, ...]
@@ -77,11 +77,11 @@ class MendNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One thing that was done about one letter. `at` in microseconds; `selection` are the ids or the filter that chose it.
 
-    `attempt` is that of the replay, or how often the letter had been replayed by then. `tries` counts the same from the last time
-    that somebody restored it: it is what `max_attempts` bounds.
+    `attempt` is the number of the replay, or how often the letter had been replayed by then. `attempts_since_reopen` counts the replays
+    since the letter was last reopened; `max_attempts` limits it.
     """
 
     action: Action
@@ -90,8 +90,8 @@ class Entry:
     why: str
     selection: str
     attempt: int = 0
-    tries: int = 0
-    mended: MendNote | None = None
+    attempts_since_reopen: int = 0
+    repair_note: RepairNote | None = None
 
     def __post_init__(self) -> None:
         for name in ("by", "why", "selection"):
@@ -100,29 +100,37 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """The entry as it stands in the ledger; what it does not have is left out."""
         view: dict[str, Any] = {"action": self.action.value, "at": self.at, "by": self.by, "why": self.why, "selection": self.selection}
-        view |= {"attempt": self.attempt, "tries": self.tries}
-        if self.mended is not None:
-            view["mended"] = {"steps": list(self.mended.steps), "before": self.mended.before, "after": self.mended.after}
+        view |= {"attempt": self.attempt, "attempts_since_reopen": self.attempts_since_reopen}
+        if self.repair_note is not None:
+            view["repair"] = {"steps": list(self.repair_note.steps), "before": self.repair_note.before, "after": self.repair_note.after}
         return view
 
     @classmethod
-    def from_json(cls, view: Mapping[str, Any]) -> Entry:
+    def from_json(cls, view: Mapping[str, Any]) -> LedgerEntry:
         """The inverse of `to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
         texts = {name: intern(truncate_utf8(_text(view.get(name), name))) for name in ("by", "why", "selection")}  # many letters share them
-        attempt, tries = (_number(view.get(name), name, MAX_ATTEMPT) for name in ("attempt", "tries"))
-        mended = _mend_note(_object(view["mended"], "mended")) if "mended" in view else None
+        attempt, attempts_since_reopen = (_number(view.get(name), name, MAX_ATTEMPT) for name in ("attempt", "attempts_since_reopen"))
+        repair_note = _mend_note(_object(view["repair"], "repair")) if "repair" in view else None
         return cls(
-            Action(_text(view.get("action"), "action")), _time(view.get("at"), "at"), **texts, attempt=attempt, tries=tries, mended=mended
+            Action(_text(view.get("action"), "action")),
+            _time(view.get("at"), "at"),
+            **texts,
+            attempt=attempt,
+            attempts_since_reopen=attempts_since_reopen,
+            repair_note=repair_note,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a letter stands. `attempt` is how often it was replayed, as itself or as those that it came from; `tries` as in `Entry`."""
+class LetterStatus:
+    """The state of a letter. `attempt` is how often it was replayed, as itself or as the letters that it came from.
 
-    state: State
+    `attempts_since_reopen` is the same as in `LedgerEntry`.
+    """
+
+    state: LetterState
     attempt: int
-    tries: int
+    attempts_since_reopen: int
 
     def allows(self, action: Action) -> bool:
         """Whether this can be done about it."""
@@ -156,7 +164,7 @@ class Ledger:
     """The stories of the letters of one topic, those that have one. Some hundred bytes for each. `open_since` and `sent` as in `Totals`."""
 
     def __init__(self) -> None:
-        self._stories: dict[str, tuple[Entry, ...]] = {}
+        self._stories: dict[str, tuple[LedgerEntry, ...]] = {}
         self._closed: Counter[tuple[str, str]] = Counter()
         self.open_since: int | None = None
         self.sent = NONE_SENT
@@ -164,11 +172,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._stories)
 
-    def story(self, letter_id: str) -> tuple[Entry, ...]:
+    def story(self, letter_id: str) -> tuple[LedgerEntry, ...]:
         """What was done about a letter, oldest first; empty if nothing was."""
         return self._stories.get(letter_id, ())
 
-    def keep(self, letter_id: str, story: tuple[Entry, ...]) -> None:
+    def keep(self, letter_id: str, story: tuple[LedgerEntry, ...]) -> None:
         """The story of a letter is this one, in place of any that was known."""
         assert story, letter_id
         is_closed = int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
@@ -176,18 +184,18 @@ class Ledger:
         if is_closed:
             self._closed[_family(letter_id)] += is_closed
 
-    def totals(self, stories: Mapping[str, tuple[Entry, ...]] | None = None) -> Totals:
+    def totals(self, stories: Mapping[str, tuple[LedgerEntry, ...]] | None = None) -> Totals:
         """The totals once these stories are kept, too. Changes nothing."""
         closed = Counter(self._closed)
         for letter_id, story in (stories or {}).items():
             closed[_family(letter_id)] += int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
         return Totals({family: count for family, count in closed.items() if count}, self.open_since, self.sent)
 
-    def with_entry(self, letter_id: str, entry: Entry) -> tuple[Entry, ...]:
+    def with_entry(self, letter_id: str, entry: LedgerEntry) -> tuple[LedgerEntry, ...]:
         """The story of a letter after one more entry. Changes nothing."""
         return (*self.story(letter_id), entry)[-MAX_ENTRIES:]
 
-    def standing(self, letter: DeadLetter) -> Standing:
+    def standing(self, letter: DeadLetter) -> LetterStatus:
         """How a letter stands: by its own story, else open with what the replay that it came from had behind it.
 
         Letters of several tables may be of one change: none of them is replayed with an attempt that another one had.
@@ -199,27 +207,27 @@ class Ledger:
         stories = (self.story(id_of(letter.position, table)) for table in tables)
         return replace(found, attempt=max([found.attempt, *(story[-1].attempt for story in stories if story)]))
 
-    def _standing(self, letter: DeadLetter) -> Standing:
+    def _standing(self, letter: DeadLetter) -> LetterStatus:
         story = self.story(letter.id)
         if story:
-            return Standing(_STATES[story[-1].action], story[-1].attempt, story[-1].tries)
+            return LetterStatus(_STATES[story[-1].action], story[-1].attempt, story[-1].attempts_since_reopen)
         claim = replay_claim(letter.headers)
         for entry in () if claim is None else self.story(claim[0]):
             if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
-                return Standing(State.OPEN, entry.attempt, entry.tries)
+                return LetterStatus(LetterState.OPEN, entry.attempt, entry.attempts_since_reopen)
         # What says that it was replayed, and was not by us, has not been tried.
-        return Standing(State.OPEN, letter.attempt, 0)
+        return LetterStatus(LetterState.OPEN, letter.attempt, 0)
 
-    def ids(self, state: State) -> frozenset[str]:
+    def ids(self, state: LetterState) -> frozenset[str]:
         """The letters that stand so by their own story."""
         return frozenset(letter_id for letter_id, story in self._stories.items() if _STATES[story[-1].action] is state)
 
-    def states(self) -> Counter[State]:
+    def states(self) -> Counter[LetterState]:
         """How many letters with a story stand how. One without a story is open."""
         return Counter(_STATES[story[-1].action] for story in self._stories.values())
 
 
-def _is_closed(story: tuple[Entry, ...]) -> bool:
+def _is_closed(story: tuple[LedgerEntry, ...]) -> bool:
     return bool(story) and _STATES[story[-1].action] not in OPEN_STATES
 
 
@@ -237,7 +245,7 @@ _is_letter_id = re.compile(r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0
 def totals_to_json(totals: Totals) -> bytes:
     """The totals as the value of their record in the ledger."""
     closed = [[*family, count] for family, count in totals.closed.items()]
-    sent = {"topic_id": totals.sent.topic_id, "ends": {str(number): end for number, end in totals.sent.ends.items()}}
+    sent = {"topic_id": totals.sent.topic_id, "end_offsets": {str(number): end for number, end in totals.sent.ends.items()}}
     return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
 
 
@@ -255,15 +263,15 @@ def totals_from_json(value: bytes) -> Totals:
         raise ValueError(truncate_utf8(f"no totals of a ledger: {error}")) from error
 
 
-def story_to_json(story: tuple[Entry, ...]) -> bytes:
+def history_to_json(story: tuple[LedgerEntry, ...]) -> bytes:
     """A story as the value of its record in the ledger."""
     return _to_json({"entries": [entry.to_json() for entry in story]}).encode()
 
 
-def story_from_json(value: bytes) -> tuple[Entry, ...]:
-    """The inverse of `story_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
+    """The inverse of `history_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
     try:
-        story = tuple(Entry.from_json(_object(entry, "an entry")) for entry in _list(_document(value).get("entries"), "entries"))
+        story = tuple(LedgerEntry.from_json(_object(entry, "an entry")) for entry in _list(_document(value).get("entries"), "entries"))
     except (ValueError, RecursionError) as error:
         raise ValueError(truncate_utf8(f"no story of a letter: {error}")) from error
     if not story:
@@ -300,9 +308,9 @@ def _time(value: object, name: str) -> int:
     return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
 
 
-def _mend_note(view: Mapping[str, Any]) -> MendNote:
+def _mend_note(view: Mapping[str, Any]) -> RepairNote:
     steps = tuple(_text(step, "a step") for step in _list(view.get("steps"), "steps"))
-    return MendNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
+    return RepairNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
 
 
 def _closed(value: object) -> tuple[tuple[str, str], int]:
@@ -314,7 +322,7 @@ def _closed(value: object) -> tuple[tuple[str, str], int]:
 
 def _sent(view: Mapping[str, Any]) -> Sent:
     ends = {}
-    for name, end in _object(view.get("ends"), "ends").items():
+    for name, end in _object(view.get("end_offsets"), "end_offsets").items():
         if not _is_decimal(name):
             _refuse("a Kafka partition", "a number")
         ends[_number(int(name), "a Kafka partition", MAX_INT)] = _number(end, "an offset", MAX_LONG)

@@ -3,7 +3,7 @@
 The original is never touched: it stays in its topic. What is mended is a `Content`, key, value and headers, by steps that are
 taken in the order they are given. A step is a line of text, `VERB=ARGUMENT`, so that the ledger can keep it as it was; `STEPS` has
 what each does. Those that change what a record says go through the JSON view (REC-22): the record is decoded, changed, and must then
-be a legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unmendable`: of many
+be a legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unrepairable`: of many
 letters it concerns that one.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import bytes_of_text
-from connector.dead_letters.ledger import MendNote
+from connector.dead_letters.ledger import RepairNote
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
@@ -64,7 +64,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmendable:
+class Unrepairable:
     """Why steps cannot be taken with a letter, in one sentence."""
 
     why: str
@@ -98,27 +98,27 @@ def content_of(letter: DeadLetter) -> Content:
     return Content(letter.key, letter.value, letter.headers)
 
 
-def mend(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unmendable:
+def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unrepairable:
     """The content after all steps, or why one of them cannot be taken; never raises. `schemas` as for decoding."""
     for step in steps:
-        mended = _taken(content, step, schemas)
-        if isinstance(mended, Unmendable):
-            return Unmendable(f"{step.text}: {mended.why}")
-        content = mended
+        repair_note = _taken(content, step, schemas)
+        if isinstance(repair_note, Unrepairable):
+            return Unrepairable(f"{step.text}: {repair_note.why}")
+        content = repair_note
     return content
 
 
-def note(steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False) -> MendNote | None:
+def note(steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False) -> RepairNote | None:
     """What the ledger keeps of it; None where nothing was mended."""
     texts = [*(step.text[:500] for step in steps), *([FORCE] if is_forced else [])]
-    return MendNote(tuple(texts), before.digest(), after.digest()) if texts else None
+    return RepairNote(tuple(texts), before.digest(), after.digest()) if texts else None
 
 
-def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unmendable:
-    """The JSON view of a record for an editor, also of one that breaks a rule of REC-14; `Unmendable` where nothing can be decoded."""
+def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unrepairable:
+    """The JSON view of a record for an editor, also of one that breaks a rule of REC-14; `Unrepairable` where nothing can be decoded."""
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
-        return Unmendable(f"the value cannot be decoded: {datum.detail}")
+        return Unrepairable(f"the value cannot be decoded: {datum.detail}")
     found: dict[str, Any] = view_of_datum(datum)
     for entry in found.get("data_change", {}).get("entries", ()):
         for name in entry.keys() - set(entry_fields(entry["kind"])):
@@ -126,24 +126,24 @@ def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unmendable:
     return found
 
 
-def from_view(content: Content, edited: str) -> Content | Unmendable:
+def from_view(content: Content, edited: str) -> Content | Unrepairable:
     """The content with the record that the JSON view says, in the newest schema; key and headers stay. Never raises."""
     try:
         said = from_json(edited)
     except JsonViewError as error:
-        return Unmendable(str(error))
+        return Unrepairable(str(error))
     if said.kafka_partitions is None:
-        return Unmendable("kafka_partitions is missing: over how many the producer spread its keys is not for us to say")
+        return Unrepairable("kafka_partitions is missing: over how many the producer spread its keys is not for us to say")
     return replace(content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None))
 
 
-def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]) -> Step | Unmendable | None:
+def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]) -> Step | Unrepairable | None:
     """The step that an editor makes of a record: `edit` gets its JSON view in several lines of printable characters, and gives it back.
 
-    None where nothing was changed. `Unmendable` where the record cannot be decoded, or what came back is no record.
+    None where nothing was changed. `Unrepairable` where the record cannot be decoded, or what came back is no record.
     """
     shown = view(content, schemas)
-    if isinstance(shown, Unmendable):
+    if isinstance(shown, Unrepairable):
         return shown
     text = json.dumps(shown, indent=2, ensure_ascii=False)
     text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
@@ -151,31 +151,31 @@ def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]
     try:
         said: Any = None if given is None else json.loads(given)
     except (ValueError, RecursionError) as error:
-        return Unmendable(f"what came back is not JSON: {error}")
+        return Unrepairable(f"what came back is not JSON: {error}")
     if given is None or said == shown:
         return None
     try:
         line = to_line(said)
     except (ValueError, RecursionError) as error:  # NaN is not JSON, though it is read
-        return Unmendable(f"what came back is not JSON: {error}")
+        return Unrepairable(f"what came back is not JSON: {error}")
     step = Step(f"record={line}", "record", line)
-    mended = _taken(content, step, schemas)
-    return mended if isinstance(mended, Unmendable) else step
+    repair_note = _taken(content, step, schemas)
+    return repair_note if isinstance(repair_note, Unrepairable) else step
 
 
-def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:
+def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
     try:
         return _take(content, step, schemas)
     except RecursionError:  # how deep JSON may be nested depends on how deep the call is: deeper here than where the step was checked
-        return Unmendable("its JSON is nested too deep")
+        return Unrepairable("its JSON is nested too deep")
 
 
-def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unmendable:
+def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
     match step.verb:
         case "cut-prefix":
             count = int(step.argument)
             if len(content.value or b"") < count:
-                return Unmendable(f"the value has {len(content.value or b'')} bytes")
+                return Unrepairable(f"the value has {len(content.value or b'')} bytes")
             return replace(content, value=(content.value or b"")[count:])
         case "reframe":
             body = codec.body_of(content.value or b"")
@@ -200,17 +200,17 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unmendabl
             return from_view(content, step.argument)
 
 
-def _with_key_of_record(content: Content, schemas: Schemas) -> Content | Unmendable:
+def _with_key_of_record(content: Content, schemas: Schemas) -> Content | Unrepairable:
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
-        return Unmendable(f"the value cannot be decoded: {datum.detail}")
+        return Unrepairable(f"the value cannot be decoded: {datum.detail}")
     change = datum["data_change"]
     return replace(content, key=CONTROL_KEY if change is None else change["row_key"])
 
 
-def _with_field(content: Content, place: str, value: object, schemas: Schemas) -> Content | Unmendable:
+def _with_field(content: Content, place: str, value: object, schemas: Schemas) -> Content | Unrepairable:
     found = view(content, schemas)
-    if isinstance(found, Unmendable):
+    if isinstance(found, Unrepairable):
         return found
     *path, last = (int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place))
     within: Any = found
@@ -220,10 +220,10 @@ def _with_field(content: Content, place: str, value: object, schemas: Schemas) -
         if isinstance(last, int):
             within[last]  # a list does not grow
         if not isinstance(within, (dict, list)):
-            return Unmendable(f"there is no {place} in this record")
+            return Unrepairable(f"there is no {place} in this record")
         within[last] = value
     except (KeyError, IndexError, TypeError):
-        return Unmendable(f"there is no {place} in this record")
+        return Unrepairable(f"there is no {place} in this record")
     return from_view(content, json.dumps(found))
 
 

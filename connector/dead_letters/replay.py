@@ -22,8 +22,8 @@ from enum import StrEnum
 from typing import Final
 
 from connector.dead_letters.envelope import MAX_ATTEMPT, OWN_PREFIX, REPLAY_HEADER, DeadLetter, replay_header
-from connector.dead_letters.ledger import Action, MendNote, Standing, State
-from connector.dead_letters.repair import Content, Step, Unmendable, content_of, mend, note
+from connector.dead_letters.ledger import Action, LetterState, LetterStatus, RepairNote
+from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, note, repair
 from connector.dead_letters.third_party_headers import is_error_header
 from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.records.model import DataChange
@@ -44,7 +44,7 @@ ALREADY_REPLAYED: Final = "it is replayed"
 """Why a letter is refused that was sent before."""
 
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
-"""`validation.judge` with the settings of the stream as they are."""
+"""`validation.validate_record` with the settings of the stream as they are."""
 
 
 Force = Callable[[DeadLetter, DataChange], DataChange | str]
@@ -60,13 +60,13 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FrontDoor:
+class ReplayTarget:
     """What the change topic takes, and how its records are judged. `tables` are those of the stream, by name."""
 
     topic: str
     kafka_partitions: int
     max_message_bytes: int
-    judge: Judge
+    validate_record: Judge
     tables: Mapping[str, TableDefinition]
 
 
@@ -74,17 +74,17 @@ class FrontDoor:
 class Decision:
     """What becomes of one letter. `why` is empty for a replay, else a sentence.
 
-    `content` is what is sent, `kafka_partition` where to, None for that of its key; `attempt` and `tries` as the ledger keeps them.
+    `content` is sent to `kafka_partition`; None: to the one of its key. `attempt` and `attempts_since_reopen` are those of the ledger.
     """
 
     letter: DeadLetter
     verdict: Verdict
     why: str
     attempt: int
-    tries: int
+    attempts_since_reopen: int
     content: Content | None = None
     kafka_partition: int | None = None
-    mended: MendNote | None = None
+    repair_note: RepairNote | None = None
 
 
 @dataclass(slots=True)
@@ -103,8 +103,8 @@ class Tally:
 
 def decide(
     letter: DeadLetter,
-    standing: Standing,
-    door: FrontDoor,
+    standing: LetterStatus,
+    door: ReplayTarget,
     schemas: Schemas,
     *,
     now: int,
@@ -118,32 +118,39 @@ def decide(
     """
     is_forced = force is not None and letter.reason is Reason.TOO_LATE
     if why := _why_not(letter, standing, is_forced=is_forced):
-        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.tries)
-    if standing.tries >= max_attempts:
-        why = f"it was replayed {standing.tries} times and rejected each time"
-        return Decision(letter, Verdict.PARK, why, standing.attempt, standing.tries)
+        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen)
+    if standing.attempts_since_reopen >= max_attempts:
+        why = f"it was replayed {standing.attempts_since_reopen} times and rejected each time"
+        return Decision(letter, Verdict.PARK, why, standing.attempt, standing.attempts_since_reopen)
     before = content_of(letter)
-    after = mend(before, steps, schemas)
-    if isinstance(after, Unmendable):
-        return Decision(letter, Verdict.REFUSE, f"it cannot be mended: {after.why}", standing.attempt, standing.tries)
+    after = repair(before, steps, schemas)
+    if isinstance(after, Unrepairable):
+        return Decision(letter, Verdict.REFUSE, f"it cannot be mended: {after.why}", standing.attempt, standing.attempts_since_reopen)
     if force is not None and is_forced:
         forced = _forced(letter, after, door, schemas, force)
         if isinstance(forced, str):
-            return Decision(letter, Verdict.REFUSE, f"it cannot be forced: {forced}", standing.attempt, standing.tries)
+            return Decision(letter, Verdict.REFUSE, f"it cannot be forced: {forced}", standing.attempt, standing.attempts_since_reopen)
         after = forced
     attempt = standing.attempt + 1
-    record = door.judge(KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas)
+    record = door.validate_record(KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas)
     content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
     if why := _why_not_there(letter, record, content, door, is_mended=bool(steps)):
-        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.tries)
+        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen)
     assert isinstance(record, ChangeRecord)
     partition = None if isinstance(record.record, DataChange) else letter.position.kafka_partition
     return Decision(
-        letter, Verdict.REPLAY, "", attempt, standing.tries + 1, content, partition, note(steps, before, after, is_forced=is_forced)
+        letter,
+        Verdict.REPLAY,
+        "",
+        attempt,
+        standing.attempts_since_reopen + 1,
+        content,
+        partition,
+        note(steps, before, after, is_forced=is_forced),
     )
 
 
-def _forced(letter: DeadLetter, content: Content, door: FrontDoor, schemas: Schemas, force: Force) -> Content | str:
+def _forced(letter: DeadLetter, content: Content, door: ReplayTarget, schemas: Schemas, force: Force) -> Content | str:
     found = decode(content.value, schemas)
     if isinstance(found, Rejection):
         return found.detail
@@ -153,9 +160,9 @@ def _forced(letter: DeadLetter, content: Content, door: FrontDoor, schemas: Sche
     return today if isinstance(today, str) else replace(content, value=frame(encode(today, door.kafka_partitions), None))
 
 
-def _why_not(letter: DeadLetter, standing: Standing, *, is_forced: bool) -> str:
+def _why_not(letter: DeadLetter, standing: LetterStatus, *, is_forced: bool) -> str:
     if not standing.allows(Action.REPLAYED):
-        return ALREADY_REPLAYED if standing.state is State.REPLAYED else f"it is {standing.state}: restore it first"
+        return ALREADY_REPLAYED if standing.state is LetterState.REPLAYED else f"it is {standing.state}: restore it first"
     if letter.reason is Reason.TOO_LATE and not is_forced:
         return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
     if standing.attempt >= MAX_ATTEMPT:
@@ -165,7 +172,7 @@ def _why_not(letter: DeadLetter, standing: Standing, *, is_forced: bool) -> str:
     return ""
 
 
-def _why_not_there(letter: DeadLetter, record: ChangeRecord | Rejection, content: Content, door: FrontDoor, *, is_mended: bool) -> str:
+def _why_not_there(letter: DeadLetter, record: ChangeRecord | Rejection, content: Content, door: ReplayTarget, *, is_mended: bool) -> str:
     if isinstance(record, Rejection):
         return f"it would be rejected again as {record.reason}: {record.detail}"
     if isinstance(record.record, DataChange):

@@ -29,7 +29,7 @@ def is_error_header(name: str) -> bool:
     return name.startswith(_PREFIXES)
 
 
-def told(headers: Headers) -> str | None:
+def describe_failure(headers: Headers) -> str | None:
     """What the headers say, in one sentence: which tool, where the record was, and what went wrong; None if no tool wrote them.
 
     Of a name that repeats the last one counts. Bytes that are not what they should be are shown as they are.

@@ -144,7 +144,7 @@ def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
     if not (folder.changelog(stream) / "_delta_log").is_dir():
         return {}
     try:
-        return open_table(str(folder.changelog(stream))).bookkeeping
+        return open_table(str(folder.changelog(stream))).table_state
     except TableError:
         return {}  # its first commit is being written
 

@@ -5,12 +5,12 @@ The stream partitions are announced with their key ranges, and their ends report
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from connector.clock import now_us
 from connector.demo.compare import SentPoison
 from connector.demo.delivery import Disorder, Mark, steps
 from connector.demo.poison import Poison, poison
@@ -174,7 +174,7 @@ class Publisher:
             going = [delivery for delivery in going if self._take(delivery) is not None]
         self._poison(self._seed)
         # All is sent: the stream is complete up to now, for the source whose history ended years ago, too.
-        now = time.time_ns() // 1000
+        now = now_us()
         for delivery in self.deliveries.values():
             self._beat(delivery, now)
         self._producer.flush()
@@ -257,7 +257,7 @@ class Publisher:
         made = poison(
             self._targets,
             kafka_partitions=self._topic.kafka_partitions,
-            now=time.time_ns() // 1000,
+            now=now_us(),
             seed=seed,
             unreadable={source.table: source.unreadable for source in self._sources},
         )

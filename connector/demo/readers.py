@@ -26,11 +26,11 @@ from connector.demo.settings import KEYS, STREAM
 from connector.errors import ConnectorError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
-from connector.lake.state_reader import bookkeeping_of, progress_of
+from connector.lake.state_reader import progress_of, table_state_of
 from connector.records.model import MAX_ROW_KEY_BYTES
 from connector.records.views import view_of_time
-from connector.state.status_json import holder
-from connector.state.table_state import Bookkeeping
+from connector.state.status_json import lagging_partition
+from connector.state.table_state import TableState
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Readers:
         self._table = source.table
         self._history = History(str(folder.warehouse))
         self._cut: CutRecord | None = None
-        self._book = Bookkeeping()
+        self._book = TableState()
         self._is_cut = True
         self._is_whole = True
         self._seen: set[str] = set()
@@ -209,13 +209,13 @@ class Readers:
             self._cut = cut
             if self._is_whole:
                 self._read_snapshot(cut)
-        self._book = book = bookkeeping_of(str(self._folder.warehouse), self._table)
-        if book.apply and book.is_consistent_cut != self._is_cut:
+        self._book = book = table_state_of(str(self._folder.warehouse), self._table)
+        if book.apply_number and book.is_consistent_cut != self._is_cut:
             self._is_cut = book.is_consistent_cut
-            say(f"table {self._table} is a consistent cut again" if self._is_cut else self._flag(book.past_since or 0))
+            say(f"table {self._table} is a consistent cut again" if self._is_cut else self._flag(book.inconsistent_since or 0))
 
     def _flag(self, since: int) -> str:
-        held = holder(progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier)
+        held = lagging_partition(progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier)
         assert held is not None, "a table is past a watermark that somebody holds"
         at = view_of_time(held.watermark) if held.watermark else "nothing"
         return (
@@ -273,7 +273,7 @@ class Readers:
         """Wait for a cut at a watermark; or for the table alone, if the machine is so slow that the watermark before counted as stalled."""
 
         def is_there() -> bool:
-            is_past = not self._is_cut and (self._book.complete_below or 0) >= low_watermark
+            is_past = not self._is_cut and (self._book.apply_watermark or 0) >= low_watermark
             return is_past or (self._cut is not None and self._cut.low_watermark >= low_watermark)
 
         self._until(is_there, "a cut")

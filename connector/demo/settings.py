@@ -78,7 +78,7 @@ from connector.spark.session import start_session
 here = Path(__file__).resolve().parent
 spark = start_session(fetch("spark", JarStore.from_environment(os.environ)), scratch=here / "scratch")
 for folder in (here / "warehouse" / "tables").iterdir():
-    read_table(spark, str(here / "warehouse"), folder.name, allow_older=True).rows.createOrReplaceTempView(folder.name)
+    read_table(spark, str(here / "warehouse"), folder.name, allow_stale=True).rows.createOrReplaceTempView(folder.name)
 spark.sql(sys.argv[1]).show(100, truncate=False)
 spark.stop()
 '''

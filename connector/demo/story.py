@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.cli.settings import load_file
 from connector.cli.terminal import Progress, a_person_watches, say
+from connector.clock import now_us
 from connector.demo import pipeline, readers, report, settings, truth
 from connector.demo.bank import ACCOUNTS_TABLE
 from connector.demo.capture import FILES_TABLE
@@ -69,7 +70,7 @@ def tell(choices: Choices) -> bool:
     """Run the whole demo; whether everything that came out equals the truth. Raises `ConnectorError`. Leaves no process behind."""
     began = time.monotonic()
     jars = JarStore.from_environment(os.environ)
-    chosen = choose_input(choices.repository, now=time.time_ns() // 1000, seed=choices.seed)
+    chosen = choose_input(choices.repository, now=now_us(), seed=choices.seed)
     for note in chosen.notes:
         say(note)
     outcome = Outcome()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.kafka.consumer import ChangeConsumer, Received
+from connector.kafka.consumer import ChangeConsumer, ConsumerRecord
 from connector.kafka.dead_letters.queue import DeadLetterQueue
 from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
@@ -13,10 +13,10 @@ from connector.kafka.topics import TopicFacts, create_topic, describe
 __all__ = [
     "ChangeConsumer",
     "ChangeProducer",
+    "ConsumerRecord",
     "DeadLetterPublisher",
     "DeadLetterQueue",
     "LocalBroker",
-    "Received",
     "RegistryClient",
     "TopicFacts",
     "create_topic",

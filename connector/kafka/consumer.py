@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from connector.clock import now_us
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import ChangeRecord, Schemas, confluent_id
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Rule
 from connector.records.rejection import Position, Reason, Rejection
-from connector.validation import KafkaRecord, Limits, judge
+from connector.validation import KafkaRecord, Limits, validate_record
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +43,7 @@ _NO_GROUP: Final = "lowmark.reader"
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ConsumerRecord:
     """What one Kafka record says, and the record. `kafka_partitions` is its producer's number (REC-24), 0 in a rejection."""
 
     record: DataChange | Heartbeat | ChildPartitions | Rejection
@@ -60,7 +61,7 @@ class Received:
 
 
 class ChangeConsumer:
-    """An iterator over `Received`, in order within each Kafka partition. For one thread at a time; a context manager.
+    """An iterator over `ConsumerRecord`, in order within each Kafka partition. For one thread at a time; a context manager.
 
     `finished` is True once a bounded consumer has reached its ends.
     """
@@ -77,14 +78,14 @@ class ChangeConsumer:
         registry: RegistryConfig | None = None,
         limits: Limits | None = None,
         tables: frozenset[str] | None = None,
-        look_again_s: float = 10.0,
+        metadata_refresh_s: float = 10.0,
     ) -> None:
         """Look at the topic and find the place to start.
 
         Without a `group` it reads the given Kafka partitions, or all, also those that are added while it reads. In a group
         Kafka shares them out, `start` holds where the group has no committed position yet, and `commit` keeps positions.
         `bounded`: end at what was the end now. Kafka partitions that stored positions do not name are read from the beginning:
-        they are newer. `tables`: None keeps changes of any table. `look_again_s`: how often it is asked whether the topic is
+        they are newer. `tables`: None keeps changes of any table. `metadata_refresh_s`: how often it is asked whether the topic is
         still the same one, and whether it has grown. Raises `TopicError` (no such topic, compacted, created
         again, records gone), `BrokerError`, `ConfigError`.
         """
@@ -105,9 +106,9 @@ class ChangeConsumer:
         self._unjudged: Message | None = None
         self._trouble: Exception | None = None
         self._errors = client.LastError()
-        self._look_again_s = look_again_s
+        self._look_again_s = metadata_refresh_s
         self._heard_at = self._looked_at = time.monotonic()
-        self._looked_at_us = time.time_ns() // 1000
+        self._looked_at_us = now_us()
         mine = sorted(set(kafka_partitions)) if kafka_partitions is not None else list(range(self._facts.kafka_partitions))
         if beyond := [number for number in mine if not 0 <= number < self._facts.kafka_partitions]:
             raise TopicError(
@@ -121,14 +122,14 @@ class ChangeConsumer:
         else:
             self._client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records as they come; waits for more, for ever unless bounded. Raises what `poll` raises."""
         while not self.finished:
             received = self.poll(0.5)
             if received is not None:
                 yield received
 
-    def poll(self, timeout_s: float) -> Received | None:
+    def poll(self, timeout_s: float) -> ConsumerRecord | None:
         """The next record, or None when none came in about `timeout_s`, or the end of a bounded read was reached.
 
         Raises `BrokerError` when no broker has answered for 30 s, `RegistryError` when a schema must be asked for and the
@@ -296,7 +297,7 @@ class ChangeConsumer:
 
     # What comes.
 
-    def _receive(self, message: Message, number: int, offset: int) -> Received:
+    def _receive(self, message: Message, number: int, offset: int) -> ConsumerRecord:
         facts = self._facts
         key, value, headers, arrived = client.contents(message)
         source = KafkaRecord(Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers)
@@ -306,14 +307,16 @@ class ChangeConsumer:
             self._look_again()
             verdict = self._judge(source)
         if isinstance(verdict, Rejection):
-            return Received(verdict, 0, source)
-        return Received(verdict.record, verdict.kafka_partitions, source)
+            return ConsumerRecord(verdict, 0, source)
+        return ConsumerRecord(verdict.record, verdict.kafka_partitions, source)
 
     def _judge(self, source: KafkaRecord) -> ChangeRecord | Rejection:
         schema_id = confluent_id(source.value)
         if schema_id is not None and self._registry is not None and self._by_id.get(schema_id) is None:
             self._by_id[schema_id] = self._registry.schema(schema_id)
-        return judge(source, schemas=self._schemas, limits=self._limits, kafka_partitions=self._facts.kafka_partitions, tables=self._tables)
+        return validate_record(
+            source, schemas=self._schemas, limits=self._limits, kafka_partitions=self._facts.kafka_partitions, tables=self._tables
+        )
 
     def _reach(self, number: int, following: int) -> None:
         self._next[number] = max(self._next[number], following)
@@ -348,7 +351,7 @@ class ChangeConsumer:
 
     def _look_again(self) -> None:
         """Is it still the topic that we started on (REC-4), and has it grown?"""
-        self._looked_at, self._looked_at_us = time.monotonic(), time.time_ns() // 1000
+        self._looked_at, self._looked_at_us = time.monotonic(), now_us()
         facts = topics.describe(self._kafka, self._facts.topic, self._admin)
         topics.check_identity(self._facts.topic_id, facts)
         added = range(self._facts.kafka_partitions, facts.kafka_partitions)

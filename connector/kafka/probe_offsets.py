@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
-from connector.state.audit import Range, Ranges, Seen, common, joined, without
+from connector.state.audit import Range, Ranges, Seen, common, union_ranges, without
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -42,7 +42,7 @@ def look(kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ran
                 assert offset is not None
                 if _is_in(offset, there[number]):
                     _add(found[number], offset)
-    return {number: Seen(joined(found[number]), without(ranges, there[number])) for number, ranges in places.items()}
+    return {number: Seen(union_ranges(found[number]), without(ranges, there[number])) for number, ranges in places.items()}
 
 
 def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:

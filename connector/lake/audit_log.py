@@ -1,10 +1,10 @@
-"""What audits saw in Kafka, kept since Kafka forgets: a Delta table, so that it lies wherever the warehouse does (TBL-6, TBL-22).
+"""The results of audits, kept because Kafka forgets. It is a Delta table in the warehouse: `_connector/audit_log` (TBL-6, TBL-22).
 
-    _connector/proofs   kind `empty`: a reader of committed transactions finds nothing at the offsets `[start, stop)` of a Kafka partition
-                        kind `letters`: every row that a changelog rejected up to `to_batch` has its letter; the dead-letter
-                        topic, whose id stands in `topic_id`, is to be read on from `stop`
+    kind `empty`      a reader of committed transactions finds nothing at the offsets `[start, stop)` of a Kafka partition
+    kind `letters`    each row that a changelog rejected up to `to_batch` has its letter. The next audit reads the dead-letter
+                      topic with the id `topic_id` from `stop` on.
 
-A proof is never taken back: it says what was so at `proved_at` (microseconds) in the topic of that id.
+A proof is never taken back: it says what was so at `passed_at` (microseconds) in the topic of that id.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from connector import warehouse as places
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.lake.small_tables import append, quoted, select
 from connector.records.rejection import Position
-from connector.state.audit import Range, Ranges, common, joined
+from connector.state.audit import Range, Ranges, common, union_ranges
 
 _PROOFS: Final = {
     **dict.fromkeys(("kind", "stream", "changelog_id", "topic_id"), "string"),
-    **dict.fromkeys(("kafka_partition", "start", "stop", "to_batch", "proved_at"), "int64"),
+    **dict.fromkeys(("kafka_partition", "start", "stop", "to_batch", "passed_at"), "int64"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Proofs:
+class AuditLog:
     """The proofs for one changelog, written from one topic. Every method raises `TableError` where they cannot be kept or read."""
 
     warehouse: str
@@ -47,7 +48,7 @@ class Proofs:
         found: dict[int, list[Range]] = defaultdict(list)
         for row in select(self._path, f"kind = 'empty' AND topic_id = {quoted(self.topic_id)} AND ({' OR '.join(bounds)})"):
             found[row["kafka_partition"]].append(Range(row["start"], row["stop"]))
-        return {number: common(gaps[number], joined(places)) for number, places in found.items()}
+        return {number: common(gaps[number], union_ranges(places)) for number, places in found.items()}
 
     def add_empty(self, places: Mapping[int, Ranges], now: int) -> None:
         """Keep that nothing is there. `now` in microseconds."""
@@ -56,8 +57,8 @@ class Proofs:
     def letters(self) -> tuple[int, tuple[Position, ...]]:
         """The last batch whose letters were found, 0 for none, and the last record of the dead-letter topic that need not be read again."""
         of_changelog = f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id = {quoted(self.changelog_id)}"
-        rows = select(self._path, f"{of_changelog} ORDER BY to_batch DESC, proved_at DESC")
-        newest = [row for row in rows if (row["to_batch"], row["proved_at"]) == (rows[0]["to_batch"], rows[0]["proved_at"])]
+        rows = select(self._path, f"{of_changelog} ORDER BY to_batch DESC, passed_at DESC")
+        newest = [row for row in rows if (row["to_batch"], row["passed_at"]) == (rows[0]["to_batch"], rows[0]["passed_at"])]
         topic = dead_letter_topic(self.topic)
         positions = (Position(topic, row["topic_id"], row["kafka_partition"], row["stop"] - 1) for row in newest if row["stop"])
         return newest[0]["to_batch"] if newest else 0, tuple(positions)
@@ -69,7 +70,7 @@ class Proofs:
         self._add("letters", places or [("", 0, 0, 0)], to_batch, now)
 
     def _add(self, kind: str, places: Iterable[tuple[str, int, int, int]], to_batch: int, now: int) -> None:
-        of_changelog = {"kind": kind, "stream": self.stream, "changelog_id": self.changelog_id, "to_batch": to_batch, "proved_at": now}
+        of_changelog = {"kind": kind, "stream": self.stream, "changelog_id": self.changelog_id, "to_batch": to_batch, "passed_at": now}
         rows = [
             {**of_changelog, "topic_id": topic_id, "kafka_partition": number, "start": start, "stop": stop}
             for topic_id, number, start, stop in places
@@ -79,4 +80,4 @@ class Proofs:
 
     @property
     def _path(self) -> str:
-        return f"{self.warehouse}/_connector/proofs"
+        return places.audit_log(self.warehouse)

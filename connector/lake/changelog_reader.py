@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from connector import warehouse as places
 from connector.errors import TableError
-from connector.lake.plain_table import batches, bookkeeping_of, rows_in, trouble
+from connector.lake.plain_table import batches, rows_in, table_state_of, trouble
 from connector.state.audit import Run, digest
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    path = f"{warehouse}/streams/{stream}/changelog"
+    path = places.changelog(warehouse, stream)
     try:
         ours, foreign_commits = _newest_of_ours(DeltaTable(path), stream)
         # Opened behind the commit: what it speaks of is there. What came since is left out by its batch number.
@@ -106,8 +107,8 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         topic_id=str(ours["topic_id"]),
         to_batch=int(ours["ingest_batch"]),
         settled_batch=int(progress["ingest_batch"]),
-        begin=_offsets(ours.get("begin", {})),
-        end=_offsets(ours["end"]),
+        begin=_offsets(ours.get("first_offsets", {})),
+        end=_offsets(ours["end_offsets"]),
         foreign_commits=foreign_commits,
         _trimmed_to=int(ours.get("trimmed_to", 0)),
         _rows=int(progress["changes"]) + int(progress["control"]) + sum(progress["rejected"].values()),
@@ -120,7 +121,7 @@ def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] |
     """What the newest commit of the stream says, and how many of others came after it."""
     for limit in (1, None):
         for newer, commit in enumerate(delta.history(limit)):
-            said = bookkeeping_of(commit)
+            said = table_state_of(commit)
             if said.get("stream") == stream:
                 return said, newer
     return None, 0

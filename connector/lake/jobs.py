@@ -13,6 +13,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
+from connector import warehouse as places
 from connector.lake.small_tables import append, delete, quoted, select
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
 
@@ -37,8 +38,8 @@ class History:
     """What is kept beside the tables of a warehouse. Every method raises `TableError` where it cannot be kept or read."""
 
     def __init__(self, warehouse: str) -> None:
-        self._jobs = f"{warehouse}/_connector/jobs"
-        self._cuts = f"{warehouse}/_connector/cuts"
+        self._jobs = places.jobs(warehouse)
+        self._cuts = places.cuts(warehouse)
 
     def add_job(self, job: Job) -> None:
         """Keep a job."""

@@ -26,21 +26,21 @@ _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"
 class PlainTable:
     """One version of a Delta table. `types` has Delta's type for each column that readers see, in their order.
 
-    `bookkeeping` is what the newest commit says of itself (TBL-10); empty if that commit is not ours.
+    `table_state` is what the newest commit says of itself (TBL-10); empty if that commit is not ours.
     """
 
     version: int
     types: Mapping[str, str]
-    bookkeeping: Mapping[str, Any]
+    table_state: Mapping[str, Any]
     _delta: DeltaTable
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows, in no particular order, each as a tuple of the columns in `types`; a map is a list of pairs."""
         yield from self.select(self.types)
 
-    def select(self, columns: Iterable[str], where: str = "true", *bookkeeping: str) -> Iterator[tuple[Any, ...]]:
+    def select(self, columns: Iterable[str], where: str = "true", *table_state: str) -> Iterator[tuple[Any, ...]]:
         """These columns of the rows that a condition in SQL holds for, as in `rows`; behind them columns of the bookkeeping."""
-        selected = [*(_selected(name, self.types[name]) for name in columns), *bookkeeping]
+        selected = [*(_selected(name, self.types[name]) for name in columns), *table_state]
         yield from self.query(f"SELECT {', '.join(selected)} FROM t WHERE {where}")  # noqa: S608, names are quoted
 
     def query(self, query: str) -> Iterator[tuple[Any, ...]]:
@@ -69,7 +69,7 @@ def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     return zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True)
 
 
-def newest_bookkeeping(path: str) -> Mapping[str, Any] | None:
+def newest_stored(path: str) -> Mapping[str, Any] | None:
     """What the newest commit of a Delta table says of itself; empty if it is not ours, None if there is no table."""
     delta_table, not_found, unreadable = _deltalake()
     try:
@@ -78,7 +78,7 @@ def newest_bookkeeping(path: str) -> Mapping[str, Any] | None:
         return None
     except unreadable as error:
         raise trouble(path, "read", error) from error
-    return bookkeeping_of(newest[0]) if newest else {}
+    return table_state_of(newest[0]) if newest else {}
 
 
 def open_table(path: str, version: int | None = None) -> PlainTable:
@@ -95,7 +95,7 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
     except unreadable as error:
         raise trouble(path, "read", error) from error
     types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
-    return PlainTable(delta.version(), types, bookkeeping_of(newest[0]) if newest else {}, delta)
+    return PlainTable(delta.version(), types, table_state_of(newest[0]) if newest else {}, delta)
 
 
 def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
@@ -114,7 +114,7 @@ def _selected(name: str, type_: str) -> str:
     return f"arrow_cast({quoted}, '{_CASTS[type_]}') AS {quoted}" if type_ in _CASTS else quoted
 
 
-def bookkeeping_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a commit in a table's history says of itself; empty if it is not ours."""
     user_metadata = commit.get("userMetadata")
     try:

@@ -11,13 +11,14 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from connector import warehouse as places
 from connector.errors import TableError
-from connector.lake.plain_table import PlainTable, newest_bookkeeping, open_table
+from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
@@ -39,19 +40,19 @@ class RowStates:
 
     def __init__(self, warehouse: str, definition: TableDefinition) -> None:
         """Raises `TableError` if the table or the changelog cannot be read; a table to which nothing was applied has no rows."""
-        folder = f"{warehouse}/tables/{definition.name}"
-        said = newest_bookkeeping(f"{folder}/data")
-        self.definition, self._book = definition, Bookkeeping()
+        folder = places.table_folder(warehouse, definition.name)
+        said = newest_stored(places.data(folder))
+        self.definition, self._book = definition, TableState()
         self._table: PlainTable | None = None
         self._graveyard: PlainTable | None = None
         if said is not None:
-            self._table = open_table(f"{folder}/data")
+            self._table = open_table(places.data(folder))
             self.definition, _ = from_properties(self._table.properties)
-            self._book = Bookkeeping.from_json(said)
-            if self._book.buried:
+            self._book = TableState.from_json(said)
+            if self._book.has_tombstones:
                 self._graveyard = _of_rebuild(folder, self._table)
-        changelog = f"{warehouse}/streams/{definition.stream}/changelog"
-        self._changelog = None if newest_bookkeeping(changelog) is None else open_table(changelog)
+        changelog = places.changelog(warehouse, definition.stream)
+        self._changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
     def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
         """What is known of each of these rows, `EMPTY` where nothing is. A key that the table cannot read has no row."""
@@ -77,8 +78,10 @@ class RowStates:
             for row in self._table.select([*names, *columns], first, STATE):
                 yield self._key(row), self._state(row[-1], row[len(names) : -1])
         if self._graveyard is not None:
-            named = "".join(f" OR (_apply = {apply} AND _attempt = {quoted(attempt)})" for apply, attempt in self._book.attempts.items())
-            for row in self._graveyard.select(names, f"{first} AND (_apply <= {self._book.swept_to}{named})", STATE):
+            named = "".join(
+                f" OR (_apply_number = {apply} AND _attempt_id = {quoted(attempt)})" for apply, attempt in self._book.attempt_ids.items()
+            )
+            for row in self._graveyard.select(names, f"{first} AND (_apply_number <= {self._book.vacuumed_to}{named})", STATE):
                 yield self._key(row), self._state(row[-1], [None] * len(columns))
 
     def _key(self, row: tuple[Any, ...]) -> tuple[object, ...]:
@@ -90,16 +93,16 @@ class RowStates:
         cells: dict[CellName, Cell] = {}
         tombstones: dict[Tombstone, ChangeOrder] = {}
         for n, (column, value) in enumerate(zip(self.definition.columns, values, strict=False)):
-            if (index := _at(stored["entry_indexes"], n)) is not None:
-                order = orders[stored["writers"][n]]._replace(entry_index=index)
+            if (index := _at(stored["column_entries"], n)) is not None:
+                order = orders[stored["column_orders"][n]]._replace(entry_index=index)
                 plain = _plain(column.type, value)
                 as_bytes = None if plain is None else write_value(column.type, column.encoding, plain)
                 cells[CellName(*column.cell, None)] = Cell(order, _at(stored["cell_timestamps"], n) or 0, as_bytes)
         families = list(dict.fromkeys(column.family for column in self.definition.columns))
         for n, family in enumerate(families):
-            if (index := _at(stored["deletion_indexes"], n)) is not None:
-                tombstones[Tombstone(family, None, 0, 0)] = orders[stored["deleters"][n]]._replace(entry_index=index)
-        for one in stored["rest"] or ():
+            if (index := _at(stored["family_entries"], n)) is not None:
+                tombstones[Tombstone(family, None, 0, 0)] = orders[stored["family_orders"][n]]._replace(entry_index=index)
+        for one in stored["residual"] or ():
             order = self._order(one["order"]["change"])._replace(entry_index=one["order"]["entry_index"])
             family, qualifier = one["family"], one["qualifier"]
             if qualifier is None:
@@ -145,7 +148,7 @@ class RowStates:
 
 def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:
     name = table.properties.get("lowmark.rebuild")
-    return open_table(f"{folder}/graveyard-{name}" if name else f"{folder}/graveyard")
+    return open_table(places.tombstones(folder, name or ""))
 
 
 def _entry(stored: Mapping[str, Any]) -> Entry:

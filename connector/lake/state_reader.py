@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from connector import warehouse as places
 from connector.errors import TableError
-from connector.lake.plain_table import newest_bookkeeping
+from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
 from connector.state.stream_progress import Progress
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 _FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
@@ -23,7 +24,7 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
 
     Raises `TableError` if the changelog cannot be read.
     """
-    path = f"{warehouse}/streams/{stream}/changelog"
+    path = places.changelog(warehouse, stream)
     said = _said_of(path, "stream", stream)
     if said is None:
         return Progress()
@@ -46,21 +47,21 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
     """The newest batch of a stream, with its progress, if all offsets below `ends` were read by then; None if not. Raises `TableError`."""
-    said = _said_of(f"{warehouse}/streams/{stream}/changelog", "stream", stream)
+    said = _said_of(places.changelog(warehouse, stream), "stream", stream)
     if said is None or said["progress"]["ingest_batch"] < said["ingest_batch"]:
         return None
-    return int(said["ingest_batch"]) if all(said["end"].get(str(number), 0) >= end for number, end in ends.items()) else None
+    return int(said["ingest_batch"]) if all(said["end_offsets"].get(str(number), 0) >= end for number, end in ends.items()) else None
 
 
-def bookkeeping_of(warehouse: str, table: str) -> Bookkeeping:
+def table_state_of(warehouse: str, table: str) -> TableState:
     """What the newest commit of a table says; that of a table to which nothing was applied, if there is none. Raises `TableError`."""
-    said = _said_of(f"{warehouse}/tables/{table}/data", "table", table)
-    return Bookkeeping() if said is None else Bookkeeping.from_json(said)
+    said = _said_of(places.table(warehouse, table), "table", table)
+    return TableState() if said is None else TableState.from_json(said)
 
 
 def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     """What the newest commit at `path` says of the stream or table that must lie there; None if nothing does."""
-    said = newest_bookkeeping(path)
+    said = newest_stored(path)
     if said is not None and said.get(what) != name:
         raise TableError(
             f"The newest commit of {path} is not of {what} {name}", "Somebody else wrote to it", "Restore it to our last version"

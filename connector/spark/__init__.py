@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from connector.spark.apply.apply import apply
 from connector.spark.apply.rebuild import Rebuilt, rebuild
-from connector.spark.ingest.ingest import Ingest, World
-from connector.spark.pipeline import Journal, Pipeline
-from connector.spark.reader import Reading, Snapshot, plain_rows, read_snapshot, read_table
+from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.pipeline import JobLog, Pipeline
+from connector.spark.reader import Snapshot, SparkRead, plain_rows, read_snapshot, read_table
 from connector.spark.session import start_session
-from connector.spark.status_view import register_tables
+from connector.spark.status_view import register_status_view
 from connector.spark.storage.changelog import Changelog
 
 __all__ = [
     "Changelog",
     "Ingest",
-    "Journal",
+    "IngestPorts",
+    "JobLog",
     "Pipeline",
-    "Reading",
     "Rebuilt",
     "Snapshot",
-    "World",
+    "SparkRead",
     "apply",
     "plain_rows",
     "read_snapshot",
     "read_table",
     "rebuild",
-    "register_tables",
+    "register_status_view",
     "start_session",
 ]

@@ -22,7 +22,7 @@ from connector.config.settings import ConnectorConfig
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import apply
 from connector.spark.failures import applying
-from connector.spark.ingest.ingest import World
+from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table
@@ -30,7 +30,7 @@ from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import pace_in_force
 from connector.state.pace import Turns
 from connector.state.stream_progress import Cut
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 
 APPLIES_AT_ONCE: Final = 2
 """So many tables are applied at a time. What one leaves of the processor while it plans and commits is enough for a second."""
@@ -42,12 +42,12 @@ _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
 Say = Callable[[str], None]
-Stood = tuple[int, Bookkeeping]
+Stood = tuple[int, TableState]
 """A version of a table, and what it says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class JobLog:
     """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19).
 
     `bounds` and `paces` ask for what operators have set since, in seconds by table (TBL-20, JOB-2). `last_clean_up` says when old files
@@ -87,8 +87,8 @@ class Applies:
         config: ConnectorConfig,
         tables: Mapping[str, Table],
         changelogs: Mapping[str, Changelog],
-        worlds: Mapping[str, World],
-        journal: Journal,
+        worlds: Mapping[str, IngestPorts],
+        journal: JobLog,
         record: Callable[[str, Cut, Mapping[str, Stood]], None],
         say: Say,
         on_step: Callable[[str], None],
@@ -175,7 +175,7 @@ class Applies:
             if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, known)):
                 self._news[stream], self._looked[stream] = False, now
                 cut = self._cut(stream)
-                self._cuts[stream] = known = (cut.batch, cut.low_watermark, cut.goes_past)
+                self._cuts[stream] = known = (cut.batch, cut.low_watermark, cut.ignores_watermark)
                 self._begin(threads, _Round(stream, cut, turns, set(turns.take(paces, now, known))))
 
     def _pause(self, stop: threading.Event) -> None:
@@ -234,8 +234,8 @@ class Applies:
     def _apply(self, name: str, cut: Cut) -> bool:
         table, definition = self._tables[name], self._config.tables[name]
         world, changelog = self._worlds[definition.stream], self._changelogs[definition.stream]
-        started_at, before = world.now(), table.bookkeeping()
-        job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.complete_below)
+        started_at, before = world.now(), table.table_state()
+        job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.apply_watermark)
         try:
             with applying(name):
                 applied = apply(
@@ -249,10 +249,10 @@ class Applies:
             raise
         if applied is None:
             return False
-        done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.bookkeeping.complete_below)
+        done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.table_state.apply_watermark)
         self.add_job(replace(done, ended_at=world.now()))
         letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
-        self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.bookkeeping.to_batch}{letters}")
+        self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.table_state.to_batch}{letters}")
         return True
 
 
@@ -297,7 +297,7 @@ class _Upkeep:
             self._maintain(stream)
 
 
-def _discarded(world: World) -> frozenset[str]:
+def _discarded(world: IngestPorts) -> frozenset[str]:
     """The ids of discarded letters; none while the ledger cannot be read: their rows wait a little longer."""
     try:
         return world.discarded()
@@ -305,4 +305,4 @@ def _discarded(world: World) -> frozenset[str]:
         return frozenset()
 
 
-__all__ = ["APPLIES_AT_ONCE", "Applies", "Journal", "Stood"]
+__all__ = ["APPLIES_AT_ONCE", "Applies", "JobLog", "Stood"]

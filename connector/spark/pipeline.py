@@ -16,16 +16,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.errors import BrokerError, TopicError
 from connector.records.views import view_of_time
-from connector.spark.apply_loop import Applies, Journal, Stood
+from connector.spark.apply_loop import Applies, JobLog, Stood
 from connector.spark.failures import applying, ingesting
-from connector.spark.ingest.ingest import Ingest, World
+from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
 from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.maintenance import Upkeep, Work
+from connector.spark.storage.maintenance import Maintenance, Work
 from connector.spark.storage.offsets import BatchRange, Offsets
 from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord, Job, JobKind
@@ -54,7 +55,7 @@ class StreamIngest:
         spark: SparkSession,
         config: ConnectorConfig,
         stream: StreamConfig,
-        world: World,
+        world: IngestPorts,
         earliest: Callable[[], Offsets],
         say: Say,
         bounds: Callable[[], Mapping[str, int]] = dict,
@@ -63,9 +64,9 @@ class StreamIngest:
     ) -> None:
         self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
         self._bounds, self._heard = bounds, heard
-        base = f"{config.warehouse}/streams/{stream.name}"
+        base = places.stream_folder(config.warehouse, stream.name)
         self._checkpoint = f"{base}/checkpoint"
-        self.changelog = Changelog(spark, f"{base}/changelog", stream.name, stream.retention)
+        self.changelog = Changelog(spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention)
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(
             stream,
@@ -231,9 +232,9 @@ class Pipeline:
         self,
         spark: SparkSession,
         config: ConnectorConfig,
-        worlds: Mapping[str, World],
+        worlds: Mapping[str, IngestPorts],
         earliest: Mapping[str, Callable[[], Offsets]],
-        journal: Journal,
+        journal: JobLog,
         say: Say = lambda line: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -254,7 +255,7 @@ class Pipeline:
         for name, definition in config.tables.items():
             with applying(name):
                 retention = config.streams[definition.stream].retention
-                self._tables[name] = Table(spark, f"{config.warehouse}/tables/{name}", definition, retention=retention)
+                self._tables[name] = Table(spark, places.table_folder(config.warehouse, name), definition, retention=retention)
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
@@ -298,13 +299,13 @@ class Pipeline:
     def _heard(self, stream: str) -> None:
         self._applies.heard(stream)
 
-    def _upkeep(self) -> dict[str, list[Upkeep]]:
+    def _upkeep(self) -> dict[str, list[Maintenance]]:
         """What is to be maintained of each stream, its tables first."""
-        found: dict[str, list[Upkeep]] = {}
+        found: dict[str, list[Maintenance]] = {}
         for stream, ingest in self._streams.items():
             retention = self._config.streams[stream].retention
             found[stream] = [
-                Upkeep(
+                Maintenance(
                     *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), self._applies.add_job, self._say),
                     retention_s=retention.table_file_s,
                     passed=self._tables[name].passed,
@@ -317,7 +318,7 @@ class Pipeline:
                 for name in self._tables_of(stream)
             ]
             found[stream].append(
-                Upkeep(
+                Maintenance(
                     *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), self._applies.add_job, self._say),
                     retention_s=retention.file_s,
                     passed=ingest.changelog.passed,
@@ -330,7 +331,7 @@ class Pipeline:
             )
         return found
 
-    def _maintain(self, upkeep: Mapping[str, list[Upkeep]], stop: threading.Event, stream: str) -> None:
+    def _maintain(self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str) -> None:
         """What is due of a stream and its tables; each table's between two applies of it (TBL-15)."""
         for each in upkeep[stream]:
             if not stop.is_set():
@@ -366,7 +367,7 @@ class Pipeline:
     def _clean_changelog(self, stream: str, now: int) -> Work:
         ingest, names = self._streams[stream], self._tables_of(stream)
         if names:
-            ingest.trim(min(self._tables[name].bookkeeping().needed_to_batch for name in names), now)
+            ingest.trim(min(self._tables[name].table_state().needed_to_batch for name in names), now)
         return ingest.changelog.clean()
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
@@ -402,7 +403,7 @@ class Pipeline:
         merged, versions = sum(book.merged for book in books), {name: version for name, (version, _) in newest.items()}
         if versions == recorded.versions or merged != recorded.merged:
             return
-        if all(book.is_consistent_cut and book.complete_below == recorded.low_watermark for book in books):
+        if all(book.is_consistent_cut and book.apply_watermark == recorded.low_watermark for book in books):
             again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
             with self._recording:
                 self._journal.add_cut(again)
@@ -418,4 +419,4 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     return f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected} rejected; {complete}"
 
 
-__all__ = ["Journal", "Pipeline", "StreamIngest"]
+__all__ = ["JobLog", "Pipeline", "StreamIngest"]

@@ -13,30 +13,32 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
+from connector import warehouse as places
+from connector.clock import now_us
 from connector.errors import ConnectorError, TableError, WriterConflictError
 from connector.lake.jobs import History
 from connector.records.model import MAX_LONG
 from connector.records.views import view_of_time
-from connector.spark.apply.blocked_rows import holding_of, not_merged, surveyed
-from connector.spark.apply.flatten import pivot
+from connector.spark.apply.blocked_rows import holding_of, not_merged, select_changes
+from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import keep_on
 from connector.spark.apply.merge import merged_view
-from connector.spark.apply.statistics import check_changelog, glance
+from connector.spark.apply.statistics import analyze_once, check_changelog
 from connector.spark.failures import first_line
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
-from connector.spark.storage.overrides import wished_bounds
+from connector.spark.storage.overrides import bounds_set
 from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import bound_in_force
 from connector.state.stream_progress import Progress
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.column_names import BOOKKEEPING
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SparkRead:
     """The rows of a table, without its bookkeeping columns, and what they are worth.
 
     They contain all that had arrived in Kafka at `as_of` (microseconds; None: not known) and nothing of ingest batches behind
@@ -54,7 +56,7 @@ class Reading:
 
 def table_path(warehouse: str, name: str) -> str:
     """Where a table's rows lie in a warehouse (TBL-22)."""
-    return f"{warehouse}/tables/{name}/data"
+    return places.table(warehouse, name)
 
 
 def read_table(
@@ -63,10 +65,10 @@ def read_table(
     name: str,
     *,
     max_staleness_s: float | None = None,
-    allow_older: bool = False,
+    allow_stale: bool = False,
     now: int | None = None,
     add_job: Callable[[Job], None] | None = None,
-) -> Reading:
+) -> SparkRead:
     """The table as it stands if it is at most `max_staleness_s` old; else merged with everything that was ingested.
 
     Left out, the bound is the one that an operator has set, else the one that the table declares (TBL-20); where that is none, or 0,
@@ -78,26 +80,26 @@ def read_table(
     Where the history cannot be written, as by a reader without the right, the job is not kept, and the read goes on. `add_job` hears of
     the job instead of the history; what it raises is raised.
 
-    Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_older` asks for
+    Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_stale` asks for
     what there is; `TableError` if there is no such table, or if it is damaged; `WriterConflictError` if a rebuild replaces it at this
     very moment, or applies remove what was to be read: read again.
     """
-    table = Table.existing(spark, f"{warehouse}/tables/{name}")
+    table = Table.existing(spark, places.table_folder(warehouse, name))
     definition = table.layout.definition
     version, before = table.newest()
-    changelog = Changelog(spark, f"{warehouse}/streams/{definition.stream}/changelog", definition.stream)
+    changelog = Changelog(spark, places.changelog(warehouse, definition.stream), definition.stream)
     check_changelog(table, before, changelog.newest())
     progress = changelog.progress(with_frontier=False)
-    bound = bound_in_force(definition, wished_bounds(spark, warehouse)) if max_staleness_s is None else max_staleness_s
-    at = time.time_ns() // 1000 if now is None else now
+    bound = bound_in_force(definition, bounds_set(spark, warehouse)) if max_staleness_s is None else max_staleness_s
+    at = now_us() if now is None else now
     if progress.suffices(before, bound, at):
         as_of = progress.as_of(before)
-        reading = Reading(_shown(table, version), as_of, before.to_batch, before.complete_below, before.is_consistent_cut)
+        reading = SparkRead(_shown(table, version), as_of, before.to_batch, before.apply_watermark, before.is_consistent_cut)
     else:
         job = Job(
             *(JobKind.RUNTIME_MERGE, name, at, at, before.complete_to_batch, progress.ingest_batch),
-            watermark_before=before.complete_below,
-            watermark_after=before.complete_below,
+            watermark_before=before.apply_watermark,
+            watermark_after=before.apply_watermark,
         )
         keep, begun = add_job or _keeping(warehouse), time.monotonic_ns()
         try:
@@ -107,8 +109,8 @@ def read_table(
             keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, error=problem))
             raise
         keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, changes=reading.changes or 0))
-    if not allow_older:
-        progress.check_age(name, reading.as_of, bound, at, before.held)
+    if not allow_stale:
+        progress.check_age(name, reading.as_of, bound, at, before.blocked_rows)
     return reading
 
 
@@ -126,7 +128,7 @@ def _shown(table: Table, version: int) -> DataFrame:
     return table.rows(version).drop(*BOOKKEEPING)
 
 
-def _merged_of_one_version(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
+def _merged_of_one_version(table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress) -> SparkRead:
     try:
         return _merged(table, version, before, changelog, progress)
     except TableError as error:
@@ -137,7 +139,7 @@ def _merged_of_one_version(table: Table, version: int, before: Bookkeeping, chan
         raise WriterConflictError(problem, error.problem, "Read again") from error
 
 
-def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelog, progress: Progress) -> Reading:
+def _merged(table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress) -> SparkRead:
     layout, batch = table.layout, progress.ingest_batch
     source, after = layout.definition.source, before.complete_to_batch
     recent = changelog.recent_changes(source, after=after, to=batch)
@@ -145,19 +147,19 @@ def _merged(table: Table, version: int, before: Bookkeeping, changelog: Changelo
     newest = changelog.newest()
     holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
     changes, waiting = not_merged(since, before, table.spark), None
-    seen, pivoted, _ = glance(changes, layout, before, keep_on) if holding is None else (None, None, None)
+    seen, pivoted, _ = analyze_once(changes, layout, before, keep_on) if holding is None else (None, None, None)
     if seen is None or pivoted is None or seen.unreadable:
         # Of what the table cannot hold the next apply makes letters.
-        changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: None)
-        pivoted = keep_on(pivot(changes, layout, all_plain=seen.all_plain))
+        changes, seen, waiting = select_changes(changes, layout, before, holding, lambda letters: None)
+        pivoted = keep_on(flatten_entries(changes, layout, all_plain=seen.all_plain))
     merged = seen.changes - seen.unreadable
     rows = merged_view(table, pivoted, seen, before, version, keep_on) if merged else _shown(table, version)
     # What the changelog has let go meanwhile is missing from the changes, and nothing else tells.
     check_changelog(table, before, changelog.newest())
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
-    as_of = max(filter(None, (before.as_of, progress.moments.of(batch if waiting is None else waiting.batch - 1))), default=None)
-    is_cut = low is not None and highest < low and not (holding.dead if holding else before.held)
-    return Reading(rows, as_of, batch, low, is_cut, merged)
+    as_of = max(filter(None, (before.as_of, progress.freshness.of(batch if waiting is None else waiting.batch - 1))), default=None)
+    is_cut = low is not None and highest < low and not (holding.dead if holding else before.blocked_rows)
+    return SparkRead(rows, as_of, batch, low, is_cut, merged)
 
 
 def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...]]]:
@@ -194,7 +196,7 @@ def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermar
     clock's unless given.
     """
     assert names, "a snapshot is of some table"
-    path = f"{warehouse}/_connector/cuts"
+    path = places.cuts(warehouse)
     cuts = spark.read.format("delta").load(path) if DeltaLog(spark, path).newest() else None
     found = None
     if cuts is not None:
@@ -216,7 +218,7 @@ def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermar
     cut = CutRecord(**{**found.asDict(), "versions": dict(found["versions"])})
     assert cuts is not None
     newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
-    at = time.time_ns() // 1000 if now is None else now
+    at = now_us() if now is None else now
     for name in names:
         _check_kept(spark, warehouse, name, cut, at, is_newest=newest is not None and newest[0] == cut.recorded_at)
     return Snapshot(cut, {name: _at(spark, warehouse, name, cut.versions[name]) for name in names})

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+from connector import warehouse as places
+from connector.clock import now_us
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, folders_in
-from connector.spark.storage.overrides import STORED, wished_bounds
+from connector.spark.storage.overrides import bounds_set
 from connector.spark.storage.table import Table
 from connector.state.overrides import bound_in_force
 from connector.state.stream_progress import Progress
 from connector.state.table_status import TableStatus, table_status
 
 VIEW: Final = "lowmark_tables"
+_STORED: Final = """
+    name string, stream string, watermark bigint, max_staleness interval day to second, is_consistent_cut boolean,
+    pending_batches bigint, as_of bigint, age interval day to second
+"""
 _SHOWN: Final = (
     *("name", "stream", "timestamp_micros(watermark) AS upsert_stream_apply_watermark", "max_staleness", "is_consistent_cut"),
     *("pending_batches", "timestamp_micros(as_of) AS as_of", "age"),
 )
 
 
-def register_tables(spark: SparkSession, warehouse: str, *, view: str = VIEW, now: int | None = None) -> None:
+def register_status_view(spark: SparkSession, warehouse: str, *, view: str = VIEW, now: int | None = None) -> None:
     """Have the temporary view `view` show a row for each table of the warehouse to which something was applied, as they stand.
 
         name, stream                    of the table
@@ -37,22 +42,22 @@ def register_tables(spark: SparkSession, warehouse: str, *, view: str = VIEW, no
     It shows the moment of this call: call it again for another. `now` is the time in microseconds, the clock's unless given. Raises
     `TableError` if a table or a changelog is damaged.
     """
-    at = time.time_ns() // 1000 if now is None else now
+    at = now_us() if now is None else now
     rows = [_row(status) for status in _statuses(spark, warehouse, at)]
-    spark.createDataFrame(rows, STORED).selectExpr(*_SHOWN).createOrReplaceTempView(view)
+    spark.createDataFrame(rows, _STORED).selectExpr(*_SHOWN).createOrReplaceTempView(view)
 
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
-    wished, progress = wished_bounds(spark, warehouse), dict[str, Progress]()
-    for name in folders_in(spark, f"{warehouse}/tables"):
-        path = f"{warehouse}/tables/{name}"
-        if DeltaLog(spark, f"{path}/data").newest() is None:
+    wished, progress = bounds_set(spark, warehouse), dict[str, Progress]()
+    for name in folders_in(spark, places.tables_folder(warehouse)):
+        path = places.table_folder(warehouse, name)
+        if DeltaLog(spark, places.data(path)).newest() is None:
             continue
         table = Table.existing(spark, path)
         definition = table.layout.definition
         if (stream := definition.stream) not in progress:
-            progress[stream] = Changelog(spark, f"{warehouse}/streams/{stream}/changelog", stream).progress(with_frontier=False)
-        yield table_status(definition, table.bookkeeping(), progress[stream], now, max_staleness_s=bound_in_force(definition, wished))
+            progress[stream] = Changelog(spark, places.changelog(warehouse, stream), stream).progress(with_frontier=False)
+        yield table_status(definition, table.table_state(), progress[stream], now, max_staleness_s=bound_in_force(definition, wished))
 
 
 def _row(status: TableStatus) -> tuple[object, ...]:

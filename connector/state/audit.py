@@ -45,7 +45,7 @@ class Run(NamedTuple):
     times: int
 
 
-def joined(*parts: Iterable[Range]) -> Ranges:
+def union_ranges(*parts: Iterable[Range]) -> Ranges:
     """The offsets that are in any of them."""
     found: list[Range] = []
     for start, stop in sorted(chain(*parts)):
@@ -59,8 +59,8 @@ def joined(*parts: Iterable[Range]) -> Ranges:
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
     """The offsets of `ranges` that are not in `others`."""
     left: list[Range] = []
-    taken, place = joined(others), 0
-    for start, stop in joined(ranges):
+    taken, place = union_ranges(others), 0
+    for start, stop in union_ranges(ranges):
         while place < len(taken) and taken[place].start < stop:
             if start < taken[place].start:
                 left.append(Range(start, taken[place].start))
@@ -75,7 +75,7 @@ def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
 
 def common(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
     """The offsets that are in both."""
-    known = joined(ranges)
+    known = union_ranges(ranges)
     return without(known, without(known, others))
 
 
@@ -96,8 +96,8 @@ class Seen:
 class PartitionAudit:
     """One Kafka partition, which was read from `begin` to the offset before `end`.
 
-    `rows` counts changelog rows, `empty` offsets that were shown to hold nothing. `doubled` are offsets with more than one row,
-    or with a row and shown to be empty; `outside` are rows of offsets that were never read.
+    `rows` counts changelog rows, `empty` offsets that were shown to hold nothing. `duplicated` are offsets with more than one row,
+    or with a row and shown to be empty; `unexpected` are rows of offsets that were never read.
     """
 
     begin: int
@@ -106,58 +106,58 @@ class PartitionAudit:
     empty: int = 0
     covered: Ranges = ()
     lost: Ranges = ()
-    unproved: Ranges = ()
-    doubled: Ranges = ()
-    outside: Ranges = ()
+    unverified: Ranges = ()
+    duplicated: Ranges = ()
+    unexpected: Ranges = ()
 
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
         """With the rows of further batches."""
         found = list(runs)
-        stands = joined(Range(run.start, run.stop) for run in found)
+        stands = union_ranges(Range(run.start, run.stop) for run in found)
         twice = (Range(run.start, run.stop) for run in found if run.times > 1)
         return replace(
             self,
             rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
-            covered=joined(self.covered, common(stands, self._read)),
+            covered=union_ranges(self.covered, common(stands, self._read)),
             lost=without(self.lost, stands),
-            unproved=without(self.unproved, stands),
-            doubled=joined(self.doubled, twice, common(stands, self.covered)),
-            outside=joined(self.outside, without(stands, self._read)),
+            unverified=without(self.unverified, stands),
+            duplicated=union_ranges(self.duplicated, twice, common(stands, self.covered)),
+            unexpected=union_ranges(self.unexpected, without(stands, self._read)),
         )
 
     def gaps(self, *, to_the_end: bool) -> Ranges:
         """Where nobody has looked yet, up to the last row, or to the end of what was read."""
         stop = self.end if to_the_end else max((known.stop for known in self.covered), default=self.begin)
-        return without((Range(self.begin, stop),), joined(self.covered, self.lost, self.unproved))
+        return without((Range(self.begin, stop),), union_ranges(self.covered, self.lost, self.unverified))
 
     def looked(self, places: Ranges, seen: Seen) -> PartitionAudit:
         """With what was found at `places`, which are gaps."""
-        empty = without(places, joined(seen.visible, seen.gone))
+        empty = without(places, union_ranges(seen.visible, seen.gone))
         return replace(
             self,
             empty=self.empty + count(empty),
-            covered=joined(self.covered, empty),
-            lost=joined(self.lost, seen.visible),
-            unproved=joined(self.unproved, seen.gone),
+            covered=union_ranges(self.covered, empty),
+            lost=union_ranges(self.lost, seen.visible),
+            unverified=union_ranges(self.unverified, seen.gone),
         )
 
     @property
     def _read(self) -> Ranges:
-        return joined((Range(self.begin, self.end),))
+        return union_ranges((Range(self.begin, self.end),))
 
 
 @dataclass(frozen=True, slots=True)
 class LettersAudit:
     """The letters of the rejected rows that no earlier audit had found: ids.
 
-    `altered` letters do not have the bytes of their record. `unproved` are missing where the dead-letter topic's retention has
+    `altered` letters do not have the bytes of their record. `unverified` are missing where the dead-letter topic's retention has
     taken letters before anybody looked.
     """
 
     compared: int = 0
     missing: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
-    unproved: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +175,21 @@ class StreamAudit:
         return sum(value if isinstance(value, int) else count(value) for value in found)
 
     @property
-    def unproved(self) -> int:
+    def unverified(self) -> int:
         """How many offsets and letters nobody can say anything about any more."""
-        return self.counted("unproved") + len(self.letters.unproved)
+        return self.counted("unverified") + len(self.letters.unverified)
 
     @property
     def is_proved(self) -> bool:
         """Whether every offset that was read is accounted for, and every letter was found."""
-        return self.fault() is None and not self.unproved
+        return self.fault() is None and not self.unverified
 
     def fault(self) -> AuditError | None:
         """How `nothing_lost` is broken, if it is. What is unproved breaks nothing."""
         told = [
             self._places("lost", "read, but not in the changelog, though a reader of the topic can see them"),
-            self._places("doubled", "in the changelog more than once, or where the topic has nothing to see"),
-            self._places("outside", "in the changelog and never read"),
+            self._places("duplicated", "in the changelog more than once, or where the topic has nothing to see"),
+            self._places("unexpected", "in the changelog and never read"),
             _letters(self.letters.missing, "not in the dead-letter topic"),
             _letters(self.letters.altered, "there with other bytes than their records"),
         ]
@@ -203,13 +203,13 @@ class StreamAudit:
 
     def to_json(self) -> dict[str, Any]:
         """All that was found; of ranges their bounds, the second one not included."""
-        names = ("begin", "end", "rows", "empty", "lost", "unproved", "doubled", "outside")
+        names = ("begin", "end", "rows", "empty", "lost", "unverified", "duplicated", "unexpected")
         partitions = [
             {"kafka_partition": number, **{name: getattr(found, name) for name in names}}
             for number, found in sorted(self.partitions.items())
         ]
-        letters = {name: getattr(self.letters, name) for name in ("compared", "missing", "altered", "unproved")}
-        verdict = "broken" if self.fault() else "unproved" if self.unproved else "proved"
+        letters = {name: getattr(self.letters, name) for name in ("compared", "missing", "altered", "unverified")}
+        verdict = "failed" if self.fault() else "unverified" if self.unverified else "passed"
         return {"stream": self.stream, "verdict": verdict, "to_batch": self.to_batch, "kafka_partitions": partitions, "letters": letters}
 
     def _places(self, name: str, what: str) -> str:

@@ -98,7 +98,7 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class CommitCount:
     """What a commit did to the files of a table: how many it added, how many it removed, and of how many bytes; `at` in microseconds."""
 
     at: int
@@ -107,7 +107,7 @@ class Passed:
     removed_bytes: int = 0
 
 
-def cleans(removed: Sequence[Passed], now: int, *, last: int, newest_at: int, retention_s: int) -> bool:
+def cleans(removed: Sequence[CommitCount], now: int, *, last: int, newest_at: int, retention_s: int) -> bool:
     """Whether files of old versions are to be removed, which was done at `last` (microseconds) before.
 
     `removed` are the commits seen since; others may have been made unseen. `newest_at` is when the newest commit was made.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connector.dead_letters.external import OutsideLetters
+from connector.dead_letters.external import ExternalDeadLetters
 from connector.dead_letters.ledger import Totals
 
 
@@ -30,7 +30,7 @@ NONE_OPEN: Final = OpenLetters()
 def open_letters(
     rejected: int,
     tables: Mapping[str, int],
-    outside: OutsideLetters,
+    outside: ExternalDeadLetters,
     topic_id: str,
     totals: Totals | None,
     first: int | None,

@@ -16,7 +16,7 @@ from connector.tables.definition import TableDefinition
 
 
 @dataclass(frozen=True, slots=True)
-class BoundWish:
+class StalenessOverride:
     """The `max_staleness` of a table, which outranks the configuration; None: that of the configuration holds again.
 
     `made_at` in microseconds.
@@ -29,7 +29,7 @@ class BoundWish:
 
 
 @dataclass(frozen=True, slots=True)
-class PaceWish:
+class PaceOverride:
     """The `apply_every` of a table, which outranks the configuration; None: that of the configuration holds again (JOB-2).
 
     `made_at` in microseconds.
@@ -42,7 +42,7 @@ class PaceWish:
 
 
 @dataclass(frozen=True, slots=True)
-class EndWish:
+class ClosePartition:
     """The end of a stream partition that does not end by itself (WMK-8). `made_at` in microseconds.
 
     Numbers rise in the order in which the wishes of a warehouse were made.
@@ -66,13 +66,17 @@ def paces_in(said: Mapping[str, Any] | None) -> dict[str, int]:
     return _seconds_in(said, "apply_every_s")
 
 
-def saying(wish: BoundWish | PaceWish, said: Mapping[str, Any] | None) -> dict[str, Any]:
+def saying(override: StalenessOverride | PaceOverride, said: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the commit of a wish says, after one that said `said`."""
     holding: dict[str, dict[str, int]] = {"max_staleness_s": bounds_in(said), "apply_every_s": paces_in(said)}
-    name, wished = ("max_staleness_s", wish.max_staleness_s) if isinstance(wish, BoundWish) else ("apply_every_s", wish.apply_every_s)
-    holding[name].pop(wish.table, None)
+    name, wished = (
+        ("max_staleness_s", override.max_staleness_s)
+        if isinstance(override, StalenessOverride)
+        else ("apply_every_s", override.apply_every_s)
+    )
+    holding[name].pop(override.table, None)
     if wished is not None:
-        holding[name][wish.table] = wished
+        holding[name][override.table] = wished
     return {name: of_tables for name, of_tables in holding.items() if of_tables or name == "max_staleness_s"}
 
 

@@ -15,26 +15,26 @@ from connector.watermarks.stream_partition import KeyRange
 FEW: Final = 3
 _TIMES: Final = frozenset(
     {
-        "asked_at",
+        "topic_read_at",
         "low_watermark",
         "horizon",
         "since",
         "watermark",
         "upsert_stream_apply_watermark",
-        "no_cut_since",
+        "inconsistent_since",
         "as_of",
         "ended_at",
-        "held_since",
+        "blocked_since",
         "due_at",
     }
 )
 
 
-def holder(frontier: Frontier) -> Stall | None:
+def lagging_partition(frontier: Frontier) -> Stall | None:
     """The live stream partition whose own low watermark is the least: nothing is complete above it (WMK-3). None: there is none."""
     k = frontier.kafka_partitions
     least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)
-    return None if least is None else Stall(least[0], least[1].held_by(k), *frontier.moved[least[0]])
+    return None if least is None else Stall(least[0], least[1].lagging_partition(k), *frontier.last_advance[least[0]])
 
 
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:

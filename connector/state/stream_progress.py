@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from connector.dead_letters.blocked_rows import Dead
-from connector.dead_letters.external import NONE_OUTSIDE, OutsideLetters
+from connector.dead_letters.blocked_rows import BlockingLetter
+from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import StaleTableError
 from connector.records.views import view_of_time
-from connector.state.overrides import EndWish
-from connector.state.table_state import Bookkeeping
+from connector.state.overrides import ClosePartition
+from connector.state.table_state import TableState
 from connector.tables.retention import NONE_READ, BatchHorizon, BatchHorizons, Retention
-from connector.watermarks.freshness import NONE_ASKED, Asked, Moments, is_fresh
-from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, advance
+from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BatchCounts:
     late: int = 0
     ignored_claims: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
-    heard: Heard = field(default_factory=lambda: Heard(0))
+    heard: BatchClaims = field(default_factory=lambda: BatchClaims(0))
     read_at: int = 0
 
     @property
@@ -44,16 +44,16 @@ class BatchCounts:
 class Cut:
     """What an apply brings a table to: the changes of ingest batches up to `batch` with commit timestamps below `low_watermark`.
 
-    The two name the state of the source at `low_watermark` (TBL-10). With `goes_past` the low watermark is not known or stalled, and
-    everything ingested is applied (TBL-11). Deletes below `horizon`, that of `batch`, may be forgotten once the cut is reached; in
-    tables ordered by sequence number those below `batch_horizons`.
+    The result is the state of the source at `low_watermark` (TBL-10). With `ignores_watermark` the low watermark is unknown or
+    stalled, and every logged change is applied (TBL-11). `horizon` is the horizon of `batch`: older deletes may be forgotten once
+    the cut is reached. In tables ordered by sequence number, `batch_horizons` is used instead.
     """
 
     batch: int
     low_watermark: int | None
-    goes_past: bool
+    ignores_watermark: bool
     horizon: int | None = None
-    moments: Moments = NONE_ASKED
+    freshness: FreshnessLog = NONE_ASKED
     chosen_at: int = 0
     batch_horizons: BatchHorizons = NONE_READ
 
@@ -64,9 +64,9 @@ class Progress:
 
     `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). The first record was
     rejected at `rejected_since` (microseconds; None: none was). `horizon` is None while the low watermark is not known; `batch_horizons`
-    serve tables ordered by sequence number instead. `moments` say how old the states of the newest batches are. `ends` are those stream
-    partitions that operators had end with `ingest_batch`; all such wishes up to the number `ends_to` have been taken (WMK-8).
-    `outside` are the dead letters that others made, as far as ingest has looked (DLQ-7).
+    serve tables ordered by sequence number instead. `freshness` say how old the states of the newest batches are. `ends` are those stream
+    partitions that operators had end with `ingest_batch`; all such wishes up to the number `closed_to` have been taken (WMK-8).
+    `external_dead_letters` are the dead letters that others made, as far as ingest has looked (DLQ-7).
     """
 
     ingest_batch: int = 0
@@ -79,10 +79,10 @@ class Progress:
     rejected_since: int | None = None
     horizon: int | None = None
     batch_horizons: BatchHorizons = NONE_READ
-    moments: Moments = NONE_ASKED
-    ends: tuple[EndWish, ...] = ()
-    ends_to: int = 0
-    outside: OutsideLetters = NONE_OUTSIDE
+    freshness: FreshnessLog = NONE_ASKED
+    ends: tuple[ClosePartition, ...] = ()
+    closed_to: int = 0
+    external_dead_letters: ExternalDeadLetters = NO_EXTERNAL
     frontier: Frontier = UNKNOWN
 
     @property
@@ -93,27 +93,27 @@ class Progress:
     def cut(self, now: int, stall_after_s: int) -> Cut:
         """What all tables of the stream are to be brought to at `now` (TBL-10, TBL-11)."""
         is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
-        goes_past = self.low_watermark is None or is_stalled
-        return Cut(self.ingest_batch, self.low_watermark, goes_past, self.horizon, self.moments, now, self.batch_horizons)
+        ignores_watermark = self.low_watermark is None or is_stalled
+        return Cut(self.ingest_batch, self.low_watermark, ignores_watermark, self.horizon, self.freshness, now, self.batch_horizons)
 
     def after(
         self,
         ingest_batch: int,
         counts: BatchCounts,
         ends: Mapping[int, int],
-        asked: Asked,
+        asked: EndOffsets,
         retention: Retention,
         roots: frozenset[str],
-        wishes: Sequence[EndWish] = (),
+        overrides: Sequence[ClosePartition] = (),
     ) -> Progress:
         """The progress once `ingest_batch`, the next one, is in the changelog, read up to `ends`. `roots` as in `watermark.advance`.
 
-        `wishes` are those that the batch was committed with; one that was taken before is not taken again.
+        `overrides` are those that the batch was committed with; one that was taken before is not taken again.
         """
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
-        taken = tuple(wish for wish in wishes if wish.number > self.ends_to)
-        ended = [wish.stream_partition for wish in taken]
+        taken = tuple(override for override in overrides if override.number > self.closed_to)
+        ended = [override.stream_partition for override in taken]
         # A batch without rows was read when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended)
@@ -129,17 +129,17 @@ class Progress:
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
             horizon=retention.horizon(self.horizon, frontier.low_watermark),
             batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
-            moments=self.moments.after(ingest_batch, ends, asked),
+            freshness=self.freshness.after(ingest_batch, ends, asked),
             ends=taken,
-            ends_to=max((self.ends_to, *(wish.number for wish in taken))),
+            closed_to=max((self.closed_to, *(override.number for override in taken))),
             frontier=frontier,
         )
 
-    def as_of(self, table: Bookkeeping) -> int | None:
+    def as_of(self, table: TableState) -> int | None:
         """The moment that a table of the stream contains (TBL-16): by what is known today, or was at its last apply."""
-        return max(filter(None, (table.as_of, self.moments.of(table.complete_to_batch))), default=None)
+        return max(filter(None, (table.as_of, self.freshness.of(table.complete_to_batch))), default=None)
 
-    def suffices(self, table: Bookkeeping, max_staleness_s: float | None, now: int) -> bool:
+    def suffices(self, table: TableState, max_staleness_s: float | None, now: int) -> bool:
         """Whether a table as it stands answers a read with that bound: it is fresh enough, or nothing that is known is missing.
 
         A bound of None or 0 is no bound: such a read wants everything (TBL-16).
@@ -147,50 +147,59 @@ class Progress:
         is_fresh_enough = bool(max_staleness_s) and is_fresh(self.as_of(table), max_staleness_s or 0, now)
         return is_fresh_enough or table.complete_to_batch >= self.ingest_batch
 
-    def check_age(self, table: str, as_of: int | None, max_staleness_s: float | None, now: int, held: tuple[Dead, ...] = ()) -> None:
+    def check_age(
+        self, table: str, as_of: int | None, max_staleness_s: float | None, now: int, blocked_rows: tuple[BlockingLetter, ...] = ()
+    ) -> None:
         """Raise `StaleTableError` if what a read can have at most, as of `as_of`, is older than its bound (TBL-16).
 
-        `held` are the dead changes that rows of the table wait for: where ingest keeps up, they are the cause.
+        `blocked_rows` are the dead changes that rows of the table wait for: where ingest keeps up, they are the cause.
         """
         if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
             return
         age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
         problem = f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s"
-        if held and is_fresh(self.moments.of(self.ingest_batch), max_staleness_s, now):
+        if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
             raise StaleTableError(
                 problem,
-                f"Rows of it wait for dead letters, the oldest since {view_of_time(min(dead.since for dead in held))} (hold_rows)",
-                "Mend and replay those, or discard them (connector dead-letters), or ask for what there is (allow_older, --allow-older)",
+                f"Rows of it wait for dead letters, the oldest since {view_of_time(min(dead.since for dead in blocked_rows))} (block_rows)",
+                "Mend and replay those, or discard them (connector dead-letters), or ask for what there is (allow_stale, --allow-stale)",
                 as_of=as_of,
             )
-        asked = self.moments.newest
+        asked = self.freshness.newest
         last = "Ingest has never run" if asked is None else f"Ingest asked Kafka last at {view_of_time(asked)}"
-        lag = f", and was {self.moments.behind} offsets behind" if self.moments.behind else ""
+        lag = f", and was {self.freshness.behind} offsets behind" if self.freshness.behind else ""
         raise StaleTableError(
             problem,
             f"{last}{lag}",
-            "See that `connector run` is at work and keeps up, or ask for what there is (allow_older, --allow-older)",
+            "See that `connector run` is at work and keeps up, or ask for what there is (allow_stale, --allow-stale)",
             as_of=as_of,
         )
 
-    def renewed(self, ends: Mapping[int, int], asked: Asked) -> Progress:
+    def renewed(self, ends: Mapping[int, int], asked: EndOffsets) -> Progress:
         """The progress once Kafka was asked again and there was nothing to read; `ends` is where the newest batch ends (TBL-16)."""
-        return replace(self, moments=self.moments.after(self.ingest_batch, ends, asked))
+        return replace(self, freshness=self.freshness.after(self.ingest_batch, ends, asked))
 
     def to_json(self) -> dict[str, Any]:
         """All but the frontier, which may be large and has a row of its own."""
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
-        ends = [asdict(wish) for wish in self.ends]
+        ends = [asdict(override) for override in self.ends]
         horizons = [list(kept) for kept in self.batch_horizons.kept]
-        read_back = {"moments": self.moments.to_json(), "ends": ends, "batch_horizons": horizons, "outside": self.outside.to_json()}
+        read_back = {
+            "freshness": self.freshness.to_json(),
+            "ends": ends,
+            "batch_horizons": horizons,
+            "external_dead_letters": self.external_dead_letters.to_json(),
+        }
         return {**stored, **read_back, "low_watermark": self.low_watermark}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
         known = {name: value for name, value in stored.items() if name in Progress.__dataclass_fields__}
-        ends = tuple(EndWish(**wish) for wish in stored.get("ends", ()))
+        ends = tuple(ClosePartition(**override) for override in stored.get("ends", ()))
         horizons = BatchHorizons(tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ())))
-        moments = Moments.from_json(stored["moments"])
-        outside = OutsideLetters.from_json(stored["outside"]) if "outside" in stored else NONE_OUTSIDE
-        read_back = {"moments": moments, "ends": ends, "batch_horizons": horizons, "outside": outside}
+        freshness = FreshnessLog.from_json(stored["freshness"])
+        external_dead_letters = (
+            ExternalDeadLetters.from_json(stored["external_dead_letters"]) if "external_dead_letters" in stored else NO_EXTERNAL
+        )
+        read_back = {"freshness": freshness, "ends": ends, "batch_horizons": horizons, "external_dead_letters": external_dead_letters}
         return Progress(**{**known, **read_back}, frontier=frontier)

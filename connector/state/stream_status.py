@@ -11,7 +11,7 @@ from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.status_json import (
     failed_maintenance,
-    holder,
+    lagging_partition,
     summarize_names,
     view,
     view_of_job,
@@ -26,19 +26,19 @@ from connector.watermarks.stream_partition import KeyRange
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """How a stream stands after its newest batch.
+    """The status of a stream after its newest batch.
 
-    ignored_claims      watermark claims that moved nothing: ahead of their arrival (REC-15), or below an earlier claim of the same
+    ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below an earlier claim of the same
                         stream partition in the same Kafka partition (WMK-2)
-    lag                 offsets between that batch and the ends that Kafka told when it was asked last, `asked_at`
-    held_by             the live stream partition whose low watermark is the least; None: there is none
-    stalled             those whose low watermark has not moved for `stall_after`, the longest first (WMK-12)
-    is_unasked          what they have sent since is not known: ingest has not asked Kafka for `stall_after`, or none was stalled yet then
-    undeclared          those that speak and that nobody announced (WMK-8)
-    silent              those that the configuration names and that have not spoken (WMK-6)
+    lag                 offsets between that batch and the end of the topic, as Kafka reported it at `topic_read_at`
+    lagging_partition   the live stream partition with the least low watermark; None: there is none
+    stalled             partitions whose low watermark has not advanced for `stall_after`, the longest first (WMK-12)
+    stalls_unverified   ingest has not asked Kafka since they stalled, so newer records may be waiting
+    undeclared          stream partitions that send records and were never announced (WMK-8)
+    never_seen          partitions of the configuration that have sent no record (WMK-6)
     uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
-    without_key_range   where it has a hole: the live descendants of that root that were announced without a key range, which may fill it
-    dead_letters        rejected records and table letters that were neither replayed nor discarded (DLQ-7)
+    without_key_range   for a hole: the live descendants of that root that were announced without a key range; they may fill it
+    dead_letters        rejected records and dead letters of tables that were neither replayed nor discarded (DLQ-7)
     maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
     """
 
@@ -52,14 +52,14 @@ class StreamStatus:
     rejected: Mapping[str, int]
     dead_letters: OpenLetters
     lag: int | None
-    asked_at: int | None
+    topic_read_at: int | None
     low_watermark: int | None
     horizon: int | None
-    held_by: Stall | None
+    lagging_partition: Stall | None
     stalled: tuple[Stall, ...]
-    is_unasked: bool
+    stalls_unverified: bool
     undeclared: tuple[str, ...]
-    silent: tuple[str, ...]
+    never_seen: tuple[str, ...]
     uncovered: tuple[str, KeyRange] | None
     without_key_range: tuple[str, ...]
     maintenance: tuple[Job, ...] = ()
@@ -77,8 +77,8 @@ class StreamStatus:
             found.append("nothing was ingested yet: start `connector run`")
         elif self.low_watermark is None:
             found.append("no low watermark: no table is a consistent cut, and nothing expires; have the stream partitions announced")
-        if self.ingest_batch and self.silent:
-            found.append(f"named in the configuration and not heard of: {summarize_names(self.silent)}")
+        if self.ingest_batch and self.never_seen:
+            found.append(f"named in the configuration and not heard of: {summarize_names(self.never_seen)}")
         if self.uncovered is not None:
             root, keys = self.uncovered
             wrong = f"below {root} the live stream partitions leave a hole in {keys}, or overlap there"
@@ -93,7 +93,7 @@ class StreamStatus:
         if self.stalled:
             names = summarize_names([stall.stream_partition for stall in self.stalled])
             remedy = "have heartbeats sent, or `connector partitions end` what is over"
-            if self.is_unasked:
+            if self.stalls_unverified:
                 remedy = "ingest has not asked Kafka for so long: see that `connector run` is at work"
             found.append(f"{names}: stalled; {remedy}")
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
@@ -113,10 +113,10 @@ class StreamStatus:
             **view_of_letters(self.dead_letters),
             "low_watermark_age_s": self.low_watermark_age_s,
             "rejected": dict(self.rejected),
-            "held_by": None if self.held_by is None else view_of_stall(self.held_by),
+            "lagging_partition": None if self.lagging_partition is None else view_of_stall(self.lagging_partition),
             "stalled": [view_of_stall(stall) for stall in self.stalled],
             "undeclared": list(self.undeclared),
-            "silent": list(self.silent),
+            "never_seen": list(self.never_seen),
             "uncovered": uncovered,
             "without_key_range": list(self.without_key_range),
             "maintenance": [view_of_job(job) for job in self.maintenance],
@@ -128,8 +128,8 @@ class StreamStatus:
 class PartitionStatus:
     """How a stream partition stands that is not over.
 
-    low_watermark, held_by       the least that it claims, and the Kafka partition in which it does; None: nothing yet
-    moved_at, is_stalled         when its low watermark became what it is, and whether that is longer ago than `stall_after`
+    low_watermark, lagging_partition       the least that it claims, and the Kafka partition in which it does; None: nothing yet
+    advanced_at, is_stalled         when its low watermark became what it is, and whether that is longer ago than `stall_after`
     roots                        whose descendant it is; none: nobody has declared it (WMK-8)
     waits_for                    the parents that have not ended: until then they hold the low watermark (WMK-7)
     is_over                      it has ended, and others wait for its siblings
@@ -137,8 +137,8 @@ class PartitionStatus:
 
     name: str
     low_watermark: int | None
-    held_by: int
-    moved_at: int
+    lagging_partition: int
+    advanced_at: int
     is_stalled: bool
     roots: tuple[str, ...]
     key_range: KeyRange | None
@@ -150,8 +150,8 @@ class PartitionStatus:
         return {
             "stream_partition": self.name,
             "low_watermark": None if self.low_watermark is None else view_of_time(self.low_watermark),
-            "kafka_partition": self.held_by,
-            "since": view_of_time(self.moved_at),
+            "kafka_partition": self.lagging_partition,
+            "since": view_of_time(self.advanced_at),
             "is_stalled": self.is_stalled,
             "is_declared": bool(self.roots),
             "roots": list(self.roots),
@@ -169,8 +169,8 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
         PartitionStatus(
             name=name,
             low_watermark=one.low_watermark(k) or None,
-            held_by=one.held_by(k),
-            moved_at=frontier.moved[name].at,
+            lagging_partition=one.lagging_partition(k),
+            advanced_at=frontier.last_advance[name].at,
             is_stalled=name in stalled,
             roots=tuple(sorted(one.roots)),
             key_range=one.key_range,
@@ -193,7 +193,7 @@ def stream_status(
     maintenance: Sequence[Job] = (),
 ) -> StreamStatus:
     """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
-    frontier, asked_at, stall_after = progress.frontier, progress.moments.newest, stall_after_s * 1_000_000
+    frontier, topic_read_at, stall_after = progress.frontier, progress.freshness.newest, stall_after_s * 1_000_000
     uncovered = frontier.uncovered()
     return StreamStatus(
         name=name,
@@ -205,15 +205,17 @@ def stream_status(
         ignored_claims=progress.ignored_claims,
         rejected=progress.rejected,
         dead_letters=dead_letters,
-        lag=None if asked_at is None else progress.moments.behind,
-        asked_at=asked_at,
+        lag=None if topic_read_at is None else progress.freshness.behind,
+        topic_read_at=topic_read_at,
         low_watermark=progress.low_watermark,
         horizon=progress.horizon,
-        held_by=holder(frontier),
+        lagging_partition=lagging_partition(frontier),
         stalled=tuple(frontier.stalls(now, stall_after)),
-        is_unasked=asked_at is None or now - asked_at > stall_after or not any(frontier.stalls(asked_at, stall_after)),
+        stalls_unverified=topic_read_at is None
+        or now - topic_read_at > stall_after
+        or not any(frontier.stalls(topic_read_at, stall_after)),
         undeclared=tuple(frontier.undeclared),
-        silent=tuple(root for root in roots if not _has_spoken(frontier, root)),
+        never_seen=tuple(root for root in roots if not _has_spoken(frontier, root)),
         uncovered=uncovered,
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),

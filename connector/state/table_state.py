@@ -6,70 +6,72 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connector.dead_letters.blocked_rows import Dead
+from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.errors import TableError
 
 
 @dataclass(frozen=True, slots=True)
-class Bookkeeping:
-    """What a table says of itself in its newest commit.
+class TableState:
+    """The state of a table, as its newest commit stores it.
 
-    apply, attempt      how many applies there were, and the name of the last one's attempt
-    to_batch            the last ingest batch that they cover, of the changelog with the id `changelog_id` (empty before the first)
-    merged, letters     how many changes were ever merged, and how many became table letters (TBL-9)
-    letters_since       when the first change became a table letter; None: none did
-    highest_applied     the greatest commit timestamp ever merged
-    complete_below      the low watermark up to which the table is complete; None: not known
-    complete_to_batch   nothing of the batches up to it is held back; of those after it the changes below `complete_below` are merged
-    brought_to          the low watermark that the last apply brought it to, or past everything; with `held` rows alone it matters
-    held                the dead changes that rows of it wait for (DLQ-3): of the changes of these rows behind `complete_to_batch` some
-                        are not merged, whatever their commit timestamp
-    past_since          since when the table is no consistent cut; None: it is one, or nothing was applied (TBL-11)
-    horizon             that of `to_batch`: deletes below it may be forgotten (MRG-10); in a table ordered by sequence number an
-                        ingest batch, that of `complete_to_batch` (MRG-12)
-    as_of               the moment that the batches up to `complete_to_batch` contained at this commit; None: not known (TBL-16)
-    with_rest           whether some row's state has a `rest`
-    buried              whether there is a graveyard
-    attempts            for the applies after `swept_to` that wrote to the graveyard, the attempt that counts (TBL-12)
-    rebuild             the name of the rebuild that put this table in the place of an older one; empty: there was none (TBL-21)
+    apply_number            the number of applies so far
+    attempt_id              the id of the attempt that made the last apply
+    to_batch                the last ingest batch that the applies cover
+    changelog_id            the id of that changelog; empty before the first apply
+    merged                  the number of changes that were ever merged
+    letters                 the number of changes that became dead letters of this table (TBL-9)
+    dead_letters_since      when the first of them did; None: there is none
+    highest_applied         the greatest commit timestamp that was ever merged
+    apply_watermark         the table has every change with a smaller commit timestamp; None: unknown
+    complete_to_batch       no change up to this batch is deferred; of later batches, the changes below `apply_watermark` are merged
+    target_watermark        the low watermark of the last apply. It matters only if there are `blocked_rows`
+    blocked_rows            the rejected changes that rows wait for (DLQ-3). Later changes of these rows may be unmerged
+    inconsistent_since      since when the table is no consistent cut; None: it is one, or it is empty (TBL-11)
+    horizon                 the horizon of `to_batch`: deletes below it may be forgotten (MRG-10). In a table ordered by sequence number
+                            it is an ingest batch, that of `complete_to_batch` (MRG-12)
+    as_of                   the table has all that had arrived in Kafka at this time; None: unknown (TBL-16)
+    has_residual            whether the state of some row has a `residual`
+    has_tombstones          whether there is a tombstone table
+    attempt_ids             by apply after `vacuumed_to` that wrote tombstones: the attempt whose tombstones count (TBL-12)
+    rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt (TBL-21)
 
     All times and timestamps are microseconds.
     """
 
-    apply: int = 0
-    attempt: str = ""
+    apply_number: int = 0
+    attempt_id: str = ""
     to_batch: int = 0
     changelog_id: str = ""
     merged: int = 0
     letters: int = 0
-    letters_since: int | None = None
+    dead_letters_since: int | None = None
     highest_applied: int = 0
-    complete_below: int | None = None
+    apply_watermark: int | None = None
     complete_to_batch: int = 0
-    brought_to: int | None = None
-    held: tuple[Dead, ...] = ()
-    past_since: int | None = None
+    target_watermark: int | None = None
+    blocked_rows: tuple[BlockingLetter, ...] = ()
+    inconsistent_since: int | None = None
     horizon: int | None = None
     as_of: int | None = None
-    with_rest: bool = False
-    buried: bool = False
-    attempts: Mapping[int, str] = field(default_factory=dict)
-    swept_to: int = 0
+    has_residual: bool = False
+    has_tombstones: bool = False
+    attempt_ids: Mapping[int, str] = field(default_factory=dict)
+    vacuumed_to: int = 0
     rebuild: str = ""
 
     @property
     def is_consistent_cut(self) -> bool:
-        """Whether the table is the source's state at `complete_below`: nothing above it was ever merged, no row is held (TBL-11)."""
-        return self.complete_below is not None and self.highest_applied < self.complete_below and not self.held
+        """Whether the table is the source's state at `apply_watermark`: nothing above it was ever merged, no row is held (TBL-11)."""
+        return self.apply_watermark is not None and self.highest_applied < self.apply_watermark and not self.blocked_rows
 
     @property
     def needed_to_batch(self) -> int:
         """Of the batches up to it nothing is needed any more. A replay is known by the change that became a table letter."""
-        return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.held)])
+        return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.blocked_rows)])
 
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Whether the table stands at the cut (`low_watermark`, `batch`) (TBL-10)."""
-        return self.is_consistent_cut and (self.complete_below, self.to_batch) == (low_watermark, batch)
+        return self.is_consistent_cut and (self.apply_watermark, self.to_batch) == (low_watermark, batch)
 
     def check_changelog(self, table: str, batch: int, changelog_id: str | None = None) -> None:
         """Raise `TableError` if a changelog that ends at `batch` is not the one that the table was made from, or lacks some of it."""
@@ -88,12 +90,14 @@ class Bookkeeping:
             **stored,
             "table": table,
             "consistent_cut": self.is_consistent_cut,
-            "held": [dead.to_json() for dead in self.held],
-            "attempts": {str(apply): attempt for apply, attempt in self.attempts.items()},
+            "blocked_rows": [dead.to_json() for dead in self.blocked_rows],
+            "attempt_ids": {str(apply): attempt for apply, attempt in self.attempt_ids.items()},
         }
 
     @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> Bookkeeping:
-        known = {name: value for name, value in stored.items() if name in Bookkeeping.__dataclass_fields__}
-        attempts = {int(apply): str(attempt) for apply, attempt in stored.get("attempts", {}).items()}
-        return Bookkeeping(**{**known, "attempts": attempts, "held": tuple(map(Dead.from_json, stored.get("held", ())))})
+    def from_json(stored: Mapping[str, Any]) -> TableState:
+        known = {name: value for name, value in stored.items() if name in TableState.__dataclass_fields__}
+        attempt_ids = {int(apply): str(attempt) for apply, attempt in stored.get("attempt_ids", {}).items()}
+        return TableState(
+            **{**known, "attempt_ids": attempt_ids, "blocked_rows": tuple(map(BlockingLetter.from_json, stored.get("blocked_rows", ())))}
+        )

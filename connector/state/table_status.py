@@ -9,9 +9,9 @@ from typing import Any
 from connector.state.jobs import Job, keeps_bound, p95_s, recommended_bound_s
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.pace import APPLY_EVERY_S
-from connector.state.status_json import failed_maintenance, holder, view, view_of_job, view_of_letters, view_of_stall
+from connector.state.status_json import failed_maintenance, lagging_partition, view, view_of_job, view_of_letters, view_of_stall
 from connector.state.stream_progress import Progress
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
 from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
@@ -19,21 +19,21 @@ from connector.watermarks.frontier import Stall
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """How a table stands after its last apply.
+    """The status of a table after its last apply.
 
-    upsert_stream_apply_watermark   every change with a smaller commit timestamp is in the table; None: not known
-    no_cut_since, held_by           since when it is no consistent cut, and who holds the low watermark; None: it is one, or is empty
-    as_of                           everything that had arrived in Kafka then is in it; None: not known
-    pending_batches                 those of which something is still to be applied
-    declared_max_staleness_s        that of the configuration; `max_staleness_s` is the one in force
-    letters                         how many changes of it ever became table letters (TBL-9)
-    held_rows, held_since           rows that wait for a dead change of theirs, and since when the oldest does (DLQ-3)
-    dead_letters                    open ones that are, or may be, of this table: without them it is not complete (DLQ-7)
-    last_job                        the last apply or rebuild: a read that merged says nothing of the table
-    p95_s, recommended_max_staleness_s   of the applies of the last seven days (TBL-19)
-    apply_every_s, due_at           the time from one apply to the next, and when the next one is due, if there is something to apply
-                                    (JOB-2); None: at once
-    maintenance                     the last compaction and the last clean-up, of the table and its graveyard (TBL-15)
+    upsert_stream_apply_watermark   the table has every change with a smaller commit timestamp; None: unknown
+    inconsistent_since              since when the table is no consistent cut; None: it is one, or it is empty
+    lagging_partition               the stream partition that delays the low watermark; None: the table is a consistent cut, or empty
+    as_of                           the table has all that had arrived in Kafka at this time; None: unknown
+    pending_batches                 the number of batches that are not completely applied
+    declared_max_staleness_s        the bound of the configuration; `max_staleness_s` is the bound in force
+    letters                         the number of changes that ever became dead letters of this table (TBL-9)
+    blocked_rows, blocked_since     rows that wait for a dead letter, and since when the oldest one waits (DLQ-3)
+    dead_letters                    open dead letters that may belong to this table: without them it is incomplete (DLQ-7)
+    last_job                        the last apply or rebuild; reads do not count
+    p95_s                           of the applies of the last seven days; recommended_max_staleness_s follows from it (TBL-19)
+    apply_every_s, due_at           the time from one apply to the next, and when the next one is due (JOB-2); None: at once
+    maintenance                     the last compaction and the last clean-up, of the table and its tombstone table (TBL-15)
     """
 
     name: str
@@ -44,14 +44,14 @@ class TableStatus:
     pending_batches: int
     upsert_stream_apply_watermark: int | None
     is_consistent_cut: bool
-    no_cut_since: int | None
-    held_by: Stall | None
+    inconsistent_since: int | None
+    lagging_partition: Stall | None
     as_of: int | None
     declared_max_staleness_s: int | None
     max_staleness_s: int | None
     letters: int
-    held_rows: int
-    held_since: int | None
+    blocked_rows: int
+    blocked_since: int | None
     dead_letters: OpenLetters
     last_job: Job | None
     p95_s: float | None
@@ -90,8 +90,8 @@ class TableStatus:
             found.append(f"applied every {self.apply_every_s:g} s, more than its max_staleness: reads in between merge")
         if self.last_job is not None and self.last_job.error:
             found.append(f"its last job failed: {self.last_job.error}")
-        if self.held_rows:
-            found.append(f"{self.held_rows:,} rows wait for a dead letter: mend and replay it, or discard it")
+        if self.blocked_rows:
+            found.append(f"{self.blocked_rows:,} rows wait for a dead letter: mend and replay it, or discard it")
         if self.dead_letters.count:
             letters = f"{self.dead_letters.count:,} dead letter{'' if self.dead_letters.count == 1 else 's'}"
             found.append(f"not complete without {letters}: see `connector dead-letters list`")
@@ -103,7 +103,7 @@ class TableStatus:
             **view_of_letters(self.dead_letters),
             "is_complete": self.is_complete,
             "age_s": self.age_s,
-            "held_by": None if self.held_by is None else view_of_stall(self.held_by),
+            "lagging_partition": None if self.lagging_partition is None else view_of_stall(self.lagging_partition),
             "last_job": None if self.last_job is None else view_of_job(self.last_job),
             "maintenance": [view_of_job(job) for job in self.maintenance],
             "hints": self.hints,
@@ -112,7 +112,7 @@ class TableStatus:
 
 def table_status(
     definition: TableDefinition,
-    table: Bookkeeping,
+    table: TableState,
     progress: Progress,
     now: int,
     *,
@@ -129,24 +129,24 @@ def table_status(
     `bound_buffer_s` is added to the bound that these can keep (JOB-4).
     """
     p95 = p95_s(durations_us)
-    no_cut = bool(table.apply) and not table.is_consistent_cut
+    no_cut = bool(table.apply_number) and not table.is_consistent_cut
     return TableStatus(
         name=definition.name,
         stream=definition.stream,
         now=now,
-        apply=table.apply,
+        apply=table.apply_number,
         to_batch=table.to_batch,
         pending_batches=max(0, progress.ingest_batch - table.complete_to_batch),
-        upsert_stream_apply_watermark=table.complete_below,
+        upsert_stream_apply_watermark=table.apply_watermark,
         is_consistent_cut=table.is_consistent_cut,
-        no_cut_since=table.past_since if no_cut else None,
-        held_by=holder(progress.frontier) if no_cut else None,
+        inconsistent_since=table.inconsistent_since if no_cut else None,
+        lagging_partition=lagging_partition(progress.frontier) if no_cut else None,
         as_of=progress.as_of(table),
         declared_max_staleness_s=definition.max_staleness_s,
         max_staleness_s=max_staleness_s,
         letters=table.letters,
-        held_rows=len({dead.row_key for dead in table.held}),
-        held_since=min((dead.since for dead in table.held), default=None),
+        blocked_rows=len({dead.row_key for dead in table.blocked_rows}),
+        blocked_since=min((dead.since for dead in table.blocked_rows), default=None),
         dead_letters=dead_letters,
         last_job=last_job,
         p95_s=p95,

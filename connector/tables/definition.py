@@ -81,7 +81,7 @@ class TableDefinition:
     apply_every_s: int | None = None
     keep_unmapped: bool = True
     deletion_vectors: bool = True
-    hold_rows: bool = False
+    block_rows: bool = False
     buckets: int = 1
 
     def __post_init__(self) -> None:

@@ -63,11 +63,11 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
         "max_staleness_s": definition.max_staleness_s,
         "keep_unmapped": definition.keep_unmapped,
         "deletion_vectors": definition.deletion_vectors,
-        "hold_rows": definition.hold_rows,
+        "block_rows": definition.block_rows,
     }
     return {
         DEFINITION_PROPERTY: json.dumps(stored),
-        COLUMN_IDS_PROPERTY: json.dumps({"ids": ids.by_name, "next": ids.next_id, "since": ids.since}),
+        COLUMN_IDS_PROPERTY: json.dumps({"ids": ids.by_name, "next": ids.next_id, "added_after": ids.since}),
     }
 
 
@@ -84,7 +84,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         )
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
-        since = {str(name): int(batch) for name, batch in ids.get("since", {}).items()}
+        since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise TableError(

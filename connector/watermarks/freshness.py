@@ -18,7 +18,7 @@ MAX_PENDING: Final = 16
 MAX_CONTAINED: Final = 64
 
 
-class Asked(NamedTuple):
+class EndOffsets(NamedTuple):
     """The end of every Kafka partition, as Kafka told it at a moment."""
 
     at: int
@@ -37,17 +37,17 @@ class Contained(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class FreshnessLog:
     """The moments that say how old a stream's states are: those that its batches contain, and those still to be reached.
 
     `behind` counts the offsets between the newest batch and the ends that Kafka told last.
     """
 
     contained: tuple[Contained, ...] = ()
-    pending: tuple[Asked, ...] = ()
+    pending: tuple[EndOffsets, ...] = ()
     behind: int = 0
 
-    def after(self, ingest_batch: int, ends: Mapping[int, int], asked: Asked) -> Moments:
+    def after(self, ingest_batch: int, ends: Mapping[int, int], asked: EndOffsets) -> FreshnessLog:
         """What is known once `ingest_batch`, the newest, has been read up to `ends`, and Kafka was asked again.
 
         Of many moments some are forgotten. That makes a state look older than it is, never younger.
@@ -59,9 +59,9 @@ class Moments:
             pending = [*pending[:-1:2], pending[-1]]
         behind = sum(max(0, end - ends.get(k, 0)) for k, end in asked.ends.items())
         if reached is None:
-            return Moments(self.contained, tuple(pending), behind)
+            return FreshnessLog(self.contained, tuple(pending), behind)
         before = tuple(moment for moment in self.contained if moment.ingest_batch < ingest_batch)
-        return Moments(
+        return FreshnessLog(
             (*before, Contained(ingest_batch, max(reached, self.of(ingest_batch) or 0)))[-MAX_CONTAINED:], tuple(pending), behind
         )
 
@@ -83,15 +83,15 @@ class Moments:
         }
 
     @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> Moments:
-        return Moments(
+    def from_json(stored: Mapping[str, Any]) -> FreshnessLog:
+        return FreshnessLog(
             tuple(Contained(*moment) for moment in stored["contained"]),
-            tuple(Asked(at, {int(k): end for k, end in ends.items()}) for at, ends in stored["pending"]),
+            tuple(EndOffsets(at, {int(k): end for k, end in ends.items()}) for at, ends in stored["pending"]),
             stored["behind"],
         )
 
 
-NONE_ASKED: Final = Moments()
+NONE_ASKED: Final = FreshnessLog()
 """Nothing was asked yet: no state has an age."""
 
 

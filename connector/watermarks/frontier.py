@@ -21,7 +21,7 @@ from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitio
 from connector.watermarks.stream_partition import UNBOUNDED, KeyRange, StreamPartition
 
 _Name = TypeVar("_Name", str, tuple[str, int])
-_Said = TypeVar("_Said", "tuple[int, int]", "Announcement", "Moved")
+_Said = TypeVar("_Said", "tuple[int, int]", "Announcement", "LastAdvance")
 
 
 class Announcement(NamedTuple):
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
         return Ended(max(self.at, at), self.roots | other.roots, self.parents | other.parents)
 
 
-class Moved(NamedTuple):
+class LastAdvance(NamedTuple):
     """The low watermark that a stream partition has reached, and the moment at which it did."""
 
     watermark: int
@@ -66,7 +66,7 @@ class Stall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class LineageRecord:
     """A child-partitions record, and where it was read."""
 
     kafka_partition: int
@@ -75,7 +75,7 @@ class Lineage:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class BatchClaims:
     """What a batch says of watermarks: by stream and Kafka partition the greatest claim (0: none was made), and the lineage.
 
     `kafka_partitions` is the greatest number that the topic has or a record named (WMK-4).
@@ -83,7 +83,7 @@ class Heard:
 
     kafka_partitions: int
     claims: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    lineage: tuple[Lineage, ...] = ()
+    lineage: tuple[LineageRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class Frontier:
     `partitions` are those that are not over: live, waiting for their parents, or named as parents and not heard of yet. `ended`
     has the others, until their ends are older than the horizon. `announcements` are those of roots from which somebody descends who
     is not over; of the other roots `past_roots` has the newest (start timestamp, record sequence), until that is older than the
-    horizon. `moved` has an entry for each of `partitions`, once `advance` has seen it. `low_watermark` is None while it is not known
-    (WMK-6); it became what it is at `low_moved_at`.
+    horizon. `last_advance` has an entry for each of `partitions`, once `advance` has seen it. `low_watermark` is None while it is not known
+    (WMK-6); it became what it is at `low_advanced_at`.
     """
 
     kafka_partitions: int = 0
@@ -102,9 +102,9 @@ class Frontier:
     ended: Mapping[str, Ended] = field(default_factory=dict)
     announcements: Mapping[tuple[str, int], Announcement] = field(default_factory=dict)
     past_roots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    moved: Mapping[str, Moved] = field(default_factory=dict)
+    last_advance: Mapping[str, LastAdvance] = field(default_factory=dict)
     low_watermark: int | None = None
-    low_moved_at: int = 0
+    low_advanced_at: int = 0
 
     @property
     def waiting(self) -> frozenset[str]:
@@ -144,14 +144,14 @@ class Frontier:
 
     def is_stalled(self, now: int, stall_after: int) -> bool:
         """Whether the low watermark is known, and has not moved for `stall_after` (TBL-11)."""
-        return self.low_watermark is not None and now - self.low_moved_at >= stall_after
+        return self.low_watermark is not None and now - self.low_advanced_at >= stall_after
 
     def stalls(self, now: int, stall_after: int) -> list[Stall]:
         """The live stream partitions whose own low watermark has not moved for `stall_after`, the longest first (WMK-12)."""
         stalled = [
-            Stall(name, one.held_by(self.kafka_partitions), *self.moved[name])
+            Stall(name, one.lagging_partition(self.kafka_partitions), *self.last_advance[name])
             for name, one in self.live.items()
-            if now - self.moved[name].at >= stall_after
+            if now - self.last_advance[name].at >= stall_after
         ]
         return sorted(stalled, key=lambda stall: (stall.since, stall.stream_partition))
 
@@ -163,9 +163,9 @@ class Frontier:
             "ended": {name: [one.at, sorted(one.roots), sorted(one.parents)] for name, one in self.ended.items()},
             "announcements": [[root, k, *announcement] for (root, k), announcement in self.announcements.items()],
             "past_roots": {root: list(newest) for root, newest in self.past_roots.items()},
-            "moved": {name: list(moved) for name, moved in self.moved.items()},
+            "last_advance": {name: list(last_advance) for name, last_advance in self.last_advance.items()},
             "low_watermark": self.low_watermark,
-            "low_moved_at": self.low_moved_at,
+            "low_advanced_at": self.low_advanced_at,
         }
 
     @staticmethod
@@ -178,9 +178,9 @@ class Frontier:
                 (root, k): Announcement(start, n, spans, tuple(live)) for root, k, start, n, spans, live in stored["announcements"]
             },
             past_roots={root: (start, sequence) for root, (start, sequence) in stored.get("past_roots", {}).items()},
-            moved={name: Moved(*moved) for name, moved in stored["moved"].items()},
+            last_advance={name: LastAdvance(*last_advance) for name, last_advance in stored["last_advance"].items()},
             low_watermark=stored["low_watermark"],
-            low_moved_at=stored["low_moved_at"],
+            low_advanced_at=stored["low_advanced_at"],
         )
 
 
@@ -190,7 +190,7 @@ UNKNOWN: Final = Frontier()
 
 def advance(
     frontier: Frontier,
-    heard: Heard,
+    heard: BatchClaims,
     *,
     now: int,
     horizon: int | None = None,
@@ -235,9 +235,9 @@ def join(one: Frontier, other: Frontier) -> Frontier:
             if announcement[:2] > past_roots.get(place[0], _NEVER)
         },
         past_roots=past_roots,
-        moved=_greatest(one.moved, other.moved),
+        last_advance=_greatest(one.last_advance, other.last_advance),
         low_watermark=max((low for low in (one.low_watermark, other.low_watermark) if low is not None), default=None),
-        low_moved_at=max(one.low_moved_at, other.low_moved_at),
+        low_advanced_at=max(one.low_advanced_at, other.low_advanced_at),
     )
 
 
@@ -256,7 +256,7 @@ def _parents_in(record: ChildPartitions) -> set[str]:
     return {parent for child in record.children for parent in child.parent_partition_tokens}
 
 
-def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
+def _said_by_announcement(lineage: LineageRecord, before: Frontier) -> Frontier:
     record, place = lineage.record, (lineage.record.stream_partition, lineage.kafka_partition)
     live = tuple(sorted({child.token for child in record.children}))
     announcement = Announcement(record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live)
@@ -264,20 +264,22 @@ def _said_by_announcement(lineage: Lineage, before: Frontier) -> Frontier:
     if announcement[:2] <= newest:
         return UNKNOWN
     children = {
-        child.token: StreamPartition(roots=frozenset([record.stream_partition]), began=announcement[:2], key_range=_key_range(child))
+        child.token: StreamPartition(
+            roots=frozenset([record.stream_partition]), introduced_by=announcement[:2], key_range=_key_range(child)
+        )
         for child in record.children
     }
     return Frontier(partitions=children, announcements={place: announcement})
 
 
-def _with_ends(facts: Frontier, ends: Iterable[Lineage], horizon: int | None) -> Frontier:
+def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | None) -> Frontier:
     """With what the ends say. Below the horizon they speak of the parents that are known, and of no others: those have been forgotten.
 
     One end may make the parents of another one known.
     """
     said, left, known = UNKNOWN, list(ends), set(facts.partitions)
 
-    def spoken_of(end: Lineage) -> set[str]:
+    def spoken_of(end: LineageRecord) -> set[str]:
         parents = _parents_in(end.record)
         return parents if horizon is None or end.record.start_timestamp >= horizon else parents & known
 
@@ -289,23 +291,25 @@ def _with_ends(facts: Frontier, ends: Iterable[Lineage], horizon: int | None) ->
     return join(facts, said)
 
 
-def _said_by_end(lineage: Lineage, known: set[str]) -> Frontier:
+def _said_by_end(lineage: LineageRecord, known: set[str]) -> Frontier:
     """What an end says of those of its parents that are `known`, and of their children.
 
     A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names.
     """
     record, start = lineage.record, lineage.record.start_timestamp
-    began = (start, UNBOUNDED)
+    introduced_by = (start, UNBOUNDED)
     children = {
         child.token: StreamPartition(
-            start=start, began=began, key_range=_key_range(child), parents=frozenset(child.parent_partition_tokens)
+            start=start, introduced_by=introduced_by, key_range=_key_range(child), parents=frozenset(child.parent_partition_tokens)
         )
         for child in record.children
     }
-    end = StreamPartition(began=began, ended_in=frozenset([lineage.kafka_partition]), end_spans=lineage.kafka_partitions, ends_at=start)
+    end = StreamPartition(
+        introduced_by=introduced_by, ended_in=frozenset([lineage.kafka_partition]), end_expected_in=lineage.kafka_partitions, ends_at=start
+    )
     parents = _parents_in(record)
     ends = {record.stream_partition} & parents or parents
-    named = {parent: end if parent in ends else StreamPartition(began=began) for parent in known}
+    named = {parent: end if parent in ends else StreamPartition(introduced_by=introduced_by) for parent in known}
     return Frontier(partitions={**children, **named})
 
 
@@ -340,7 +344,11 @@ def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
         for name, one in frontier.partitions.items():
             speakers = one.roots or roots
             said_of = [by_root[root] for root in speakers & by_root.keys()]
-            if speakers and len(said_of) == len(speakers) and all(name not in live and one.began < said[:2] for said, live in said_of):
+            if (
+                speakers
+                and len(said_of) == len(speakers)
+                and all(name not in live and one.introduced_by < said[:2] for said, live in said_of)
+            ):
                 said = max(said for said, _ in said_of)
                 end = StreamPartition(ended_in=frozenset([k]), ends_at=said.start_timestamp)
                 partitions[name] = partitions[name].join(end)
@@ -371,9 +379,11 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         ended={name: one for name, one in {**facts.ended, **over}.items() if horizon is None or one.at >= horizon},
         announcements={place: announcement for place, announcement in facts.announcements.items() if place[0] not in past},
         past_roots={root: newest for root, newest in {**facts.past_roots, **past}.items() if horizon is None or newest[0] >= horizon},
-        moved={name: _moved(facts.moved.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()},
+        last_advance={
+            name: _moved(facts.last_advance.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()
+        },
         low_watermark=low,
-        low_moved_at=facts.low_moved_at if low == facts.low_watermark else now,
+        low_advanced_at=facts.low_advanced_at if low == facts.low_watermark else now,
     )
 
 
@@ -422,8 +432,8 @@ def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: fr
     return bool(declared) and named <= declared and all(one.roots & declared for one in live.values() if one.roots)
 
 
-def _moved(before: Moved | None, watermark: int, now: int) -> Moved:
-    return before if before is not None and watermark <= before.watermark else Moved(watermark, now)
+def _moved(before: LastAdvance | None, watermark: int, now: int) -> LastAdvance:
+    return before if before is not None and watermark <= before.watermark else LastAdvance(watermark, now)
 
 
 def _families(related: Iterable[frozenset[str]]) -> list[frozenset[str]]:
@@ -471,11 +481,11 @@ def _partition_to_json(partition: StreamPartition) -> dict[str, Any]:
         "claims": {str(k): claim for k, claim in partition.claims.items()},
         "start": partition.start,
         "roots": sorted(partition.roots),
-        "began": list(partition.began),
+        "introduced_by": list(partition.introduced_by),
         "key_range": None if keys is None else [keys.start.hex(), None if keys.end is None else keys.end.hex()],
         "parents": sorted(partition.parents),
         "ended_in": sorted(partition.ended_in),
-        "end_spans": partition.end_spans,
+        "end_expected_in": partition.end_expected_in,
         "ends_at": partition.ends_at,
     }
 
@@ -486,10 +496,10 @@ def _partition_from_json(stored: Mapping[str, Any]) -> StreamPartition:
         claims={int(k): claim for k, claim in stored["claims"].items()},
         start=stored["start"],
         roots=frozenset(stored["roots"]),
-        began=(stored["began"][0], stored["began"][1]),
+        introduced_by=(stored["introduced_by"][0], stored["introduced_by"][1]),
         key_range=KeyRange(bytes.fromhex(start), None if end is None else bytes.fromhex(end)) if stored["key_range"] else None,
         parents=frozenset(stored["parents"]),
         ended_in=frozenset(stored["ended_in"]),
-        end_spans=stored["end_spans"],
+        end_expected_in=stored["end_expected_in"],
         ends_at=stored["ends_at"],
     )

@@ -37,7 +37,7 @@ from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.local.folder import free_port
 from connector.lake.jobs import History as Jobs
-from connector.spark import Ingest, Journal, Pipeline, World
+from connector.spark import Ingest, IngestPorts, JobLog, Pipeline
 from connector.spark.apply.apply import apply
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.offsets import BatchRange
@@ -327,11 +327,11 @@ class System:
             jobs.add_cut(cut)
             points.reach("cut: kept")
 
-        journal = Journal(add_job, add_cut, jobs.newest_cut, last_clean_up=jobs.last_clean_up, forget_cuts=jobs.forget_cuts)
+        journal = JobLog(add_job, add_cut, jobs.newest_cut, last_clean_up=jobs.last_clean_up, forget_cuts=jobs.forget_cuts)
         earliest = {"s": run._earliest(self.config, self.stream)}
         return Pipeline(self.spark, self.config, {"s": self._world(points, life)}, earliest, journal, on_step=points.reach)
 
-    def _world(self, points: Failpoints, life: ExitStack) -> World:
+    def _world(self, points: Failpoints, life: ExitStack) -> IngestPorts:
         world = run._world(self.config, self.stream, life)
 
         def topic() -> topics.TopicFacts:
@@ -360,7 +360,7 @@ class System:
         with ExitStack() as life:
             self._do_the_same(point, self._world(Failpoints(), life))
 
-    def _do_the_same(self, point: str, world: World) -> None:
+    def _do_the_same(self, point: str, world: IngestPorts) -> None:
         changelog = Changelog(self.spark, str(self.folder.warehouse / "streams" / "s" / "changelog"), "s")
         if point.startswith("table"):
             wanted = self.config.tables[point.split()[1].rstrip(":")]

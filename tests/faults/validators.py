@@ -20,12 +20,12 @@ from connector.config.settings import ConnectorConfig
 from connector.demo.folder import DemoFolder
 from connector.kafka import topics
 from connector.lake.jobs import History as Jobs
-from connector.lake.plain_table import bookkeeping_of, open_table
+from connector.lake.plain_table import open_table, table_state_of
 from connector.records import codec
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.state.jobs import CutRecord
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.row import read_change, row_of
 from tests.faults.traffic import ACCOUNTS, TOTAL
@@ -57,7 +57,7 @@ class Version:
     """A version of a table: what it says of itself, and its rows by key."""
 
     number: int
-    says: Bookkeeping
+    says: TableState
     rows: Rows
 
 
@@ -173,7 +173,7 @@ def cut_is_consistent(e: Evidence) -> None:
     """Every version that calls itself a cut is the source at that moment, all of it; every recorded cut names such versions."""
     for name, versions in e.versions.items():
         for version in versions:
-            low = version.says.complete_below
+            low = version.says.apply_watermark
             if low is not None and version.says.is_consistent_cut:
                 assert version.rows == e.truth(name, low), (name, version.number, low)
                 if name == "accounts":
@@ -211,7 +211,7 @@ def resumable(e: Evidence) -> None:
     counted = [number for number, _ in groupby(said["progress"]["ingest_batch"] for said in e.commits)]
     assert counted == list(range(len(batches) + 1))
     for name, versions in e.versions.items():
-        assert [version.says.apply for version in versions] == list(range(len(versions))), name
+        assert [version.says.apply_number for version in versions] == list(range(len(versions))), name
         assert all(before.says.to_batch <= after.says.to_batch for before, after in pairwise(versions)), name
         assert versions[-1].says.is_consistent_cut, name
         assert versions[-1].says.complete_to_batch == len(batches), name
@@ -285,7 +285,7 @@ def collected(folder: DemoFolder, config: ConnectorConfig, changes: Sequence[Dat
 
 def _versions(folder: DemoFolder, wanted: TableDefinition) -> list[Version]:
     commits = _commits(folder.table(wanted.name))
-    return [Version(number, Bookkeeping.from_json(said), _rows(folder, wanted, number)) for number, said in commits]
+    return [Version(number, TableState.from_json(said), _rows(folder, wanted, number)) for number, said in commits]
 
 
 def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
@@ -294,7 +294,7 @@ def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     for file in sorted(path.glob("_delta_log/*.json")):
         actions = map(json.loads, file.read_text("utf-8").splitlines())
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        found.append((int(file.stem), bookkeeping_of(infos[0])))
+        found.append((int(file.stem), table_state_of(infos[0])))
     return found
 
 

@@ -132,7 +132,7 @@ def recreate(kafka: KafkaConfig, name: str) -> None:
 def test_a_topic_deleted_under_a_reader_is_an_error(admin: AdminClient, kafka: KafkaConfig) -> None:
     name = f"test.gone.{uuid.uuid4().hex[:12]}"
     topics.create_topic(kafka, name, kafka_partitions=1)
-    with ChangeConsumer(kafka, name, look_again_s=1) as consumer:
+    with ChangeConsumer(kafka, name, metadata_refresh_s=1) as consumer:
         fill(kafka, name, 1)
         assert timestamps(consumer, 1) == [0]
         admin.delete_topics([name])[name].result(30)
@@ -314,7 +314,7 @@ def test_a_group_notices_that_the_topic_was_created_again(admin: AdminClient, ka
 def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """REC-14: the records that name the new number are not rejected either."""
     topic = new_topic(kafka_partitions=1).topic
-    with ChangeConsumer(kafka, topic, start="end", look_again_s=0.5) as consumer:
+    with ChangeConsumer(kafka, topic, start="end", metadata_refresh_s=0.5) as consumer:
         assert consumer.poll(0.1) is None
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
         fill(kafka, topic, 30)

@@ -10,10 +10,10 @@ import pytest
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter, replay_claim
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import Action, State
+from connector.dead_letters.ledger import Action, LetterState
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
-from connector.kafka import ChangeConsumer, DeadLetterPublisher, DeadLetterQueue, Received, topics
+from connector.kafka import ChangeConsumer, ConsumerRecord, DeadLetterPublisher, DeadLetterQueue, topics
 from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS
 from connector.records.codec import encode, frame
 from connector.records.model import DataChange, Heartbeat
@@ -51,7 +51,7 @@ def queue_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLetter)
     return DeadLetterQueue(ConnectorConfig("w", kafka, streams={"s": stream}), stream, by="ada@desk")
 
 
-def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[Received]:
+def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[ConsumerRecord]:
     while topics.end_offsets(kafka, facts) != topics.high_watermarks(kafka, facts):
         time.sleep(0.02)
     at_once = KafkaConfig(kafka.bootstrap_servers, {"fetch.wait.max.ms": "10"})
@@ -108,7 +108,7 @@ def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(k
     queue = queue_of(kafka, facts, again)
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.PARK: 1}
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {}
-    assert queue.act(Action.RESTORED, LetterFilter(states=frozenset()), why="the cause is mended") == (1, {State.REPLAYED: 1})
+    assert queue.act(Action.REOPENED, LetterFilter(states=frozenset()), why="the cause is mended") == (1, {LetterState.REPLAYED: 1})
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
     assert replay_claim(received(kafka, facts)[-1].source.headers) == (again.id, 2)
 
@@ -122,10 +122,10 @@ def test_a_mended_letter_is_replayed_and_the_original_is_kept(kafka: KafkaConfig
     assert queue.replay(LetterFilter(ids=frozenset({subject.id})), why="typo", steps=steps).verdicts == {Verdict.REPLAY: 1}
     (back,) = received(kafka, facts)
     assert back.source.key == b"row-1"
-    assert [found for found, _ in queue.letters(LetterFilter(states=frozenset({State.REPLAYED})))] == [subject]
+    assert [found for found, _ in queue.letters(LetterFilter(states=frozenset({LetterState.REPLAYED})))] == [subject]
     (entry,) = queue.ledger().story(subject.id)
-    assert entry.mended is not None
-    assert entry.mended.steps == ("key-from-record",)
+    assert entry.repair_note is not None
+    assert entry.repair_note.steps == ("key-from-record",)
 
 
 def test_many_letters_are_judged_ahead_with_the_same_outcome(
@@ -153,8 +153,8 @@ def test_many_letters_are_judged_ahead_with_the_same_outcome(
     found = received(kafka, facts)
     claims = [replay_claim(one.source.headers) for one in found]
     assert sorted(claims, key=str) == sorted(((one.id, 1) for one in sent[1:]), key=str)
-    mended = [one for one in found if isinstance(one.record, DataChange) and one.record.table == "users"]
-    assert len(mended) == 499
+    repair_note = [one for one in found if isinstance(one.record, DataChange) and one.record.table == "users"]
+    assert len(repair_note) == 499
     assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 3}
 
 

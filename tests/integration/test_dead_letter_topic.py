@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, source_letter, to_headers
-from connector.dead_letters.external import NONE_OUTSIDE, OutsideLetters
+from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.kafka import DeadLetterPublisher, read_letters, topics
-from connector.kafka.dead_letters.topic import outside_letters
+from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.records.rejection import Position, Reason
 from tests.broker import NewTopic
 from tests.integration.changes import send_raw
@@ -71,20 +71,20 @@ def test_a_letter_published_twice_is_counted_once(kafka: KafkaConfig, new_topic:
 def test_letters_of_others_are_counted_from_where_they_were_last(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """DLQ-7: a producer set one aside, another tool wrote two; ours, twice, are not theirs."""
     facts = new_topic()
-    assert outside_letters(kafka, facts.topic, NONE_OUTSIDE).count == 0
+    assert external_dead_letters(kafka, facts.topic, NO_EXTERNAL).count == 0
     set_aside = source_letter(facts.topic, b"k", b"v", (), "Broker: too large", now=40)
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish([letter(facts, 1), set_aside, letter(facts, 1)])
-    known = outside_letters(kafka, facts.topic, NONE_OUTSIDE)
+    known = external_dead_letters(kafka, facts.topic, NO_EXTERNAL)
     dead_letters = topics.describe(kafka, dead_letter_topic(facts.topic))
     assert (known.topic_id, known.count, sum(known.read_to.values())) == (dead_letters.topic_id, 1, 3)
-    assert outside_letters(kafka, facts.topic, known) == known
-    assert outside_letters(kafka, facts.topic, OutsideLetters(known.topic_id), published=3).count == 0, "they are not read"
-    assert outside_letters(kafka, facts.topic, OutsideLetters(known.topic_id), published=2) == known, "one is not ours"
+    assert external_dead_letters(kafka, facts.topic, known) == known
+    assert external_dead_letters(kafka, facts.topic, ExternalDeadLetters(known.topic_id), published=3).count == 0, "they are not read"
+    assert external_dead_letters(kafka, facts.topic, ExternalDeadLetters(known.topic_id), published=2) == known, "one is not ours"
     send_raw(kafka, dead_letters.topic, [(b"k", b"of another tool"), (b"k", b"and another")])
-    more = outside_letters(kafka, facts.topic, known)
+    more = external_dead_letters(kafka, facts.topic, known)
     assert (more.count, more.since, sum(more.read_to.values())) == (3, known.since, 5)
-    assert outside_letters(kafka, facts.topic, OutsideLetters("a topic that was there before", 7)) == more
+    assert external_dead_letters(kafka, facts.topic, ExternalDeadLetters("a topic that was there before", 7)) == more
 
 
 def test_reading_goes_on_after_a_position(kafka: KafkaConfig, new_topic: NewTopic) -> None:

@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import ledger_topic
-from connector.dead_letters.ledger import NONE_SENT, Action, Entry, State, story_to_json
+from connector.dead_letters.ledger import NONE_SENT, Action, LedgerEntry, LetterState, history_to_json
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
-from connector.kafka.dead_letters.ledger_topic import TOTALS_KEY, Deed, LedgerWriter, Outgoing, read_ledger, read_totals
+from connector.kafka.dead_letters.ledger_topic import TOTALS_KEY, LedgerWrite, LedgerWriter, Outgoing, read_ledger, read_totals
 from tests.broker import NewTopic
 
 IDS = ("a-0-1", "a-0-2")
@@ -33,9 +33,9 @@ replay(KafkaConfig(servers), topic, lambda step: os._exit(9) if step == deadly e
 """
 
 
-def deed(letter_id: str, action: Action = Action.REPLAYED) -> Deed:
+def deed(letter_id: str, action: Action = Action.REPLAYED) -> LedgerWrite:
     record = Outgoing(letter_id.encode(), b"value", (("h", None),)) if action is Action.REPLAYED else None
-    return Deed(letter_id, Entry(action, 1, "ada", "why", "all"), record)
+    return LedgerWrite(letter_id, LedgerEntry(action, 1, "ada", "why", "all"), record)
 
 
 def replay(kafka: KafkaConfig, topic: str, on_step: object = lambda step: None) -> None:
@@ -64,7 +64,7 @@ def test_a_replay_that_is_killed_at_every_step_takes_effect_once(kafka: KafkaCon
         assert ended.returncode == 9, ended.stderr
     replay(kafka, facts.topic)
     assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
-    assert read_ledger(kafka, facts.topic).states() == {State.REPLAYED: 2}
+    assert read_ledger(kafka, facts.topic).states() == {LetterState.REPLAYED: 2}
 
 
 def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -156,8 +156,8 @@ def test_a_ledger_that_would_forget_is_refused(admin: AdminClient, kafka: KafkaC
     [
         (b"a-0-1", b"{}"),
         (b"a-0-1", None),
-        (b"\xff", story_to_json((deed("a-0-1").entry,))),
-        (b"a-0-1", story_to_json((deed("a-0-1").entry,)).replace(b'"at": 1', b'"at": 1e999')),
+        (b"\xff", history_to_json((deed("a-0-1").entry,))),
+        (b"a-0-1", history_to_json((deed("a-0-1").entry,)).replace(b'"at": 1', b'"at": 1e999')),
         (TOTALS_KEY, b'{"closed": [["T", "", 1e999]], "open_since": null}'),
     ],
 )

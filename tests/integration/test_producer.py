@@ -14,12 +14,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError, WriterConflictError
-from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, Received, read_letters, topics
+from connector.kafka import ChangeConsumer, ChangeProducer, ConsumerRecord, LocalBroker, read_letters, topics
 from connector.kafka.produce import resume
 from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, decode
 from connector.records.model import CONTROL_KEY, MAX_LONG, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
 from connector.records.rejection import Reason
-from connector.watermarks.frontier import UNKNOWN, Heard, Lineage, advance
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
 from tests.unit.registry_stub import running_registry
@@ -32,12 +32,12 @@ def announcement(name: str, at: int, *live: str) -> ChildPartitions:
     return ChildPartitions(name, at, 0, tuple(ChildPartition(child) for child in live or (name,)))
 
 
-def read(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[Received]:
+def read(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[ConsumerRecord]:
     with ChangeConsumer(kafka, topic, bounded=True, registry=registry) as consumer:
         return list(consumer)
 
 
-def read_changes(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[Received]:
+def read_changes(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[ConsumerRecord]:
     return [received for received in read(kafka, topic, registry) if isinstance(received.record, DataChange)]
 
 
@@ -90,7 +90,7 @@ def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_
         producer.send(change(3, partition="a"))
         producer.send(Heartbeat("b", 1_000_005))
         later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
-        monkeypatch.setattr("connector.kafka.produce.producer._now", lambda: later)
+        monkeypatch.setattr("connector.kafka.produce.producer.now_us", lambda: later)
         producer.send(Heartbeat("a", 1_000_004))
         producer.flush()
         assert producer.announced == 2
@@ -101,10 +101,14 @@ def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_
     claims = {
         r.record.stream_partition: {0: r.record.timestamp + 1, 1: r.record.timestamp + 1} for r in found if isinstance(r.record, Heartbeat)
     }
-    lineage = [Lineage(r.position.kafka_partition, r.kafka_partitions, r.record) for r in found if isinstance(r.record, ChildPartitions)]
-    assert advance(UNKNOWN, Heard(2, claims, tuple(lineage)), now=0).low_watermark == 1_000_005
+    lineage = [
+        LineageRecord(r.position.kafka_partition, r.kafka_partitions, r.record) for r in found if isinstance(r.record, ChildPartitions)
+    ]
+    assert advance(UNKNOWN, BatchClaims(2, claims, tuple(lineage)), now=0).low_watermark == 1_000_005
     repeated = tuple(said for said in lineage if said.record == again)
-    assert advance(UNKNOWN, Heard(2, claims, repeated), now=0).low_watermark == 1_000_005, "for who begins to read behind the first one"
+    assert advance(UNKNOWN, BatchClaims(2, claims, repeated), now=0).low_watermark == 1_000_005, (
+        "for who begins to read behind the first one"
+    )
 
 
 def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic: NewTopic) -> None:

@@ -138,7 +138,9 @@ def core_of(root: Path) -> list[str]:
     """The modules that may be changed, as paths below connector/ without `.py`."""
     package = root / "connector"
     found = [path for place in (package, *(package / name for name in PURE)) for path in place.glob("*.py")]
-    return sorted(str(path.relative_to(package).with_suffix("")) for path in found if not path.stem.startswith("__"))
+    return sorted(
+        str(path.relative_to(package).with_suffix("")) for path in found if not path.stem.startswith("__") and path.stem != "clock"
+    )
 
 
 def forked(runs: Iterable[Run], copies: Sequence[Path]) -> Iterator[Ended]:

@@ -13,7 +13,7 @@ from random import Random
 
 from connector.records.model import DataChange
 from tests.changes import change, put
-from tests.property.deliveries import Producer, Sent, World
+from tests.property.deliveries import IngestPorts, Producer, Sent
 
 ACCOUNTS = [bytes([first]) + b" account" for first in range(16, 256, 32)]
 OPENING = 100
@@ -27,7 +27,7 @@ class Written(Sent):
     change: DataChange | None = None
 
 
-class BankWorld(World):
+class BankWorld(IngestPorts):
     """`balances` has those after every commit timestamp. `lies`: heartbeats do not wait for what is on its way, as REC-18 has it."""
 
     def __init__(self, rng: Random, *, lies: bool = False) -> None:

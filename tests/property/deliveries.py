@@ -13,7 +13,7 @@ from itertools import count, pairwise
 from random import Random
 
 from connector.records.model import ChildPartition, ChildPartitions
-from connector.watermarks.frontier import Heard, Lineage
+from connector.watermarks.frontier import BatchClaims, LineageRecord
 from connector.watermarks.stream_partition import KeyRange
 
 
@@ -61,7 +61,7 @@ def _control(root: str, kafka_partitions: int) -> Producer:
     return Producer(root, frozenset([root]), KeyRange(b"", None), 0, kafka_partitions)
 
 
-class World:
+class IngestPorts:
     """`logs` are the Kafka partitions. `step` lets one thing happen; `finish` brings all to Kafka, with a last heartbeat of each."""
 
     def __init__(self, rng: Random, *, roots: int = 1) -> None:
@@ -198,10 +198,10 @@ class World:
 class Reader:
     """Reads a few records of some Kafka partitions at a time, from `positions` on."""
 
-    world: World
+    world: IngestPorts
     positions: dict[int, int] = field(default_factory=dict)
 
-    def batch(self, *, everything: bool = False) -> tuple[list[Sent], Heard]:
+    def batch(self, *, everything: bool = False) -> tuple[list[Sent], BatchClaims]:
         """The new changes of a batch, and what it says of watermarks."""
         read: list[tuple[int, Sent]] = []
         for k, log in enumerate(self.world.logs):
@@ -214,17 +214,17 @@ class Reader:
         return new, heard(read, len(self.world.logs))
 
 
-def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> Heard:
+def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> BatchClaims:
     claims: dict[str, dict[int, int]] = {}
     for k, record in read:
         if record.lineage is None:
             of_one = claims.setdefault(record.stream_partition, {})
             of_one[k] = max(of_one.get(k, 0), record.claim)
-    lineage = tuple(Lineage(k, record.kafka_partitions, record.lineage) for k, record in read if record.lineage is not None)
-    return Heard(max([kafka_partitions, *(record.kafka_partitions for _, record in read)]), claims, lineage)
+    lineage = tuple(LineageRecord(k, record.kafka_partitions, record.lineage) for k, record in read if record.lineage is not None)
+    return BatchClaims(max([kafka_partitions, *(record.kafka_partitions for _, record in read)]), claims, lineage)
 
 
-def batches(rng: Random, world: World, *, steps: int = 300, late: bool = False) -> Iterator[tuple[list[Sent], Heard]]:
+def batches(rng: Random, world: IngestPorts, *, steps: int = 300, late: bool = False) -> Iterator[tuple[list[Sent], BatchClaims]]:
     """The life of a world, batch by batch; the last one has read everything. `late`: reading begins somewhere in the middle."""
     reader = Reader(world)
     if late:

@@ -13,7 +13,7 @@ from random import Random
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import KeyRange
-from tests.property.deliveries import Producer, Sent, World
+from tests.property.deliveries import IngestPorts, Producer, Sent
 
 RETENTION = 20
 AHEAD = 1_000_000
@@ -52,7 +52,7 @@ class Speaker(Producer):
         return min((sent.commit_timestamp for sent in flying if sent.commit_timestamp), default=2**63)
 
 
-class ProcessWorld(World):
+class ProcessWorld(IngestPorts):
     """`is_told`: when a process begins, its caller announces one root, and all that live with their keys; else nobody tells it."""
 
     def __init__(self, rng: Random, *, is_told: bool, dies: bool) -> None:

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.audit import PartitionAudit, Range, Ranges, Run, Seen, StreamAudit, common, count, joined, without
+from connector.state.audit import PartitionAudit, Range, Ranges, Run, Seen, StreamAudit, common, count, union_ranges, without
 
 RANGES = st.lists(st.builds(lambda start, size: Range(start, start + size), st.integers(0, 40), st.integers(0, 9)), max_size=8)
 
@@ -20,7 +20,7 @@ def offsets(ranges: Iterable[Range]) -> set[int]:
 
 
 def ranges(found: Iterable[int]) -> Ranges:
-    return joined(Range(offset, offset + 1) for offset in found)
+    return union_ranges(Range(offset, offset + 1) for offset in found)
 
 
 def is_tidy(found: Ranges) -> bool:
@@ -30,7 +30,7 @@ def is_tidy(found: Ranges) -> bool:
 @given(RANGES, RANGES)
 def test_ranges_are_sets_of_offsets(one: list[Range], other: list[Range]) -> None:
     for found, expected in (
-        (joined(one, other), offsets(one) | offsets(other)),
+        (union_ranges(one, other), offsets(one) | offsets(other)),
         (without(one, other), offsets(one) - offsets(other)),
         (common(one, other), offsets(one) & offsets(other)),
     ):
@@ -63,8 +63,8 @@ def test_an_audit_finds_exactly_what_is_wrong(seed: int) -> None:
         # Twice in a step, and again in the last one.
         twice = [offset for offset in rows if chance.random() < 0.1]
         again = [offset for offset in rows if chance.random() < 0.1]
-        outside = [offset for offset in (begin - 1, end, end + 3) if chance.random() < 0.1]
-        steps = [[*rows, *twice], [*again, *outside]]
+        unexpected = [offset for offset in (begin - 1, end, end + 3) if chance.random() < 0.1]
+        steps = [[*rows, *twice], [*again, *unexpected]]
         if (cut := chance.randrange(len(steps[0]) + 1)) < len(steps[0]):
             ordered = sorted(steps[0])
             steps = [ordered[:cut], ordered[cut:], steps[1]]
@@ -78,12 +78,12 @@ def test_an_audit_finds_exactly_what_is_wrong(seed: int) -> None:
 
         missing = set(range(begin, end)) - set(rows)
         assert offsets(found.lost) == (missing & visible) - gone
-        assert offsets(found.unproved) == missing & gone
-        assert offsets(found.doubled) == {*twice, *again}
-        assert offsets(found.outside) == set(outside)
+        assert offsets(found.unverified) == missing & gone
+        assert offsets(found.duplicated) == {*twice, *again}
+        assert offsets(found.unexpected) == set(unexpected)
         assert found.empty == len(missing - visible - gone)
-        assert found.rows == len(rows) + len(twice) + len(again) + len(outside)
-        is_whole = not missing & visible - gone and not twice and not again and not outside
+        assert found.rows == len(rows) + len(twice) + len(again) + len(unexpected)
+        is_whole = not missing & visible - gone and not twice and not again and not unexpected
         audit = StreamAudit("s", 1, {0: found})
         assert (audit.fault() is None) == is_whole
         assert audit.is_proved == (is_whole and not missing & gone)

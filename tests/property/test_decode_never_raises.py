@@ -15,7 +15,7 @@ from connector.records.checks import build
 from connector.records.codec import READER_SCHEMA, SINGLE_OBJECT_BYTES, ChangeRecord, Schemas, decode, encode, frame
 from connector.records.model import Record, Rule
 from connector.records.rejection import Position, Reason, Rejection
-from connector.validation import KafkaRecord, Limits, judge
+from connector.validation import KafkaRecord, Limits, validate_record
 from tests.property.strategies import KAFKA_PARTITIONS, RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
@@ -101,5 +101,5 @@ def test_judging_never_raises(key: bytes | None, before: bytes | None, body: byt
     """DLQ-2: whatever is in Kafka has a verdict."""
     value = None if before is None else before + body
     record = KafkaRecord(Position("t", "id", 0, 0), arrival, key, value)
-    verdict = judge(record, schemas=SCHEMAS, limits=Limits(max_record_bytes=limit + 1), kafka_partitions=4, tables=frozenset())
+    verdict = validate_record(record, schemas=SCHEMAS, limits=Limits(max_record_bytes=limit + 1), kafka_partitions=4, tables=frozenset())
     assert isinstance(verdict, (ChangeRecord, Rejection))

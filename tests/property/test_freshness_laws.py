@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.watermarks.freshness import MAX_PENDING, NONE_ASKED, Asked, Moments, is_fresh
+from connector.watermarks.freshness import MAX_PENDING, NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
 
 KAFKA_PARTITIONS = 3
 STEPS = st.lists(
@@ -21,14 +21,14 @@ STEPS = st.lists(
 
 
 @dataclass
-class World:
+class IngestPorts:
     """Records by Kafka partition, each with its arrival; the batches so far, and what is known of their age."""
 
     clock: int = 0
     arrivals: list[list[int]] = field(default_factory=lambda: [[] for _ in range(KAFKA_PARTITIONS)])
     batches: list[dict[int, int]] = field(default_factory=lambda: [dict.fromkeys(range(KAFKA_PARTITIONS), 0)])
-    asked: list[Asked] = field(default_factory=list)
-    moments: Moments = NONE_ASKED
+    asked: list[EndOffsets] = field(default_factory=list)
+    moments: FreshnessLog = NONE_ASKED
 
     def take(self, step: tuple[str, object]) -> None:
         self.clock += 1
@@ -43,7 +43,7 @@ class World:
                 self.ask()
 
     def ask(self) -> None:
-        self.asked.append(Asked(self.clock, {k: len(all_) for k, all_ in enumerate(self.arrivals)}))
+        self.asked.append(EndOffsets(self.clock, {k: len(all_) for k, all_ in enumerate(self.arrivals)}))
         self.moments = self.moments.after(len(self.batches) - 1, self.batches[-1], self.asked[-1])
 
     def arrived_by(self, moment: int) -> dict[int, int]:
@@ -53,7 +53,7 @@ class World:
 @given(STEPS)
 def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, object]]) -> None:
     """TBL-16: a state holds all that had arrived at its moment; of the newest batch's there is no newer moment that was asked for."""
-    world = World()
+    world = IngestPorts()
     for step in steps:
         world.take(step)
         for batch in range(1, len(world.batches)):
@@ -68,14 +68,14 @@ def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, ob
 @given(STEPS)
 def test_what_is_behind_is_counted_and_bounded(steps: list[tuple[str, object]]) -> None:
     """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka told last; what is remembered stays small."""
-    world = World()
+    world = IngestPorts()
     for step in steps:
         world.take(step)
     ends = world.batches[-1]
     last = world.asked[-1].ends if world.asked else {}
     assert world.moments.behind == sum(end - ends[k] for k, end in last.items())
     assert len(world.moments.pending) <= MAX_PENDING
-    assert Moments.from_json(world.moments.to_json()) == world.moments
+    assert FreshnessLog.from_json(world.moments.to_json()) == world.moments
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))

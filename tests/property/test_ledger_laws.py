@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import (
     Action,
-    Entry,
     Ledger,
-    MendNote,
+    LedgerEntry,
+    LetterState,
+    RepairNote,
     Sent,
-    State,
     Totals,
-    story_from_json,
-    story_to_json,
+    history_from_json,
+    history_to_json,
     totals_from_json,
     totals_to_json,
 )
-from connector.dead_letters.replay import FrontDoor, Verdict, decide
+from connector.dead_letters.replay import ReplayTarget, Verdict, decide
 from connector.records.codec import ChangeRecord, Schemas, encode, frame
 from connector.records.model import DataChange, DeleteFamily
 from connector.records.rejection import Position, Reason
@@ -47,49 +47,51 @@ FIRST = DeadLetter(
     ingest_batch=1,
     order_position="1/0/0/0",
 )
-DOOR = FrontDoor("t", 1, 10_000, lambda record, schemas: ChangeRecord(CHANGE, 1), {})
+DOOR = ReplayTarget("t", 1, 10_000, lambda record, schemas: ChangeRecord(CHANGE, 1), {})
 TRIES = st.lists(st.tuples(st.sampled_from([*Action, "replay", "replay", "replay"]), st.integers(0, 30)), max_size=60)
 
 
 @given(TRIES, st.integers(1, 3))
-def test_no_letter_is_sent_twice_and_nothing_circles(tries: list[tuple[str, int]], max_attempts: int) -> None:
+def test_no_letter_is_sent_twice_and_nothing_circles(attempts_since_reopen: list[tuple[str, int]], max_attempts: int) -> None:
     """Every replay is rejected again, as another letter. Between two restorings no chain of them has more than `max_attempts`."""
     ledger, offsets = Ledger(), count(1)
     letters, sent, in_row = [FIRST], [], {FIRST.id: 0}
-    for what, which in tries:
+    for what, which in attempts_since_reopen:
         letter = letters[which % len(letters)]
         standing = ledger.standing(letter)
         if what == "replay":
             found = decide(letter, standing, DOOR, Schemas(), now=1, max_attempts=max_attempts)
             if found.verdict is Verdict.REFUSE:
-                assert standing.state is not State.OPEN
+                assert standing.state is not LetterState.OPEN
                 continue
             action = Action.REPLAYED if found.verdict is Verdict.REPLAY else Action.PARKED
-            entry = Entry(action, 1, "", "", "", found.attempt, found.tries)
+            entry = LedgerEntry(action, 1, "", "", "", found.attempt, found.attempts_since_reopen)
             if found.content is not None:
                 sent.append((letter.id, found.attempt))
                 again = replace(letter, position=Position("t", "T", 0, next(offsets)), headers=found.content.headers)
                 letters.append(again)
                 in_row[again.id] = in_row[letter.id] + 1
         elif standing.allows(action := Action(what)) and action is not Action.REPLAYED:
-            entry = Entry(action, 1, "", "", "", standing.attempt, 0 if action is Action.RESTORED else standing.tries)
-            in_row[letter.id] = 0 if action is Action.RESTORED else in_row[letter.id]
+            entry = LedgerEntry(action, 1, "", "", "", standing.attempt, 0 if action is Action.REOPENED else standing.attempts_since_reopen)
+            in_row[letter.id] = 0 if action is Action.REOPENED else in_row[letter.id]
         else:
             continue
         # What another run reads of it is what this one wrote.
-        ledger.keep(letter.id, story_from_json(story_to_json(ledger.with_entry(letter.id, entry))))
+        ledger.keep(letter.id, history_from_json(history_to_json(ledger.with_entry(letter.id, entry))))
     assert len({letter_id for letter_id, _ in sent}) == len(sent)
     assert all(number <= max_attempts for number in in_row.values())
     assert [attempt for letter_id, attempt in sent if letter_id == FIRST.id] in ([], [1])
 
 
-STORIES = st.lists(st.sampled_from(Action), min_size=1, max_size=3).map(lambda all_: tuple(Entry(one, 1, "", "", "") for one in all_))
+STORIES = st.lists(st.sampled_from(Action), min_size=1, max_size=3).map(lambda all_: tuple(LedgerEntry(one, 1, "", "", "") for one in all_))
 FAMILIES = {"T-0-1": ("T", ""), "T-0-2": ("T", ""), "T-0-1-eu": ("T", "eu"), "U-0-1-eu": ("U", "eu"), "totals": ("", "")}
 KEPT = st.lists(st.tuples(st.sampled_from(list(FAMILIES)), STORIES), max_size=12)
 
 
 @given(KEPT, st.dictionaries(st.sampled_from(list(FAMILIES)), STORIES))
-def test_the_totals_are_the_count_of_what_is_kept(kept: list[tuple[str, tuple[Entry, ...]]], more: dict[str, tuple[Entry, ...]]) -> None:
+def test_the_totals_are_the_count_of_what_is_kept(
+    kept: list[tuple[str, tuple[LedgerEntry, ...]]], more: dict[str, tuple[LedgerEntry, ...]]
+) -> None:
     """DLQ-7: in whatever order stories come, and whichever they take the place of."""
     ledger = Ledger()
     for letter_id, story in kept:
@@ -101,11 +103,13 @@ def test_the_totals_are_the_count_of_what_is_kept(kept: list[tuple[str, tuple[En
     )
     assert (ledger.totals().closed, ledger.totals(more).closed, ledger.totals().closed) == (before, after, before)
     assert sum(ledger.states().values()) == len(ledger) == len(stories)
-    assert {state: len(ledger.ids(state)) for state in State} == {state: ledger.states()[state] for state in State}
+    assert {state: len(ledger.ids(state)) for state in LetterState} == {state: ledger.states()[state] for state in LetterState}
 
 
-NOTE = MendNote(("reframe=3",), "aa", "bb")
-STORY = json.loads(story_to_json((Entry(Action.PARKED, 5, "ada", "why", "all", 1), Entry(Action.REPLAYED, 6, "", "", "", 2, 1, NOTE))))
+NOTE = RepairNote(("reframe=3",), "aa", "bb")
+STORY = json.loads(
+    history_to_json((LedgerEntry(Action.PARKED, 5, "ada", "why", "all", 1), LedgerEntry(Action.REPLAYED, 6, "", "", "", 2, 1, NOTE)))
+)
 TOTALS = json.loads(totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5, 3: 9}))))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3) | st.sampled_from(Action)
 STRANGE = st.recursive(SCALARS | st.sampled_from([2**63, 10**4000]), lambda inner: st.lists(inner, max_size=2) | st.just({}), max_leaves=4)
@@ -118,7 +122,7 @@ def places(document: Any) -> list[tuple[Any, Any]]:
 
 
 @given(
-    st.sampled_from([(STORY, story_from_json, story_to_json), (TOTALS, totals_from_json, totals_to_json)]),
+    st.sampled_from([(STORY, history_from_json, history_to_json), (TOTALS, totals_from_json, totals_to_json)]),
     STRANGE,
     st.booleans(),
     st.data(),
@@ -141,6 +145,6 @@ def test_a_record_of_the_ledger_is_one_that_we_write_or_a_value_error(of: Any, s
 
 @given(st.binary(max_size=40))
 def test_bytes_from_anywhere_are_no_other_exception(value: bytes) -> None:
-    for from_json in (story_from_json, totals_from_json):
+    for from_json in (history_from_json, totals_from_json):
         with contextlib.suppress(ValueError):
             from_json(value)

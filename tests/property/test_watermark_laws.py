@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.records.model import ChildPartitions, Record
-from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, Lineage, advance, join
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance, join
 from connector.watermarks.lineage import Announcements
 from tests.property import processes
-from tests.property.deliveries import World, batches
+from tests.property.deliveries import IngestPorts, batches
 from tests.property.processes import ProcessWorld
 
 RETENTION = 20
@@ -27,12 +27,12 @@ from_where = pytest.mark.parametrize("late", [False, True], ids=["from the begin
 
 
 def is_honest(
-    world: World,
+    world: IngestPorts,
     *,
     named: frozenset[str] = frozenset(),
     late: bool = False,
     steps: int = SHORT,
-    misheard: Callable[[Heard], Heard] = lambda heard: heard,
+    misheard: Callable[[BatchClaims], BatchClaims] = lambda heard: heard,
 ) -> None:
     """No change arrives below the low watermark of the batch before, which never goes back and reaches the end."""
     frontier, horizon = UNKNOWN, None
@@ -54,7 +54,7 @@ def is_honest(
 def test_watermark_is_honest(roots: int, late: bool, seed: int) -> None:
     """WMK-1 to WMK-9, WMK-13: whatever the interleaving of Kafka partitions, with splits, merges and added Kafka partitions."""
     for number in range(40):
-        world = World(Random(f"{seed}/{number}"), roots=roots)
+        world = IngestPorts(Random(f"{seed}/{number}"), roots=roots)
         # One root that is read from the beginning need not be named.
         named = frozenset(control.name for control in world.controls) if late or roots > 1 else frozenset[str]()
         is_honest(world, named=named, late=late, steps=SHORT if number % 8 else LONG)
@@ -72,37 +72,37 @@ def test_watermark_is_honest_of_what_a_producer_announces(is_told: bool, dies: b
         is_honest(world, named=world.named if late else frozenset(), late=late, steps=SHORT if number % 8 else LONG)
 
 
-def claims_everywhere(heard: Heard) -> Heard:
+def claims_everywhere(heard: BatchClaims) -> BatchClaims:
     """What is claimed in one Kafka partition is taken for true of all."""
     return replace(heard, claims={name: dict.fromkeys(range(9), max(claims.values())) for name, claims in heard.claims.items()})
 
 
-def ends_everywhere(heard: Heard) -> Heard:
+def ends_everywhere(heard: BatchClaims) -> BatchClaims:
     """An end that was read in one Kafka partition counts in all."""
     return replace(heard, lineage=tuple(replace(said, kafka_partition=k) for said in heard.lineage for k in range(9)))
 
 
-def overlooks_kafka_partitions(heard: Heard) -> Heard:
+def overlooks_kafka_partitions(heard: BatchClaims) -> BatchClaims:
     """The low watermark is the least of those in the first Kafka partition."""
     return replace(heard, kafka_partitions=1)
 
 
-def merges_at_one_report(heard: Heard) -> Heard:
+def merges_at_one_report(heard: BatchClaims) -> BatchClaims:
     """The first parent that reports a merge ends them all."""
     return replace(heard, lineage=tuple(replace(said, record=_by_nobody(said)) for said in heard.lineage))
 
 
-def _by_nobody(said: Lineage) -> ChildPartitions:
+def _by_nobody(said: LineageRecord) -> ChildPartitions:
     is_end = any(child.parent_partition_tokens for child in said.record.children)
     return replace(said.record, stream_partition="nobody") if is_end else said.record
 
 
 @pytest.mark.parametrize("misheard", [claims_everywhere, ends_everywhere, overlooks_kafka_partitions, merges_at_one_report])
-def test_the_world_notices_a_watermark_that_lies(misheard: Callable[[Heard], Heard], seed: int) -> None:
+def test_the_world_notices_a_watermark_that_lies(misheard: Callable[[BatchClaims], BatchClaims], seed: int) -> None:
     """The check is tried itself: each way to get it wrong must be found."""
     with pytest.raises(AssertionError):
         for number in range(1000):
-            is_honest(World(Random(f"{seed}/{number}")), misheard=misheard)
+            is_honest(IngestPorts(Random(f"{seed}/{number}")), misheard=misheard)
 
 
 class DatedByTheClock(Announcements):
@@ -132,8 +132,8 @@ def test_the_world_notices_an_announcement_that_lies(announces: type[Announcemen
 @given(rng=rngs)
 def test_neither_batches_nor_repetition_matter(rng: Random) -> None:
     """WMK-6, WMK-7: read in one go, or in many with some read again, the same is known."""
-    piecemeal, heard_so_far = UNKNOWN, [Heard(1)]
-    for _, heard in batches(rng, World(rng), steps=100):
+    piecemeal, heard_so_far = UNKNOWN, [BatchClaims(1)]
+    for _, heard in batches(rng, IngestPorts(rng), steps=100):
         piecemeal = at_leisure(piecemeal, heard)
         assert at_leisure(piecemeal, rng.choice(heard_so_far)) == piecemeal
         heard_so_far.append(heard)
@@ -151,7 +151,7 @@ def undated(frontier: Frontier) -> Frontier:
 def test_frontiers_join_in_any_order(rng: Random) -> None:
     """WMK-13: join is commutative, associative and idempotent."""
     frontier, seen = UNKNOWN, []
-    for _, heard in batches(rng, World(rng), steps=60):
+    for _, heard in batches(rng, IngestPorts(rng), steps=60):
         frontier = at_leisure(frontier, heard)
         seen += [frontier, at_leisure(UNKNOWN, heard)]
     one, two, three = (rng.choice(seen) for _ in range(3))
@@ -160,14 +160,14 @@ def test_frontiers_join_in_any_order(rng: Random) -> None:
     assert join(one, one) == one
 
 
-def at_leisure(frontier: Frontier, heard: Heard) -> Frontier:
+def at_leisure(frontier: Frontier, heard: BatchClaims) -> Frontier:
     return advance(frontier, heard, now=0)
 
 
-def together(heard: list[Heard]) -> Heard:
+def together(heard: list[BatchClaims]) -> BatchClaims:
     claims: dict[str, dict[int, int]] = {}
     for one in heard:
         for name, of_one in one.claims.items():
             known = claims.setdefault(name, {})
             known.update({k: max(known.get(k, 0), claim) for k, claim in of_one.items()})
-    return Heard(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))
+    return BatchClaims(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))

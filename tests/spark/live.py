@@ -20,7 +20,7 @@ from connector.lake.jobs import History
 from connector.records import codec
 from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
-from connector.spark import Journal, Pipeline
+from connector.spark import JobLog, Pipeline
 from connector.spark.reader import table_path
 from connector.spark.storage.changelog import Changelog
 from connector.tables.column_names import BOOKKEEPING
@@ -55,7 +55,7 @@ class Live:
         """A new one, as after a restart."""
         worlds = {"s": run._world(self.config, self.stream, self.stack)}
         history = History(str(self.warehouse))
-        journal = Journal(
+        journal = JobLog(
             *(history.add_job, history.add_cut, history.newest_cut),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,

@@ -22,11 +22,11 @@ from connector.records.model import DataChange, Record, kafka_key
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Headers
 from connector.spark.apply.apply import Applied, apply
-from connector.spark.ingest.ingest import Ingest, World
+from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.table import Table
-from connector.state.overrides import EndWish
+from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
@@ -142,7 +142,7 @@ class Stream:
     known_tables: frozenset[str] = frozenset({"t"})
     reject_unknown_tables: bool = False
     schema_by_id: Callable[[int], str | None] | None = None
-    wishes: list[EndWish] = field(default_factory=list)
+    overrides: list[ClosePartition] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
@@ -169,13 +169,13 @@ class Stream:
         return self._going_on
 
     def process(self, on_step: Callable[[str], None] = lambda step: None, changelog: Changelog | None = None) -> Ingest:
-        world = World(
+        world = IngestPorts(
             topic=lambda: self.topic.facts,
             publish=self.publish,
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
             schema_by_id=self.schema_by_id,
-            ends=lambda taken_to: [wish for wish in self.wishes if wish.number > taken_to],
+            ends=lambda taken_to: [override for override in self.overrides if override.number > taken_to],
         )
         return Ingest(
             self.config,

@@ -20,7 +20,7 @@ from connector.records.model import DataChange, DeleteFamily, Heartbeat
 from connector.records.ordering import OrderBy
 from connector.records.rejection import Reason
 from connector.spark.apply import merge
-from connector.spark.apply.statistics import Survey
+from connector.spark.apply.statistics import BatchStatistics
 from connector.spark.reader import read_table
 from connector.spark.storage import table as table_module
 from connector.spark.storage.table import Table
@@ -39,7 +39,7 @@ STEPS = ("letters published", "graveyard written", "table committed")
 def either_way(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = Random(f"{seed}/ways")
 
-    def is_sparse(table: Table, seen: Survey) -> bool:
+    def is_sparse(table: Table, seen: BatchStatistics) -> bool:
         return table.has_vectors and bool(seen.buckets) and rng.random() < 0.5
 
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", is_sparse)
@@ -49,7 +49,7 @@ def delete(row: str, at: int) -> DataChange:
     return change(DeleteFamily("f"), at=at, row_key=row.encode())
 
 
-def graveyard(spark: SparkSession, stream: Stream, name: str = "accounts") -> set[tuple[str, int]]:
+def tombstones(spark: SparkSession, stream: Stream, name: str = "accounts") -> set[tuple[str, int]]:
     """Row and apply number of every entry, whether it counts or not."""
     rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/graveyard").select("id", "_apply").collect()
     return {(row["id"], row["_apply"]) for row in rows}
@@ -110,7 +110,7 @@ def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(spark: SparkS
     assert set(shown(table)) == {"b", "c"}
     assert {letter.reason for letter in stream.one_letter_each().values()} == {Reason.UNREADABLE_VALUE}
     assert len(stream.one_letter_each()) == 1
-    assert (table.bookkeeping().apply, table.bookkeeping().letters) == (3, 1)
+    assert (table.table_state().apply_number, table.table_state().letters) == (3, 1)
 
 
 def test_resumable_after_a_death_while_changelog_and_table_were_made(spark: SparkSession, tmp_path: Path) -> None:
@@ -132,25 +132,25 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: Spark
     stream = copied(deleted, tmp_path / "copy")
     stream.apply(stream.table())
     table = stream.table()
-    before = table.bookkeeping()
+    before = table.table_state()
     invented = spark.read.format("delta").load(f"{stream.folder}/tables/accounts/graveyard").selectExpr("'c' AS id", "_state", "_bucket")
-    for earlier in (replace(before, apply=before.apply - 1), before):
+    for earlier in (replace(before, apply_number=before.apply_number - 1), before):
         table.bury(invented, earlier, attempt="dead")
-    assert {("c", before.apply), ("c", before.apply + 1)} <= graveyard(spark, stream)
+    assert {("c", before.apply_number), ("c", before.apply_number + 1)} <= tombstones(spark, stream)
 
     stream.topic.send(account("c", 12, name="same time"))
     stream.ingest()
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert "c" in shown(table)
-    assert {("c", before.apply + 1)} == {entry for entry in graveyard(spark, stream) if entry[0] == "c"}
-    assert table.bookkeeping().swept_to == before.apply
+    assert {("c", before.apply_number + 1)} == {entry for entry in tombstones(spark, stream) if entry[0] == "c"}
+    assert table.table_state().vacuumed_to == before.apply_number
 
     stream.topic.send(account("a", 16, name="late"))
     stream.ingest()
     stream.apply(stream.table())
     assert shown(table) == stream.truth()
-    assert {row for row, _ in graveyard(spark, stream)} == {"a", "b"}
+    assert {row for row, _ in tombstones(spark, stream)} == {"a", "b"}
 
 
 @pytest.mark.long
@@ -166,11 +166,11 @@ def test_a_commit_names_a_bounded_number_of_attempts(
         stream.topic.send(account("d", at - 30, name="late"), delete("d", at))
         stream.ingest()
         stream.apply(table)
-        assert len(table.bookkeeping().attempts) <= 2
+        assert len(table.table_state().attempts) <= 2
     stream.topic.send(account("a", 17, name="late"), account("d", 17, name="late"))
     stream.ingest()
     stream.apply(table)
-    assert table.bookkeeping().swept_to > 0
+    assert table.table_state().vacuumed_to > 0
     assert set(shown(table)) == set(stream.truth()) == {"c"}
 
 
@@ -201,15 +201,15 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
     stream.topic.send_everywhere(Heartbeat("p", 20 * S))
     stream.ingest()
     stream.apply(stream.table())
-    assert graveyard(spark, stream) == {("a", 1)}
+    assert tombstones(spark, stream) == {("a", 1)}
 
     for at in (100, 200):
         stream.topic.send(delete("b", at * S - 1))
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(stream.table())
-    assert graveyard(spark, stream) == {("b", 2), ("b", 3)}, "the table covered a batch whose horizon lies above the deletion of a"
-    assert stream.table().bookkeeping().horizon == 190 * S + 1
+    assert tombstones(spark, stream) == {("b", 2), ("b", 3)}, "the table covered a batch whose horizon lies above the deletion of a"
+    assert stream.table().table_state().horizon == 190 * S + 1
 
     stream.topic.send(account("a", 15 * S, amount="2"), account("b", 195 * S, amount="3"))
     stream.ingest()
@@ -277,14 +277,14 @@ def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(spark: S
     table = ingest(20, ("F/FF", replace(whole, entries=(DeleteFamily("f"), *whole.entries))))
     assert rows_by_key(read_table(spark, str(tmp_path), "accounts").rows, wanted).keys() == {"b"}
     stream.apply(table)
-    assert (shown(table), table.bookkeeping().complete_to_batch, table.bookkeeping().horizon) == ({}, 0, None)
+    assert (shown(table), table.table_state().complete_to_batch, table.table_state().horizon) == ({}, 0, None)
     table = ingest(40)
     stream.apply(table)
     assert shown(table) == stream.truth(wanted)
-    assert table.bookkeeping().horizon == 2
-    assert {row for row, _ in graveyard(spark, stream)} == {"a"}
-    stream.table(wanted).sweep(table.bookkeeping())
-    assert graveyard(spark, stream) == set()
+    assert table.table_state().horizon == 2
+    assert {row for row, _ in tombstones(spark, stream)} == {"a"}
+    stream.table(wanted).sweep(table.table_state())
+    assert tombstones(spark, stream) == set()
 
 
 def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
@@ -323,12 +323,12 @@ def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(spark: Sp
     stream.topic.send(account("a", 9, name="late", amount="1"))
     stream.ingest()
     table = stream.table()
-    table.sweep(table.bookkeeping())
-    commits, before = len(list(log.glob("*.json"))), table.bookkeeping()
+    table.sweep(table.table_state())
+    commits, before = len(list(log.glob("*.json"))), table.table_state()
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert len(list(log.glob("*.json"))) == commits
-    assert table.bookkeeping().attempts.items() <= before.attempts.items()
+    assert table.table_state().attempts.items() <= before.attempts.items()
 
 
 @pytest.mark.usefixtures("compacts_at_once")

@@ -62,8 +62,8 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
         live.pipeline().run_once()
 
     code, found, said = audit()
-    assert (code, found["verdict"], found["to_batch"]) == (0, "proved", 2)
-    nothing: dict[str, list[object]] = {"lost": [], "unproved": [], "doubled": [], "outside": []}
+    assert (code, found["verdict"], found["to_batch"]) == (0, "passed", 2)
+    nothing: dict[str, list[object]] = {"lost": [], "unverified": [], "duplicated": [], "unexpected": []}
     # Two records, two aborted ones and their marker, one record, an aborted one and its marker.
     first = {"kafka_partition": 0, "begin": 0, "end": 8, "rows": 3, "empty": 5, **nothing}
     assert found["kafka_partitions"] == [first, {"kafka_partition": 1, "begin": 1, "end": 2, "rows": 1, "empty": 0, **nothing}]
@@ -73,18 +73,18 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
     ours = changelog.version()
     changelog.delete("kafka_partition = 0 AND \"offset\" = 5 AND kind = 'change'")
     code, found, said = audit()
-    assert (code, found["verdict"], found["kafka_partitions"][0]["lost"]) == (1, "broken", [[5, 6]])
+    assert (code, found["verdict"], found["kafka_partitions"][0]["lost"]) == (1, "failed", [[5, 6]])
     assert "breaks nothing_lost" in said
 
     forget(topic, 0, 8)
     forget(dead_letter_topic(topic), *_letter_of(live))
     code, found, said = audit()
-    assert (code, found["verdict"], found["kafka_partitions"][0]["unproved"]) == (0, "unproved", [[5, 6]])
+    assert (code, found["verdict"], found["kafka_partitions"][0]["unverified"]) == (0, "unverified", [[5, 6]])
     assert "1 offset unproved" in said
 
     DeltaTable(changelog.table_uri).restore(ours)
     code, found, said = audit()
-    assert (code, found["verdict"]) == (0, "proved")
+    assert (code, found["verdict"]) == (0, "passed")
 
     # Without the proofs, and without the topic, nobody can say.
     shutil.rmtree(live.warehouse / "_connector/proofs")
@@ -93,8 +93,8 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
     while topic in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
         time.sleep(0.05)
     code, found, said = audit()
-    assert (code, found["verdict"], found["kafka_partitions"][0]["unproved"]) == (0, "unproved", [[2, 5], [6, 8]])
-    assert len(found["letters"]["unproved"]) == 1
+    assert (code, found["verdict"], found["kafka_partitions"][0]["unverified"]) == (0, "unverified", [[2, 5], [6, 8]])
+    assert len(found["letters"]["unverified"]) == 1
     assert f"There is no topic {topic}" in said
 
 

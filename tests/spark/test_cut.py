@@ -52,8 +52,8 @@ class Bank:
         """The balances afterwards."""
         self.stream.apply(self.table)
         version, book = self.table.newest()
-        if book.complete_below is not None and book.is_consistent_cut:
-            cut = CutRecord("s", book.complete_below, book.to_batch, 0, book.merged, self.stream.clock, {"accounts": version})
+        if book.apply_watermark is not None and book.is_consistent_cut:
+            cut = CutRecord("s", book.apply_watermark, book.to_batch, 0, book.merged, self.stream.clock, {"accounts": version})
             follows = cut.follows(self.cuts[-1] if self.cuts else None)
             self.cuts += [] if follows is None else [follows]
         return self.balances()
@@ -84,7 +84,7 @@ def test_cut_is_consistent_whatever_the_pace_of_kafka_partitions(spark: SparkSes
         assert bank.balances(cut) == bank.world.at(cut.low_watermark)
         assert sum(bank.balances(cut).values()) in (0, TOTAL)
     assert last == bank.world.at(bank.world.clock + 1)
-    assert bank.table.bookkeeping().complete_to_batch == bank.table.bookkeeping().to_batch
+    assert bank.table.table_state().complete_to_batch == bank.table.table_state().to_batch
     assert len(bank.world.logs) > kafka_partitions
     assert any(producer.has_ended for producer in bank.world.producers)
 
@@ -97,7 +97,7 @@ def test_without_the_cut_the_bank_is_noticed(spark: SparkSession, tmp_path: Path
         bank.world.turn()
         bank.ingest()
         if sum(bank.apply().values()) not in (0, TOTAL):
-            assert not bank.table.bookkeeping().is_consistent_cut
+            assert not bank.table.table_state().is_consistent_cut
             return
     pytest.fail("every sum was right")
 
@@ -139,13 +139,13 @@ def test_a_stalled_watermark_is_passed_and_the_table_says_so(spark: SparkSession
     stream.topic.send(account("a", 20 * S, amount="2"), account("b", 20 * S, amount="2"))
     stream.ingest()
     stream.apply(table)
-    assert (total(shown(table)), table.bookkeeping().is_consistent_cut) == (1, True)
-    assert table.bookkeeping().complete_to_batch == 0
+    assert (total(shown(table)), table.table_state().is_consistent_cut) == (1, True)
+    assert table.table_state().complete_to_batch == 0
     assert stream.apply(table) is None, "nothing more belongs to the cut"
 
     later = stream.clock + STREAM.stall_after_s * S
     stream.apply(table, now=later)
-    assert (total(shown(table)), table.bookkeeping().is_consistent_cut) == (4, False)
+    assert (total(shown(table)), table.table_state().is_consistent_cut) == (4, False)
     assert stream.apply(table, now=later) is None
 
     stream.topic.send(account("c", 15 * S, amount="3"), account("d", 30 * S, amount="4"))
@@ -153,10 +153,10 @@ def test_a_stalled_watermark_is_passed_and_the_table_says_so(spark: SparkSession
     stream.ingest()
     stream.apply(table)
     assert set(shown(table)) == {"a", "b", "c"}, "d is above the low watermark, which moves again"
-    assert not table.bookkeeping().is_consistent_cut, "b is above it, too"
+    assert not table.table_state().is_consistent_cut, "b is above it, too"
 
     stream.topic.send_everywhere(Heartbeat("p", 30 * S))
     stream.ingest()
     stream.apply(table)
     assert shown(table) == stream.truth()
-    assert table.bookkeeping().is_consistent_cut
+    assert table.table_state().is_consistent_cut

@@ -1,4 +1,4 @@
-"""Bytes that are no record, framings, and writer schemas from elsewhere: the JVM survives all, and says what `judge` says."""
+"""Bytes that are no record, framings, and writer schemas from elsewhere: the JVM survives all, and says what `validate_record` says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from connector.records.codec import CONFLUENT, READER_SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, to_datum
 from connector.records.model import ColumnType, ModType, OldCell, Record, RowImage, Rule, SetCell, Transaction, kafka_key
 from connector.records.rejection import Reason
-from connector.spark.ingest.validate import UNSEEN_SCHEMA, judged, schema_ids
+from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
 from connector.validation import Limits
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types
@@ -336,8 +336,8 @@ def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(spark: Spark
     for id_, ((schema, added, swapped), record) in enumerate(drawn(st.tuples(writers(), RECORDS), 25, seed)):
         datum = to_datum(record, 4)
         for container, name in [slot for slot in slots(datum) if slot[1] in swapped]:
-            held = container[name]
-            container[name] = held.encode() if isinstance(held, str) else held.hex()
+            blocked_rows = container[name]
+            container[name] = blocked_rows.encode() if isinstance(blocked_rows, str) else blocked_rows.hex()
         texts[id_] = json.dumps(schema)
         body = raw(_filled(datum, added), fastavro.parse_schema(copy.deepcopy(schema)))
         cases.append(case("resolved", record, frame(body, id_)))
@@ -362,6 +362,6 @@ def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: Spar
     for id_ in (0, 9, 2**31, 2**32 - 2):
         unseen = rows(spark, [*cases, case("unseen", CHANGE, frame(b"", id_))])
         assert {row["id"] for row in schema_ids(unseen).collect()} == {8, 9, id_}
-        query = judged(unseen, schemas=Schemas({8: None}), ask_registry=True, limits=limits, kafka_partitions=4, tables=None)
+        query = validated(unseen, schemas=Schemas({8: None}), ask_registry=True, limits=limits, kafka_partitions=4, tables=None)
         with pytest.raises(PySparkException, match=UNSEEN_SCHEMA):
             query.write.format("noop").mode("overwrite").save()

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat
-from connector.state.overrides import EndWish
+from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
 from tests.spark.streams import ARRIVAL, STREAM, CrashError, Stream, Topic, account, crash_at, shown, versions
 
@@ -115,19 +115,19 @@ def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
     table = stream.table()
     stream.apply(table)
     assert stream.changelog().progress().low_watermark is None
-    assert not table.bookkeeping().is_consistent_cut
+    assert not table.table_state().is_consistent_cut
 
-    stream.wishes.append(EndWish(1, "s", "gone", "decommissioned", 7, "ann"))
+    stream.overrides.append(ClosePartition(1, "s", "gone", "decommissioned", 7, "ann"))
     with pytest.raises(CrashError):
         stream.process(crash_at("logged")).end_partitions()
-    stream.wishes.append(EndWish(2, "s", "p", "too late for that batch", 8, "bob"))
+    stream.overrides.append(ClosePartition(2, "s", "p", "too late for that batch", 8, "bob"))
     stream.process().recover()
     progress = stream.changelog().progress()
     assert (progress.ingest_batch, progress.low_watermark, list(progress.frontier.live)) == (2, 10 * S + 1, ["p"])
-    assert (progress.ends, progress.ends_to) == ((stream.wishes[0],), 1)
-    stream.wishes.pop()
+    assert (progress.ends, progress.closed_to) == ((stream.overrides[0],), 1)
+    stream.overrides.pop()
     stream.apply(table)
-    assert table.bookkeeping().is_at(10 * S + 1, 2), "the cut has moved with nothing to read"
+    assert table.table_state().is_at(10 * S + 1, 2), "the cut has moved with nothing to read"
 
     assert stream.ingest(offsets=first) == progress, "Spark's last batch, run again, is found to be done"
     stream.process().end_partitions()

@@ -18,7 +18,7 @@ from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key
 from tests.spark.test_rebuild import rebuilt
 
 S = 1_000_000
-HOLDS = definition(hold_rows=True)
+HOLDS = definition(block_rows=True)
 REMEMBERS = replace(STREAM, delete_retention_s=10**7)
 """No letter of its is ever too old."""
 
@@ -58,9 +58,9 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
 def test_later_changes_of_a_held_row_wait_for_its_dead_one(stream: Stream) -> None:
     """And others do not; the table says so, and nothing is worked out anew while nothing happens."""
     assert names(stream) == {"a": "a1", "b": "b3"}
-    book = stream.table(HOLDS).bookkeeping()
-    assert [dead.row_key for dead in book.held] == [b"a"]
-    assert (book.is_consistent_cut, book.complete_below, book.complete_to_batch) == (False, 3 * S, 0)
+    book = stream.table(HOLDS).table_state()
+    assert [dead.row_key for dead in book.blocked_rows] == [b"a"]
+    assert (book.is_consistent_cut, book.apply_watermark, book.complete_to_batch) == (False, 3 * S, 0)
     assert applied(stream) is None
 
     stream.topic.raw(sent(account("a", 5 * S, amount="5")), sent(account("b", 5 * S, amount="6")))
@@ -68,7 +68,7 @@ def test_later_changes_of_a_held_row_wait_for_its_dead_one(stream: Stream) -> No
     applied(stream)
     assert shown(stream.table(HOLDS))["a"]["amount"] is None
     assert shown(stream.table(HOLDS))["b"]["amount"] == 6
-    fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_older=True, now=stream.clock)
+    fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_stale=True, now=stream.clock)
     assert rows_by_key(fresh.rows, HOLDS) == shown(stream.table(HOLDS))
     assert not fresh.is_consistent_cut
 
@@ -87,8 +87,8 @@ def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
     stream.ingest()
     applied(stream)
     assert shown(stream.table(HOLDS))["a"] == {"id": "a", "name": "a4", "amount": 2, "_unmapped": {}}
-    book = stream.table(HOLDS).bookkeeping()
-    assert (book.held, book.is_consistent_cut, book.complete_to_batch) == ((), True, 3)
+    book = stream.table(HOLDS).table_state()
+    assert (book.blocked_rows, book.is_consistent_cut, book.complete_to_batch) == ((), True, 3)
     assert shown(stream.table(HOLDS)) == stream.truth(HOLDS)
 
 
@@ -104,7 +104,7 @@ def test_what_turns_out_to_be_another_tables_change_releases_the_row(stream: Str
     stream.ingest()
     applied(stream)
     assert names(stream) == {"a": "a3", "b": "b3"}
-    assert stream.table(HOLDS).bookkeeping().is_consistent_cut
+    assert stream.table(HOLDS).table_state().is_consistent_cut
 
 
 def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> None:
@@ -114,15 +114,15 @@ def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> N
     stream.ingest()
     for wanted, name in ((off, "a5"), (HOLDS, "a5")):
         stream.apply(stream.table(wanted))
-        fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_older=True, max_staleness_s=0, now=stream.clock)
+        fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_stale=True, max_staleness_s=0, now=stream.clock)
         assert rows_by_key(fresh.rows, wanted)["a"]["name"] == name
-        assert fresh.is_consistent_cut == stream.table(wanted).bookkeeping().is_consistent_cut
-    as_of = stream.table(HOLDS).bookkeeping().as_of
+        assert fresh.is_consistent_cut == stream.table(wanted).table_state().is_consistent_cut
+    as_of = stream.table(HOLDS).table_state().as_of
     made = rebuilt(stream, HOLDS)
     assert names(stream)["a"] == "a1"
     assert as_of is not None
-    assert (made.bookkeeping.as_of or 0) < as_of
-    assert (made.bookkeeping.letters, made.bookkeeping) == (0, stream.table(HOLDS).bookkeeping())
+    assert (made.table_state.as_of or 0) < as_of
+    assert (made.table_state.letters, made.table_state) == (0, stream.table(HOLDS).table_state())
 
 
 def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> None:
@@ -131,7 +131,7 @@ def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> No
     assert applied(stream, frozenset({"id-1-0-99"})) is None
     applied(stream, frozenset({letter.id}))
     assert names(stream) == {"a": "a3", "b": "b3"}
-    assert stream.table(HOLDS).bookkeeping().is_consistent_cut
+    assert stream.table(HOLDS).table_state().is_consistent_cut
 
 
 @pytest.mark.long
@@ -145,11 +145,11 @@ def test_a_table_letter_holds_its_row(stream: Stream) -> None:
     applied(stream)
     assert names(stream) == {"a": "a1", "b": "b3", "c": "c8"}
     (letter,) = (one for one in stream.letters if one.table)
-    assert stream.table(HOLDS).bookkeeping().letters == 1
+    assert stream.table(HOLDS).table_state().letters == 1
 
     stream.topic.replay(letter.id, 1, *sent(account("b", 6 * S, name="b6", amount="6")))
     stream.ingest()
     applied(stream)
     assert shown(stream.table(HOLDS))["b"] == {"id": "b", "name": "b7", "amount": 6, "_unmapped": {}}
-    assert [dead.row_key for dead in stream.table(HOLDS).bookkeeping().held] == [b"a"]
-    assert stream.table(HOLDS).bookkeeping().letters == 1
+    assert [dead.row_key for dead in stream.table(HOLDS).table_state().blocked_rows] == [b"a"]
+    assert stream.table(HOLDS).table_state().letters == 1

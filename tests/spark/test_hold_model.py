@@ -52,25 +52,25 @@ class Arrival:
 
 
 @dataclass
-class World:
-    """All that arrived and what was discarded; `judged` are the table letters, `merged` the changes, that any apply has come to."""
+class IngestPorts:
+    """All that arrived and what was discarded; `validated` are the table letters, `merged` the changes, that any apply has come to."""
 
     arrivals: list[Arrival] = field(default_factory=list)
     discarded: set[str] = field(default_factory=set)
-    judged: set[Arrival] = field(default_factory=set)
+    validated: set[Arrival] = field(default_factory=set)
     merged: set[Arrival] = field(default_factory=set)
 
     def see(self, cut: Cut, *, everything: bool = False) -> tuple[dict[object, dict[str, object]], list[Arrival]]:
         """The table at a cut, and the letters that rows wait for. A reader sees `everything` that was ingested."""
-        low = 2**63 if cut.goes_past or everything else cut.low_watermark or 0
+        low = 2**63 if cut.ignores_watermark or everything else cut.low_watermark or 0
         seen = [one for one in self.arrivals if one.batch <= cut.batch and (one.is_damaged or one.change.commit_timestamp < low)]
         newest = {one.first: one for one in seen}
         dead = [one for one in newest.values() if not one.is_good and one.letter_id() not in self.discarded]
-        judged = [one for one in seen if not one.is_damaged and not any(one.is_after(other) for other in dead)]
+        validated = [one for one in seen if not one.is_damaged and not any(one.is_after(other) for other in dead)]
         if not everything:
-            self.judged |= {one for one in judged if not one.is_good}
-            self.merged |= {one for one in judged if one.is_good}
-        return _rows(one for one in judged if one.is_good), [one for one in dead if one in judged or one.is_damaged]
+            self.validated |= {one for one in validated if not one.is_good}
+            self.merged |= {one for one in validated if one.is_good}
+        return _rows(one for one in validated if one.is_good), [one for one in dead if one in validated or one.is_damaged]
 
 
 def _rows(merged: Iterable[Arrival]) -> dict[object, dict[str, object]]:
@@ -86,7 +86,7 @@ class History:
     """What is sent to a stream, at random, and what the world knows of it."""
 
     def __init__(self, rng: Random, stream: Stream) -> None:
-        self.rng, self.stream, self.world = rng, stream, World()
+        self.rng, self.stream, self.world = rng, stream, IngestPorts()
         self._batch, self._waiting, self._discarded_next = 0, list[Arrival](), set[str]()
 
     def send(self) -> None:
@@ -134,13 +134,13 @@ def check(history: History, cut: Cut) -> list[Arrival]:
     stream, world = history.stream, history.world
     rows, dead = world.see(cut)
     table = stream.table(HOLDS)
-    book = table.bookkeeping()
+    book = table.table_state()
     assert shown(table) == rows
-    assert {(one.row_key, one.first) for one in book.held} == {(one.change.row_key, one.first[1:]) for one in dead}
-    assert book.is_consistent_cut == (not dead and not cut.goes_past)
+    assert {(one.row_key, one.first) for one in book.blocked_rows} == {(one.change.row_key, one.first[1:]) for one in dead}
+    assert book.is_consistent_cut == (not dead and not cut.ignores_watermark)
     published = {letter.id for letter in stream.letters if letter.table}
-    assert published == {one.letter_id() for one in world.judged}, "each that does not wait, and no other"
-    assert (book.letters, book.merged) == (len(world.judged), len(world.merged)), "each is counted once"
+    assert published == {one.letter_id() for one in world.validated}, "each that does not wait, and no other"
+    assert (book.letters, book.merged) == (len(world.validated), len(world.merged)), "each is counted once"
     return dead
 
 
@@ -161,7 +161,7 @@ def test_nothing_lost_of_a_held_row_whatever_dies_between(spark: SparkSession, t
         stream.topic.send_everywhere(Heartbeat("p", number * 10 * S))
         history.ingest()
         if number > 1 and rng.random() < 0.3:
-            fresh = read_table(spark, str(stream.folder), HOLDS.name, max_staleness_s=0, allow_older=True, now=stream.clock)
+            fresh = read_table(spark, str(stream.folder), HOLDS.name, max_staleness_s=0, allow_stale=True, now=stream.clock)
             assert rows_by_key(fresh.rows, HOLDS) == history.world.see(cut_of(stream), everything=True)[0]
         history.discard()
         bring = partial(rebuilt, wanted=HOLDS) if number > 1 and rng.random() < 0.2 else applied
@@ -169,4 +169,4 @@ def test_nothing_lost_of_a_held_row_whatever_dies_between(spark: SparkSession, t
             with suppress(CrashError):
                 bring(stream, discarded=frozenset(history.world.discarded), on_step=on_step)
         waits_for = check(history, cut_of(stream))
-    assert stream.table(HOLDS).bookkeeping().is_consistent_cut
+    assert stream.table(HOLDS).table_state().is_consistent_cut

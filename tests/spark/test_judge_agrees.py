@@ -1,4 +1,4 @@
-"""`spark.decode.judged` and `validation.judge`: the same verdict on every record, and the same record where it is good."""
+"""`spark.decode.validated` and `validation.validate_record`: the same verdict on every record, and the same record where it is good."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.spark.ingest.validate import RECORD, judged
-from connector.validation import KafkaRecord, Limits, judge
+from connector.spark.ingest.validate import RECORD, validated
+from connector.validation import KafkaRecord, Limits, validate_record
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
@@ -103,7 +103,7 @@ def assert_agreement(
     horizon: int | None = None,
 ) -> set[str]:
     """Both forms say the same of each case. Returns what they said: reasons, names of rules, and GOOD."""
-    frame_ = judged(
+    frame_ = validated(
         rows(spark, cases),
         schemas=schemas,
         ask_registry=ask_registry,
@@ -119,7 +119,9 @@ def assert_agreement(
     said = set()
     differing = []
     for place, case in enumerate(cases):
-        verdict = judge(case.record, schemas=schemas, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables, horizon=horizon)
+        verdict = validate_record(
+            case.record, schemas=schemas, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables, horizon=horizon
+        )
         row = got[place]
         record = {name: row[name] for name in RECORD}
         in_spark = (row["reason"], row["rule"] or "", record if any(value is not None for value in record.values()) else None)

@@ -19,17 +19,17 @@ from connector.errors import TableError, WriterConflictError
 from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
-from connector.spark.ingest.ingest import World
-from connector.spark.pipeline import Journal, Pipeline
+from connector.spark.ingest.ingest import IngestPorts
+from connector.spark.pipeline import JobLog, Pipeline
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.storage.changelog import TABLE_SLOTS, Changelog
 from connector.spark.storage.delta_log import DeltaLog
-from connector.spark.storage.maintenance import Upkeep, Work
+from connector.spark.storage.maintenance import Maintenance, Work
 from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.transaction import Transaction
 from connector.state import maintenance_schedule
 from connector.state.jobs import Job, JobKind
-from connector.state.maintenance_schedule import Passed
+from connector.state.maintenance_schedule import CommitCount
 from tests.property.histories import history
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown, versions
 from tests.spark.test_apply_steps import delete, nasty
@@ -66,12 +66,12 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
         if part < 2:
             stream.apply(table)
         if part:
-            before, logged = table.bookkeeping(), stream.logged_offsets()
-            graveyard, changelog = files(spark, f"{folder}/graveyard"), files(spark, stream.path)
+            before, logged = table.table_state(), stream.logged_offsets()
+            tombstones, changelog = files(spark, f"{folder}/graveyard"), files(spark, stream.path)
             table.compact()
             compact(stream.changelog())
-            assert (table.bookkeeping(), stream.logged_offsets()) == (before, logged)
-            assert files(spark, f"{folder}/graveyard") < graveyard or part == 2
+            assert (table.table_state(), stream.logged_offsets()) == (before, logged)
+            assert files(spark, f"{folder}/graveyard") < tombstones or part == 2
             assert files(spark, stream.path) < changelog
             assert files(spark, f"{folder}/data") <= table.layout.buckets
     assert rows_by_key(read_table(spark, str(tmp_path), "all").rows, wanted) == stream.truth(wanted)
@@ -169,11 +169,11 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     rewritten, commit = stream.changelog().rewrite(), Transaction.commit
     assert rewritten is not None
 
-    def overtaken(self: Transaction, number: int, bookkeeping: Mapping[str, Any], **others: Any) -> None:
+    def overtaken(self: Transaction, number: int, table_state: Mapping[str, Any], **others: Any) -> None:
         monkeypatch.setattr(Transaction, "commit", commit)
         stream.topic.send(account("b", 3, name="Bob"))
         stream.ingest(stream.process())
-        commit(self, number, bookkeeping, **others)
+        commit(self, number, table_state, **others)
 
     monkeypatch.setattr(Transaction, "commit", overtaken)
     with pytest.raises(WriterConflictError):
@@ -247,7 +247,7 @@ def test_a_log_that_was_cleaned_knows_what_was_committed(spark: SparkSession, tm
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     assert spark.read.format("delta").option("versionAsOf", version - 2).load(table.path).drop("_state").collect() == before
     assert Transaction(spark, stream.path, "lowmark/s/batches").newest == 6 * 2**32
-    assert Transaction(spark, table.path, "lowmark/accounts").newest == table.bookkeeping().apply
+    assert Transaction(spark, table.path, "lowmark/accounts").newest == table.table_state().apply_number
     assert stream.changelog().progress() == changelog.progress()
     found = open_logged(str(tmp_path), "s")
     assert found is not None
@@ -311,12 +311,12 @@ class Kept:
     """Something that is maintained, by hand; `said` and `jobs` are what came of it."""
 
     def __init__(self, last_clean: int | None = None) -> None:
-        self.commits: list[Passed] = []
+        self.commits: list[CommitCount] = []
         self.did: list[str] = []
         self.said: list[str] = []
         self.jobs: list[Job] = []
         self.error: Exception | None = None
-        self.upkeep = Upkeep(
+        self.upkeep = Maintenance(
             *("table t", Job(JobKind.CLEAN_UP, "t", 0, 0), self.jobs.append, self.said.append),
             retention_s=3600,
             passed=self._passed,
@@ -327,7 +327,7 @@ class Kept:
             begun_at=lambda: 0,
         )
 
-    def _passed(self) -> list[Passed]:
+    def _passed(self) -> list[CommitCount]:
         passed, self.commits = self.commits, []
         return passed
 
@@ -337,7 +337,7 @@ class Kept:
             raise self.error
         return work
 
-    def round(self, now: int, *commits: Passed) -> list[str]:
+    def round(self, now: int, *commits: CommitCount) -> list[str]:
         self.commits += commits
         self.did.clear()
         self.upkeep.after_round(now)
@@ -348,12 +348,12 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
     """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the history (JOB-1), and said."""
     kept, minute, hour = Kept(), maintenance_schedule.MINUTE_US, maintenance_schedule.HOUR_US
     assert kept.round(0) == []
-    assert kept.round(1, Passed(1, 1)) == ["compact"], "what an earlier process has left"
-    assert kept.round(2, *[Passed(2, 1)] * (maintenance_schedule.LOOK_EVERY - 1)) == []
-    assert kept.round(3, Passed(3, 1, 100, 10)) == ["compact"]
+    assert kept.round(1, CommitCount(1, 1)) == ["compact"], "what an earlier process has left"
+    assert kept.round(2, *[CommitCount(2, 1)] * (maintenance_schedule.LOOK_EVERY - 1)) == []
+    assert kept.round(3, CommitCount(3, 1, 100, 10)) == ["compact"]
     assert kept.round(hour + 2 * minute) == ["clean", "log"]
     assert kept.round(2 * hour) == []
-    assert kept.round(3 * hour, *[Passed(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == ["clean", "log"]
+    assert kept.round(3 * hour, *[CommitCount(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == ["clean", "log"]
     assert kept.said[0] == "table t: 7 small files fewer"
     assert kept.said[2] == "table t: 3 files of old versions are removed"
     assert [(job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes) for job in kept.jobs[1:3]] == [
@@ -375,11 +375,11 @@ def test_what_fails_is_said_and_tried_later() -> None:
     """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
     kept = Kept()
     kept.error = TableError("a disk hiccup")
-    assert kept.round(0, Passed(0, 1)) == ["compact"]
+    assert kept.round(0, CommitCount(0, 1)) == ["compact"]
     assert kept.said == ["table t: maintenance failed, and is tried again later: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
     kept.error = None
-    assert kept.round(1, *[Passed(0, 1)] * maintenance_schedule.LOOK_EVERY) == ["compact"]
+    assert kept.round(1, *[CommitCount(0, 1)] * maintenance_schedule.LOOK_EVERY) == ["compact"]
 
 
 def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
@@ -390,9 +390,9 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         streams={"s": replace(STREAM, file_retention_s=retention_s, snapshot_retention_s=retention_s)},
         tables={"accounts": definition()},
     )
-    world = World(topic=lambda: stream.topic.facts, publish=stream.publish, now=now_us, high_watermarks=dict)
+    world = IngestPorts(topic=lambda: stream.topic.facts, publish=stream.publish, now=now_us, high_watermarks=dict)
     kept = History(config.warehouse)
-    journal = Journal(kept.add_job, kept.add_cut, kept.newest_cut, last_clean_up=kept.last_clean_up, forget_cuts=kept.forget_cuts)
+    journal = JobLog(kept.add_job, kept.add_cut, kept.newest_cut, last_clean_up=kept.last_clean_up, forget_cuts=kept.forget_cuts)
     return Pipeline(stream.spark, config, {"s": world}, {"s": dict}, journal)
 
 
@@ -424,7 +424,7 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkS
         stream.topic.send(account("a", at * S, amount=str(at)), account("b", at * S, amount=str(at)))
         stream.ingest()
         stream.apply(table, now=stream.clock + STREAM.stall_after_s * S)
-    assert not table.bookkeeping().is_consistent_cut
+    assert not table.table_state().is_consistent_cut
     time.sleep(retention_s + 0.5)
     with pytest.raises(TableError, match="has expired") as raised:
         amounts(15 * S)
@@ -466,7 +466,7 @@ def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSess
     assert pipeline._clean_table("s", "accounts", now_us()) is not None
     assert history_.newest_cut("s") == recorded
     while table.newest()[0] == recorded.versions["accounts"]:
-        table._declare({"lowmark.maxStaleness": "1"}, table.bookkeeping())
+        table._declare({"lowmark.maxStaleness": "1"}, table.table_state())
     for _ in range(2):
         time.sleep(1.2)
         pipeline._clean_table("s", "accounts", now_us())

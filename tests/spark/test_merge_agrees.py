@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import OrderBy
-from connector.spark.apply.flatten import pivot
-from connector.spark.apply.lww_merge import joined, known_by_changes, known_by_graveyard, known_by_rows, rows_of
+from connector.spark.apply.flatten import flatten_entries
+from connector.spark.apply.lww_merge import joined, registers_of_changes, registers_of_rows, registers_of_tombstones, rows_of
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import TableDefinition, Versions
@@ -56,13 +56,13 @@ def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table:
     wanted, count, rounds = TABLES[table]
     layout, horizon = Layout(wanted, buckets=4), 3
     deliveries = histories(rng, count)
-    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=True, rounds=rounds, horizon=horizon)
+    known, has_tombstones = in_rounds(spark, rng, layout, deliveries, has_residual=True, rounds=rounds, horizon=horizon)
     got = {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()}
     want = expected(deliveries, wanted)
     differing = [key for key in {*got, *want} if got.get(key) != want.get(key)]
     assert not differing, [(key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key]) for key in differing[:2]]
     assert known.count() == len(want)
-    assert buried > 0
+    assert has_tombstones > 0
     remembered = known.selectExpr("explode(_state.rest) AS x").where("x.value IS NULL").selectExpr(f"x.order.change.{layout.age} AS age")
     assert {row["age"] for row in remembered.distinct().collect()} == {age for age in AGES[wanted.order] if age >= horizon}
 
@@ -82,7 +82,7 @@ def in_rounds(
     layout: Layout,
     deliveries: Iterable[Delivery],
     *,
-    with_rest: bool,
+    has_residual: bool,
     rounds: int = ROUNDS,
     horizon: int | None = None,
 ) -> tuple[DataFrame, int]:
@@ -90,26 +90,26 @@ def in_rounds(
     batches: list[list[Delivery]] = [[] for _ in range(rounds)]
     for delivery in deliveries:
         batches[rng.randrange(rounds)].append(delivery)
-    table = graveyard = None
+    table = tombstones = None
     for number, batch in enumerate(batches, start=1):
         of_batch = changes(spark, batch)
-        plain = all_are("_plain", pivot(of_batch, layout, all_plain=True))
-        pivoted = pivot(of_batch, layout, all_plain=plain)
+        plain = all_are("_plain", flatten_entries(of_batch, layout, all_plain=True))
+        pivoted = flatten_entries(of_batch, layout, all_plain=plain)
         assert pivoted.where("_unreadable").count() == 0
-        assert with_rest or plain
-        known = known_by_changes(pivoted, layout, 2, all_whole=all_are("_whole", pivoted), with_rest=with_rest)
-        if graveyard is not None:
-            known = joined(known, known_by_graveyard(graveyard, layout, 2), layout, "left")
+        assert has_residual or plain
+        known = registers_of_changes(pivoted, layout, 2, all_whole=all_are("_whole", pivoted), has_residual=has_residual)
+        if tombstones is not None:
+            known = joined(known, registers_of_tombstones(tombstones, layout, 2), layout, "left")
         if table is None:
-            table = rows_of(known, layout, with_rest=with_rest).limit(0)
-        known = joined(known, known_by_rows(table, layout, 2), layout, "full")
+            table = rows_of(known, layout, has_residual=has_residual).limit(0)
+        known = joined(known, registers_of_rows(table, layout, 2), layout, "full")
         forget_below = horizon if number == rounds else None
-        rows = rows_of(known, layout, with_rest=with_rest, horizon=forget_below).localCheckpoint()
+        rows = rows_of(known, layout, has_residual=has_residual, horizon=forget_below).localCheckpoint()
         gone = rows.where("_changed AND NOT _exists")
-        table, graveyard = rows.where("_exists"), gone if graveyard is None else graveyard.unionByName(gone)
+        table, tombstones = rows.where("_exists"), gone if tombstones is None else tombstones.unionByName(gone)
     assert table is not None
-    assert graveyard is not None
-    return table, graveyard.count()
+    assert tombstones is not None
+    return table, tombstones.count()
 
 
 def all_are(flag: str, pivoted: DataFrame) -> bool:
@@ -159,7 +159,7 @@ def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: 
     """MRG-1: the short form finds the plain changes, and says of them what the long one says."""
     layout = Layout(definition(), buckets=4)
     delivered = changes(spark, histories(Random(seed))).localCheckpoint()
-    long, short = pivot(delivered, layout).where("_plain"), pivot(delivered, layout, all_plain=True).where("_plain")
+    long, short = flatten_entries(delivered, layout).where("_plain"), flatten_entries(delivered, layout, all_plain=True).where("_plain")
     assert 0 < long.count() < delivered.count()
     assert (long.exceptAll(short).count(), short.exceptAll(long).count()) == (0, 0)
 
@@ -172,9 +172,9 @@ def test_newest_wins_where_all_changes_are_alike(spark: SparkSession, seed: int,
     layout = Layout(wanted, buckets=4)
     simplified = ((delivery, plain_entries(delivery.change, whole=whole)) for delivery in histories(rng))
     deliveries = [replace(delivery, change=replace(delivery.change, entries=entries)) for delivery, entries in simplified if entries]
-    assert all_are("_whole" if whole else "_plain", pivot(changes(spark, deliveries), layout, all_plain=True))
-    known, buried = in_rounds(spark, rng, layout, deliveries, with_rest=False)
+    assert all_are("_whole" if whole else "_plain", flatten_entries(changes(spark, deliveries), layout, all_plain=True))
+    known, has_tombstones = in_rounds(spark, rng, layout, deliveries, has_residual=False)
     want = expected(deliveries, wanted)
     assert {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()} == want
     assert known.count() == len(want)
-    assert buried > 0
+    assert has_tombstones > 0

@@ -27,7 +27,7 @@ from connector.cli import local_spark
 from connector.config.settings import KafkaConfig
 from connector.errors import StorageError, TopicError
 from connector.lake.jobs import History
-from connector.lake.state_reader import bookkeeping_of
+from connector.lake.state_reader import table_state_of
 from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.pipeline import StreamIngest
 from connector.spark.pools import Pool, in_pool
@@ -102,7 +102,7 @@ def test_a_table_gets_a_column_by_the_command(live: Live, monkeypatch: pytest.Mo
     assert cli.invoke(["--config", str(file), "table", "rebuild", "accounts"]) == 0
     assert "accounts is rebuilt from 2 changes, up to batch 1" in capsys.readouterr().err
 
-    assert cli.invoke(["--config", str(file), "read", "accounts", "--json", "--allow-older"]) == 0
+    assert cli.invoke(["--config", str(file), "read", "accounts", "--json", "--allow-stale"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["id"]: (row["name"], row["city"]) for row in rows} == {"a": ("Ada", "Rome"), "b": ("Bob", None)}
     assert cli.invoke(["--config", str(file), "table", "history", "accounts", "--json", "--limit", "1"]) == 0
@@ -162,14 +162,14 @@ def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(live
         start(ingest, once=once)
 
     monkeypatch.setattr(StreamIngest, "start", heard)
-    before = live.changelog().progress().moments.newest
+    before = live.changelog().progress().freshness.newest
     live.tables = (*live.tables, definition("copy"))
     live.pipeline().run_once()
     after = live.changelog().progress()
     assert (started, after.ingest_batch) == ([], 1)
     assert before is not None
-    assert after.moments.newest is not None
-    assert after.moments.newest > before
+    assert after.freshness.newest is not None
+    assert after.freshness.newest > before
     assert live.spark.read.format("delta").load(f"{live.warehouse}/tables/copy/data").count() == 1
 
     jobs = job_count(live.spark)
@@ -234,7 +234,7 @@ def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
     assert len(often) >= 4
     assert all(later - earlier >= 1_000_000 for earlier, later in pairwise(often[:-1]))
     assert len(rare) == 1, "with the first batch, and then in an hour"
-    batches = {book.to_batch for book in (bookkeeping_of(str(live.warehouse), table.name) for table in live.tables)}
+    batches = {book.to_batch for book in (table_state_of(str(live.warehouse), table.name) for table in live.tables)}
     assert batches == {live.changelog().progress().ingest_batch}
     assert pools == {("stream", "ingest"), ("table", "apply")}
 

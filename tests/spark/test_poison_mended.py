@@ -15,14 +15,14 @@ from fastavro.schema import parse_schema
 from pyspark.sql import SparkSession
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import Standing, State
+from connector.dead_letters.ledger import LetterState, LetterStatus
 from connector.dead_letters.repair import Step
-from connector.dead_letters.replay import FrontDoor, Verdict, decide
+from connector.dead_letters.replay import ReplayTarget, Verdict, decide
 from connector.records.codec import READER_SCHEMA, Schemas, encode, frame, to_datum
 from connector.records.json_view import to_json
 from connector.records.model import DataChange, Heartbeat, kafka_key
 from connector.records.rejection import Reason
-from connector.validation import KafkaRecord, Limits, judge
+from connector.validation import KafkaRecord, Limits, validate_record
 from tests.spark.streams import STREAM, Stream, account, definition, shown
 
 SCHEMA = parse_schema(json.loads(READER_SCHEMA))
@@ -125,11 +125,11 @@ def replay(stream: Stream, letter: DeadLetter) -> None:
     steps = [Step.parse(text) for text in CASES[name].steps(good(name, 5))]
     wanted = definition()
 
-    def judged(record: KafkaRecord, schemas: Schemas) -> object:
-        return judge(record, schemas=schemas, limits=Limits(), kafka_partitions=2, tables=frozenset({"t"}), horizon=None)
+    def validated(record: KafkaRecord, schemas: Schemas) -> object:
+        return validate_record(record, schemas=schemas, limits=Limits(), kafka_partitions=2, tables=frozenset({"t"}), horizon=None)
 
-    door = FrontDoor(STREAM.topic, 2, 10_000_000, judged, {wanted.name: wanted})  # type: ignore[arg-type]
-    decision = decide(letter, Standing(State.OPEN, 0, 0), door, Schemas(), now=stream.clock, steps=steps)
+    door = ReplayTarget(STREAM.topic, 2, 10_000_000, validated, {wanted.name: wanted})  # type: ignore[arg-type]
+    decision = decide(letter, LetterStatus(LetterState.OPEN, 0, 0), door, Schemas(), now=stream.clock, steps=steps)
     assert decision.verdict is Verdict.REPLAY, (name, decision.why)
     assert decision.content is not None
     stream.topic.headers[1, len(stream.topic.records[1])] = decision.content.headers
@@ -144,5 +144,5 @@ def test_a_false_heartbeat_is_never_replayed(spark: SparkSession, tmp_path: Path
     stream.ingest()
     (letter,) = stream.letters
     assert letter.reason is Reason.WATERMARK_IN_FUTURE
-    door = FrontDoor(STREAM.topic, 2, 10_000_000, lambda record, schemas: None, {})  # type: ignore[arg-type, return-value]
-    assert decide(letter, Standing(State.OPEN, 0, 0), door, Schemas(), now=FUTURE).verdict is Verdict.REFUSE
+    door = ReplayTarget(STREAM.topic, 2, 10_000_000, lambda record, schemas: None, {})  # type: ignore[arg-type, return-value]
+    assert decide(letter, LetterStatus(LetterState.OPEN, 0, 0), door, Schemas(), now=FUTURE).verdict is Verdict.REFUSE

@@ -16,8 +16,8 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import WriterConflictError
 from connector.lake.plain_table import open_table
 from connector.records.ordering import OrderBy
-from connector.spark.apply.statistics import Survey
-from connector.spark.apply_loop import Journal
+from connector.spark.apply.statistics import BatchStatistics
+from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
 from connector.spark.storage.table import Table
@@ -61,7 +61,7 @@ def test_newest_wins_whoever_else_works_on_the_table(
     """nothing_lost, nothing_invented, deletes_stay_deleted, resumable: who comes second is refused, rows read before stay."""
     rng, stream = Random(f"{seed}/{wanted.name}"), Stream(spark, tmp_path)
 
-    def is_sparse(table: Table, seen: Survey) -> bool:
+    def is_sparse(table: Table, seen: BatchStatistics) -> bool:
         return table.has_vectors and bool(seen.buckets) and rng.random() < 0.8
 
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", is_sparse)
@@ -111,7 +111,7 @@ def pipeline(stream: Stream, tables: tuple[TableDefinition, ...], cuts: list[Cut
     """A new one, as after a restart, that applies what was ingested."""
     kafka, by_name = KafkaConfig("127.0.0.1:1"), {table.name: table for table in tables}
     config = ConnectorConfig(str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name)
-    journal = Journal(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
+    journal = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
     return Pipeline(stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal, on_step=on_step)
 
 

@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 
 from connector.errors import StaleTableError, TableError, WriterConflictError
 from connector.lake.jobs import History
-from connector.lake.overrides import Wishes
+from connector.lake.overrides import Overrides
 from connector.records.model import DataChange, DeleteFamily, Heartbeat
 from connector.records.ordering import OrderBy
 from connector.spark.apply import merge, merge_on_read
-from connector.spark.reader import Reading, plain_rows, read_snapshot, read_table
-from connector.spark.status_view import register_tables
+from connector.spark.reader import SparkRead, plain_rows, read_snapshot, read_table
+from connector.spark.status_view import register_status_view
 from connector.spark.storage.changelog import Changelog
 from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.overrides import BoundWish
+from connector.state.overrides import StalenessOverride
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -51,7 +51,7 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     stream.ingest()
     stream.apply(stream.table(definition(max_staleness_s=600)))
 
-    def read(minutes: float, **others: object) -> Reading:
+    def read(minutes: float, **others: object) -> SparkRead:
         return read_table(spark, str(tmp_path), "accounts", now=at_20_00 + int(minutes * MINUTE), **others)  # type: ignore[arg-type]
 
     stream.clock = at_20_00 + 4 * MINUTE
@@ -62,10 +62,10 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     assert read(10).changes is None, "exactly at the bound is fresh enough"
     assert read(5, max_staleness_s=0).changes == 2, "no bound: everything"
 
-    wishes = Wishes(str(tmp_path))
-    wishes.set(BoundWish("accounts", 60, 1, "me"))
+    overrides = Overrides(str(tmp_path))
+    overrides.set(StalenessOverride("accounts", 60, 1, "me"))
     assert read(5).changes == 2, "an operator's bound outranks the declared one"
-    wishes.set(BoundWish("accounts", None, 2, "me"))
+    overrides.set(StalenessOverride("accounts", None, 2, "me"))
     assert read(5).changes is None, "until it is unset"
 
     merged = read(10.001)
@@ -76,7 +76,7 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     with pytest.raises(StaleTableError, match="0 s old, the bound is 600 s") as error:
         read(15)
     assert error.value.as_of == at_20_00 + 4 * MINUTE
-    assert rows_by_key(read(15, allow_older=True).rows) == stream.truth()
+    assert rows_by_key(read(15, allow_stale=True).rows) == stream.truth()
 
     stream.table(definition(max_staleness_s=300))
     assert read(5.001).changes == 2, "the bound that the configuration declares today"
@@ -101,7 +101,7 @@ def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: 
     stream.ingest()
     stream.apply(stream.table())
 
-    def read(**others: object) -> Reading:
+    def read(**others: object) -> SparkRead:
         return read_table(spark, str(tmp_path), "accounts", now=stream.clock, **others)  # type: ignore[arg-type]
 
     assert read().changes is None
@@ -201,7 +201,7 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.ingest()
     monkeypatch.setattr(merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK)
     laid_over = []
-    monkeypatch.setattr(merge, "overlaid", lambda *args, **others: laid_over.append(kind) or merge_on_read.overlaid(*args, **others))
+    monkeypatch.setattr(merge, "overlaid", lambda *args, **others: laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others))
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
     assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
@@ -260,7 +260,7 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     def go_on() -> None:
         table = stream.table()
         stream.apply(table)
-        stream.changelog().trim(table.bookkeeping().complete_to_batch, before=stream.clock + 1_000_000 * S)
+        stream.changelog().trim(table.table_state().complete_to_batch, before=stream.clock + 1_000_000 * S)
 
     before, expected = read_table(spark, str(tmp_path), "accounts").rows, stream.truth()
     going = Changelog.progress
@@ -308,15 +308,15 @@ def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Pa
     stream.table(definition("other"))
     stream.topic.send(account("a", 15 * S, amount="2"))
     stream.ingest()
-    register_tables(spark, str(tmp_path), now=stream.clock + 400 * S)
+    register_status_view(spark, str(tmp_path), now=stream.clock + 400 * S)
     shown = (
         "name, unix_micros(upsert_stream_apply_watermark), is_consistent_cut, pending_batches, age < max_staleness, max_staleness IS NULL"
     )
     rows = spark.sql(f"SELECT {shown} FROM lowmark_tables ORDER BY name").collect()
     assert [tuple(row) for row in rows] == [("one", 10 * S + 1, True, 1, True, False), ("other", None, False, 2, None, True)]
-    Wishes(str(tmp_path)).set(BoundWish("one", 300, 1, "me"))
+    Overrides(str(tmp_path)).set(StalenessOverride("one", 300, 1, "me"))
     warehouse = os.path.relpath(tmp_path)
-    register_tables(spark, warehouse, now=stream.clock + 400 * S)
+    register_status_view(spark, warehouse, now=stream.clock + 400 * S)
     assert [row[0] for row in spark.sql("SELECT name FROM lowmark_tables WHERE age > max_staleness").collect()] == ["one"]
     for bound_s, amount in ((1000, "1"), (0, "2")):
         rows = read_table(spark, warehouse, "one", max_staleness_s=bound_s, now=stream.clock + 400 * S).rows

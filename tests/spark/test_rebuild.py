@@ -84,8 +84,8 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(spark: Spark
     before = shown(stream.table(was))
     made = rebuilt(stream, was)
     assert shown(stream.table(was)) == before
-    assert stream.table(was).bookkeeping() == made.bookkeeping
-    assert (made.bookkeeping.merged, made.bookkeeping.apply) == (made.before.merged, made.before.apply + 1)
+    assert stream.table(was).table_state() == made.table_state
+    assert (made.table_state.merged, made.table_state.apply_number) == (made.before.merged, made.before.apply_number + 1)
 
     with pytest.raises(TableError, match="connector table rebuild all"):
         stream.table(wanted)
@@ -124,7 +124,7 @@ def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -
     assert shown(table) == stream.truth()
     assert set(shown(table)) == {"a", "c", "d"}
     assert {letter.reason for letter in stream.one_letter_each().values()} == {Reason.UNREADABLE_VALUE}
-    assert len(stream.one_letter_each()) == table.bookkeeping().letters == 2
+    assert len(stream.one_letter_each()) == table.table_state().letters == 2
 
 
 def test_who_applies_to_the_table_meanwhile_is_noticed(stream: Stream) -> None:
@@ -187,12 +187,12 @@ def test_the_new_table_is_not_below_the_old_one(spark: SparkSession, tmp_path: P
     stream.apply(stream.table())
     made = rebuilt(stream)
     assert shown(stream.table())["a"]["amount"] == 1
-    assert (made.bookkeeping.is_consistent_cut, made.bookkeeping.complete_below) == (True, 10 * S + 1)
+    assert (made.table_state.is_consistent_cut, made.table_state.apply_watermark) == (True, 10 * S + 1)
 
     stream.apply(stream.table(), now=stream.clock + STREAM.stall_after_s * S)
     made = rebuilt(stream)
     assert shown(stream.table())["a"]["amount"] == 2
-    assert not made.bookkeeping.is_consistent_cut
+    assert not made.table_state.is_consistent_cut
 
 
 def test_what_cannot_be_rebuilt_is_left_alone(spark: SparkSession, stream: Stream) -> None:

@@ -53,7 +53,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     with pytest.raises(WriterConflictError, match="another process"):
         stream.apply(second, overtaken)
     assert shown(first) == stream.truth()
-    assert first.bookkeeping().apply == 3
+    assert first.table_state().apply_number == 3
     assert stream.apply(stream.table()) is None
 
 
@@ -74,11 +74,11 @@ def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession
 
 def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Stream) -> None:
     """TBL-12: a graveyard that somebody changed or took away is noticed before a late change brings a row back."""
-    graveyard = f"{stream.folder}/tables/accounts/graveyard"
-    spark.sql(f"DELETE FROM delta.`{graveyard}`")
+    tombstones = f"{stream.folder}/tables/accounts/graveyard"
+    spark.sql(f"DELETE FROM delta.`{tombstones}`")
     with pytest.raises(TableError, match=r"graveyard.*DELETE"):
         stream.apply(stream.table())
-    shutil.rmtree(graveyard)
+    shutil.rmtree(tombstones)
     with pytest.raises(TableError, match=r"graveyard.*gone"):
         stream.apply(stream.table())
     assert set(shown(stream.table())) == {"a"}
@@ -122,7 +122,7 @@ def test_a_changed_definition_is_refused(applied: Stream, changed: TableDefiniti
 
 def test_another_staleness_is_no_other_table(applied: Stream) -> None:
     """TBL-8."""
-    assert applied.table(definition(max_staleness_s=60)).bookkeeping().apply == 2
+    assert applied.table(definition(max_staleness_s=60)).table_state().apply_number == 2
 
 
 def test_nothing_is_applied_from_another_changelog(spark: SparkSession, stream: Stream, applied: Stream) -> None:

@@ -57,8 +57,8 @@ def test_promises_name_tests_that_name_them() -> None:
     """The overview's rule: a promise without a test named after it is not made."""
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     assert len(rows) == 10
-    for promise, kept, proofs in rows:
-        tests = re.findall(r"`([^`]+)`", proofs)
+    for promise, kept, audit_log in rows:
+        tests = re.findall(r"`([^`]+)`", audit_log)
         assert bool(tests) == kept.strip().startswith("kept"), promise
         assert not tests or any(promise in (ROOT / test).read_text("utf-8") for test in tests), promise
 

@@ -8,7 +8,7 @@ from connector.errors import ConfigError
 from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
 from connector.records.model import CONTROL_KEY, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record, kafka_key
 from connector.records.rejection import Position, Reason, Rejection
-from connector.validation import KafkaRecord, Limits, judge
+from connector.validation import KafkaRecord, Limits, validate_record
 
 NOW = 1_714_475_984_000_000
 SKEW = 300_000_000
@@ -37,7 +37,7 @@ def verdict(record: Record | None = None, **fields: Any) -> ChangeRecord | Rejec
         "horizon": None,
     }
     asked |= {name: fields.pop(name) for name in tuple(fields) if name in asked}
-    return judge(KafkaRecord(Position("orders", "T", 0, 0), **legal | fields), **asked)
+    return validate_record(KafkaRecord(Position("orders", "T", 0, 0), **legal | fields), **asked)
 
 
 def reason(*args: Any, **fields: Any) -> Reason:

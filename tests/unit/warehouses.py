@@ -11,7 +11,7 @@ from deltalake import CommitProperties, write_deltalake
 
 from connector.lake.small_tables import as_arrow
 from connector.state.stream_progress import Progress
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 
 FRONTIERS = {"kind": "string", "ingest_batch": "int64", "frontier": "string", "slot": "int64"}
 
@@ -26,10 +26,10 @@ def log_progress(warehouse: Path, stream: str, progress: Progress, ends: Mapping
     """The commit that follows a batch, read up to `ends`: the frontier as a row, the rest as metadata (TBL-5)."""
     row = {"kind": "frontier", "ingest_batch": progress.ingest_batch, "frontier": json.dumps(progress.frontier.to_json()), "slot": -3}
     end = {str(number): offset for number, offset in (ends or {}).items()}
-    said = {"stream": stream, "progress": progress.to_json(), "ingest_batch": progress.ingest_batch, "end": end}
+    said = {"stream": stream, "progress": progress.to_json(), "ingest_batch": progress.ingest_batch, "end_offsets": end}
     commit(warehouse / f"streams/{stream}/changelog", [row], FRONTIERS, said, partition_by=["slot"])
 
 
-def log_table(warehouse: Path, table: str, bookkeeping: Bookkeeping) -> None:
+def log_table(warehouse: Path, table: str, table_state: TableState) -> None:
     """The commit of an apply (TBL-10)."""
-    commit(warehouse / f"tables/{table}/data", [{"id": "a"}], {"id": "string"}, bookkeeping.to_json(table))
+    commit(warehouse / f"tables/{table}/data", [{"id": "a"}], {"id": "string"}, table_state.to_json(table))

@@ -23,7 +23,16 @@ from confluent_kafka import KafkaError, KafkaException, Message, murmur2
 
 from connector.dead_letters.batching import in_batches
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.dead_letters.ledger import Entry, Ledger, Sent, Totals, story_from_json, story_to_json, totals_from_json, totals_to_json
+from connector.dead_letters.ledger import (
+    Ledger,
+    LedgerEntry,
+    Sent,
+    Totals,
+    history_from_json,
+    history_to_json,
+    totals_from_json,
+    totals_to_json,
+)
 from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.bounded_read import messages_between
@@ -61,11 +70,11 @@ class Outgoing(NamedTuple):
         return size_of(self.key, self.value, self.headers)
 
 
-class Deed(NamedTuple):
+class LedgerWrite(NamedTuple):
     """What is done about one letter: the entry for its story, and the record that goes with it, if it is a replay."""
 
     letter_id: str
-    entry: Entry
+    entry: LedgerEntry
     record: Outgoing | None = None
 
     @property
@@ -114,7 +123,7 @@ def _found(kafka: KafkaConfig, topic: str) -> tuple[topics.TopicFacts, int, int]
     return facts, topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
 
 
-def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int) -> Iterator[tuple[str, tuple[Entry, ...] | Totals]]:
+def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int) -> Iterator[tuple[str, tuple[LedgerEntry, ...] | Totals]]:
     """The stories and totals between two offsets of the ledger, with their keys."""
     errors = client.LastError()
     # The last record of a transaction is a marker, behind which a fetch would wait for more before it says that this is the end.
@@ -123,7 +132,7 @@ def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int)
         for message in messages_between(consumer, kafka, errors, {0: (begin, end)}, facts.topic):
             key, value, _, _ = client.contents(message)
             try:
-                yield (key or b"").decode(), (totals_from_json if key == TOTALS_KEY else story_from_json)(value or b"")
+                yield (key or b"").decode(), (totals_from_json if key == TOTALS_KEY else history_from_json)(value or b"")
             except ValueError as error:
                 raise TopicError(
                     f"Record {message.offset()} of {facts.topic} is no story of a dead letter",
@@ -164,7 +173,7 @@ class LedgerWriter:
             self.close()
             raise
 
-    def commit(self, deeds: Sequence[Deed]) -> None:
+    def commit(self, deeds: Sequence[LedgerWrite]) -> None:
         """Do these in one transaction, or none of them; records go out in this order, totals behind them. At most `MAX_DEEDS`, each letter
         once.
 
@@ -181,7 +190,7 @@ class LedgerWriter:
                 if deed.record is not None:
                     self._send(self.source.topic, deed.record.key, deed.record, self._on_record)
                 self._on_step("record")
-                story = Outgoing(deed.letter_id.encode(), story_to_json(stories[deed.letter_id]), (), 0)
+                story = Outgoing(deed.letter_id.encode(), history_to_json(stories[deed.letter_id]), (), 0)
                 self._send(self._ledger_topic.topic, story.key, story)
                 if number % _POLL_EVERY == 0:
                     self._producer.poll(0)
@@ -205,7 +214,7 @@ class LedgerWriter:
         known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.source.topic_id else {}
         self.ledger.sent = Sent(self.source.topic_id, {**known, **self._delivered})
 
-    def settle(self, open_since: int) -> None:
+    def write_totals(self, open_since: int) -> None:
         """Keep that no letter is open that first failed before `open_since` (microseconds), and where the last replays lie.
 
         Raises as `commit` does.
@@ -280,7 +289,7 @@ class LedgerWriter:
             self.close()
 
 
-def in_transactions(deeds: Iterable[Deed], at_most: int = MAX_DEEDS) -> Iterator[list[Deed]]:
+def in_transactions(deeds: Iterable[LedgerWrite], at_most: int = MAX_DEEDS) -> Iterator[list[LedgerWrite]]:
     """The same deeds, in lists of which each fits into one transaction."""
     return in_batches(deeds, lambda deed: deed.size, at_most=at_most, at_most_bytes=MAX_BYTES)
 

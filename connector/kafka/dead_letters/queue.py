@@ -20,21 +20,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from connector.clock import now_us
 from connector.dead_letters.batching import in_batches
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import OPEN_STATES, Action, Entry, Ledger, MendNote, Standing
+from connector.dead_letters.ledger import OPEN_STATES, Action, Ledger, LedgerEntry, LetterStatus, RepairNote
 from connector.dead_letters.repair import Step
-from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
+from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, ReplayTarget, Tally, Verdict, decide
 from connector.errors import TopicError
 from connector.kafka import topics
 from connector.kafka.dead_letters.child_process import from_child
-from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS, Deed, LedgerWriter, Outgoing, in_transactions, read_ledger
+from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS, LedgerWrite, LedgerWriter, Outgoing, in_transactions, read_ledger
 from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.rejection import Rejection
-from connector.validation import KafkaRecord, judge
+from connector.validation import KafkaRecord, validate_record
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, RegistryConfig, StreamConfig
@@ -46,7 +47,7 @@ AT_ONCE_BYTES: Final = 256 * 1024
 """What comes from there at once: some of it fits into the pipe."""
 
 OnStep = Callable[[str], None]
-Others = Callable[[DeadLetter, Standing], None]
+Others = Callable[[DeadLetter, LetterStatus], None]
 
 
 class DeadLetterQueue:
@@ -79,7 +80,7 @@ class DeadLetterQueue:
 
     def letters(
         self, which: LetterFilter, ledger: Ledger | None = None, *, others: Others = lambda letter, standing: None
-    ) -> Iterator[tuple[DeadLetter, Standing]]:
+    ) -> Iterator[tuple[DeadLetter, LetterStatus]]:
         """The letters that are meant, each once, with how it stands; in order within a Kafka partition, so within a key.
 
         `ledger` is one that was read before; it is looked at as it is when a letter's turn comes. None where their topic was not made yet.
@@ -113,12 +114,12 @@ class DeadLetterQueue:
         """
         door = self._front_door(topics.describe(self._config.kafka, self.topic))
         for letter, standing in self.letters(which, ledger, others=others):
-            yield decide(letter, standing, door, self.schemas, now=_now(), steps=steps, max_attempts=max_attempts, force=force)
+            yield decide(letter, standing, door, self.schemas, now=now_us(), steps=steps, max_attempts=max_attempts, force=force)
 
-    def decision(self, letter: DeadLetter, standing: Standing) -> Decision:
+    def decision(self, letter: DeadLetter, standing: LetterStatus) -> Decision:
         """What a replay would do with one letter that was read before, as it is."""
         door = self._front_door(topics.describe(self._config.kafka, self.topic))
-        return decide(letter, standing, door, self.schemas, now=_now())
+        return decide(letter, standing, door, self.schemas, now=now_us())
 
     def replay(
         self,
@@ -143,7 +144,7 @@ class DeadLetterQueue:
         tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
-            begun_at = _now()
+            begun_at = now_us()
             if force is None and per_second is None and self.at_most() >= MANY:
                 settled = self._settled_elsewhere(which, tuple(steps), max_attempts)
             else:
@@ -158,7 +159,7 @@ class DeadLetterQueue:
                     tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in some)
                     done += len(some)
                     on_progress(looked.count, done)
-            writer.settle(looked.since or begun_at)
+            writer.write_totals(looked.since or begun_at)
         return tally
 
     def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
@@ -169,22 +170,24 @@ class DeadLetterQueue:
         assert action is not Action.REPLAYED, "replay does that"
         done, refused, left = 0, Counter[str](), _Looked()
 
-        def deeds(ledger: Ledger) -> Iterator[Deed]:
+        def deeds(ledger: Ledger) -> Iterator[LedgerWrite]:
             for letter, standing in self.letters(which, ledger, others=left.other):
                 if standing.allows(action):
                     left.add(letter, stays=action is not Action.DISCARDED)
-                    tries = 0 if action is Action.RESTORED else standing.tries
-                    yield Deed(letter.id, Entry(action, _now(), self._by, why, str(which), standing.attempt, tries))
+                    attempts_since_reopen = 0 if action is Action.REOPENED else standing.attempts_since_reopen
+                    yield LedgerWrite(
+                        letter.id, LedgerEntry(action, now_us(), self._by, why, str(which), standing.attempt, attempts_since_reopen)
+                    )
                 else:
                     refused[standing.state] += 1
                     left.other(letter, standing)
 
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
-            begun_at = _now()
+            begun_at = now_us()
             for some in in_transactions(deeds(writer.ledger)):
                 writer.commit(some)
                 done += len(some)
-            writer.settle(left.since or begun_at)
+            writer.write_totals(left.since or begun_at)
         return done, refused
 
     def _settled(
@@ -216,24 +219,26 @@ class DeadLetterQueue:
 
     def _deeds(
         self, settled: Iterator[tuple[list[_Settled], _Looked]], tally: Tally, looked: _Looked, selection: str, why: str
-    ) -> Iterator[Deed]:
+    ) -> Iterator[LedgerWrite]:
         for some, so_far in settled:
             looked.count, looked.since = so_far.count, so_far.since
             tally.verdicts |= so_far.refused.verdicts
             tally.refused |= so_far.refused.refused
             for one in some:
                 action, reason = (Action.REPLAYED, why) if one.record else (Action.PARKED, one.why)
-                yield Deed(
-                    one.letter_id, Entry(action, _now(), self._by, reason, selection, one.attempt, one.tries, one.mended), one.record
+                yield LedgerWrite(
+                    one.letter_id,
+                    LedgerEntry(action, now_us(), self._by, reason, selection, one.attempt, one.attempts_since_reopen, one.repair_note),
+                    one.record,
                 )
 
-    def _front_door(self, facts: topics.TopicFacts) -> FrontDoor:
+    def _front_door(self, facts: topics.TopicFacts) -> ReplayTarget:
         tables = {name: table for name, table in self._config.tables.items() if table.stream == self._stream.name}
         rejects_others = self._stream.unknown_tables == "reject"
         declared = frozenset(table.source for table in tables.values()) if rejects_others else None
 
-        def judged(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
-            return judge(
+        def validated(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
+            return validate_record(
                 record,
                 schemas=schemas,
                 limits=self._stream.limits,
@@ -242,7 +247,7 @@ class DeadLetterQueue:
                 horizon=self._horizon,
             )
 
-        return FrontDoor(facts.topic, facts.kafka_partitions, facts.max_message_bytes, judged, tables)
+        return ReplayTarget(facts.topic, facts.kafka_partitions, facts.max_message_bytes, validated, tables)
 
 
 class _Settled(NamedTuple):
@@ -251,8 +256,8 @@ class _Settled(NamedTuple):
     letter_id: str
     why: str
     attempt: int
-    tries: int
-    mended: MendNote | None
+    attempts_since_reopen: int
+    repair_note: RepairNote | None
     record: Outgoing | None
 
     @classmethod
@@ -261,7 +266,7 @@ class _Settled(NamedTuple):
         if content is not None:
             assert content.key is not None, "a record without a key would have been rejected again"
             record = Outgoing(content.key, content.value, content.headers, decision.kafka_partition)
-        return cls(decision.letter.id, decision.why, decision.attempt, decision.tries, decision.mended, record)
+        return cls(decision.letter.id, decision.why, decision.attempt, decision.attempts_since_reopen, decision.repair_note, record)
 
     @property
     def size(self) -> int:
@@ -305,7 +310,7 @@ class _Looked:
         if stays:
             self.since = min(self.since or letter.first_failed_at, letter.first_failed_at)
 
-    def other(self, letter: DeadLetter, standing: Standing) -> None:
+    def other(self, letter: DeadLetter, standing: LetterStatus) -> None:
         """One that stays as it stands."""
         self.add(letter, stays=standing.state in OPEN_STATES)
 
@@ -330,7 +335,3 @@ class _Registered(Mapping[int, str | None]):
 
     def __len__(self) -> int:
         return len(self._known)
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

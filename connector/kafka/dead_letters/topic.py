@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
-from connector.dead_letters.external import OutsideLetters
+from connector.dead_letters.external import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
@@ -166,7 +166,7 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
             yield letter, position
 
 
-def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters, published: int = 0) -> OutsideLetters:
+def external_dead_letters(kafka: KafkaConfig, topic: str, known: ExternalDeadLetters, published: int = 0) -> ExternalDeadLetters:
     """The letters that others made, of the dead-letter topic up to its present end: `known`, and those behind it (DLQ-7).
 
     Where no more lie behind it than the caller itself has `published` since, they are not read.
@@ -174,7 +174,7 @@ def outside_letters(kafka: KafkaConfig, topic: str, known: OutsideLetters, publi
     """
     try:
         facts = topics.describe(kafka, dead_letter_topic(topic))
-        before = known if known.topic_id == facts.topic_id else OutsideLetters(facts.topic_id)
+        before = known if known.topic_id == facts.topic_id else ExternalDeadLetters(facts.topic_id)
         ends = topics.end_offsets(kafka, facts)
         if sum(ends.values()) == sum(before.read_to.values()) + published:
             return before.after((), ends, "")

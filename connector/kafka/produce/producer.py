@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import KafkaException, murmur2
 
+from connector.clock import now_us
 from connector.dead_letters.envelope import source_letter
 from connector.errors import BrokerError, ConnectorError, DeliveryError, InvalidChangeError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce import resume
-from connector.kafka.produce.send_queue import HeaderList, Outbox
+from connector.kafka.produce.send_queue import HeaderList, SendQueue
 from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import READER_SCHEMA, encode, frame
@@ -72,11 +73,11 @@ class _Sent:
 class _Transaction:
     """An open one, and the client that it is open with. What is in `settled` has been acknowledged or has failed, and counts at the end.
 
-    `announcements` and `promised` are what held before it. With `trouble` it cannot be committed; `is_unknown` is whether it may have been.
+    `lineage` and `promised` are what held before it. With `trouble` it cannot be committed; `is_unknown` is whether it may have been.
     """
 
     client: Producer
-    announcements: Announcements
+    lineage: Announcements
     settled: list[_Sent] = field(default_factory=list)
     promised: list[tuple[Delivery, int]] = field(default_factory=list)
     trouble: str = ""
@@ -141,7 +142,7 @@ class ChangeProducer:
         self._told: deque[tuple[OnDelivery, Record, str | None]] = deque()
         self._is_telling = False
         self._started: Producer | None = None
-        self._outbox: Outbox[_Sent] = Outbox(
+        self._outbox: SendQueue[_Sent] = SendQueue(
             self._kafka, self._facts, self._answer, queue_timeout_s=queue_timeout_s, transactional_id=transactional_id
         )
         if transactional_id is not None:
@@ -327,7 +328,7 @@ class ChangeProducer:
         with DeadLetterPublisher(self._kafka, self.topic) as publisher:
             for change, why in failed.items():
                 value = frame(encode(replace(change, estimated_low_watermark=0), self.kafka_partitions), self._schema_id)
-                letter = source_letter(self.topic, change.row_key, value, tuple(headers), why or "", now=_now())
+                letter = source_letter(self.topic, change.row_key, value, tuple(headers), why or "", now=now_us())
                 # One at a time: a second letter of a change has another id, so none is published twice because another one failed.
                 publisher.publish([letter])
                 self._failed += self._delivery(change.stream_partition).set_aside(change)
@@ -398,7 +399,7 @@ class ChangeProducer:
 
     def _with_true_claim(self, change: DataChange, delivery: Delivery, before: int | None) -> DataChange:
         """The change with an estimated low watermark that holds of what is acknowledged; 0 where it claims nothing (WMK-5, REC-18)."""
-        if not is_claim(change.estimated_low_watermark, _now(), self._max_clock_skew_us):
+        if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return replace(change, estimated_low_watermark=0)
         oldest = min(time for time in (change.commit_timestamp, delivery.oldest_open(), before) if time is not None)
@@ -418,7 +419,7 @@ class ChangeProducer:
             self._announce(record)
         # From here on a reader may have seen it.
         if isinstance(record, ChildPartitions):
-            self._announcements.sent(record, _now())
+            self._announcements.sent(record, now_us())
         elif record.timestamp > delivery.promised:
             if self._transaction is not None:
                 self._transaction.promised.append((delivery, delivery.promised))
@@ -427,7 +428,7 @@ class ChangeProducer:
 
     def _announce(self, record: Record) -> None:
         """Announce what is due before a record. It claims nothing, so there is nothing to wait for."""
-        for announcement in self._announcements.due(record, _now()):
+        for announcement in self._announcements.due(record, now_us()):
             self._refresh()
             value = frame(encode(announcement, self.kafka_partitions), self._schema_id)
             self._check_size(CONTROL_KEY, value, [])
@@ -596,7 +597,7 @@ class ChangeProducer:
                 reason.add_note(f"beside this: {further}")
         self._outbox.give_up(why)
         self._transaction = None
-        self._announcements = transaction.announcements
+        self._announcements = transaction.lineage
         if not transaction.is_unknown:
             for delivery, promised in reversed(transaction.promised):
                 delivery.promised = promised
@@ -638,7 +639,3 @@ def _comes_after(record: Record) -> tuple[int, int]:
 def _retention_us(facts: TopicFacts) -> int:
     """How long the topic keeps a record; where it is for ever, as long as a change topic's retention may be."""
     return (facts.retention_ms if facts.retention_ms >= 0 else topics.MAX_RETENTION_S * 1000) * 1000
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

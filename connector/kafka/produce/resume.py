@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import TopicError
 from connector.kafka import topics
-from connector.kafka.consumer import ARRIVAL_MARGIN_S, ChangeConsumer, Received
+from connector.kafka.consumer import ARRIVAL_MARGIN_S, ChangeConsumer, ConsumerRecord
 from connector.records.model import DataChange, Heartbeat
 from connector.records.rejection import Position
 
@@ -32,7 +32,7 @@ def newest_token(
     """
     facts = topics.describe(kafka, topic)
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
-    found: dict[int, Received] = {}
+    found: dict[int, ConsumerRecord] = {}
     unread = list(ends) if in_transactions else [0]
     window = WINDOW
     while unread:

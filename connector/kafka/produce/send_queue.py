@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 POLL_EVERY: Final = 100
 
 
-class Outbox(Generic[_Item]):
+class SendQueue(Generic[_Item]):
     """One topic's outbox. `answer` is called for each message with the item that it belongs to, and why it failed, or nothing.
 
     Answers come while `put`, `serve`, `renew` or `let_go` runs. `client` is the present one.

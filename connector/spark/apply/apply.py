@@ -1,10 +1,10 @@
 """Apply: from the changelog into a table (TBL-9 to TBL-13). `apply` is the whole of it, on one page.
 
-Everything that is known of a row, its changes, its row in the table and what the graveyard remembers, is merged by one
-aggregation and a join (`pivot`, `registers`). Only buckets that a change touches are read and rewritten, or where changes are few,
-only their rows are written. The order of effects:
-letters, then the graveyard, then the table's commit, which names both. Whatever happens before the commit is done again by the
-next apply, with the same letters under the same ids; whatever it left in the graveyard does not count.
+One aggregation and a join merge the changes of a row, its row in the table and its tombstone (`flatten_entries`, `lww_merge`).
+An apply reads and rewrites only the buckets that a change touches. If the changes are few, it writes only their rows.
+The order of effects is: dead letters, then the tombstone table, then the table's commit, which names both. If an apply dies
+before its commit, the next one repeats all of it, with the same dead letters under the same ids. Tombstones of the dead
+apply do not count.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.dead_letters.blocked_rows import Dead
+from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.spark.apply.blocked_rows import Holding, Waiting, holding_of, not_merged, surveyed
+from connector.spark.apply.blocked_rows import BlockedFrom, Holding, holding_of, not_merged, select_changes
 from connector.spark.apply.dead_letters import table_letters
-from connector.spark.apply.flatten import pivot
+from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import Keep, keep_nothing, keeping
 from connector.spark.apply.merge import is_sparse, merged_buckets, merged_rows
-from connector.spark.apply.statistics import Survey, check_changelog, glance, unapplied
+from connector.spark.apply.statistics import BatchStatistics, analyze_once, check_changelog, unapplied
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table, new_attempt
 from connector.state.stream_progress import Cut
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 
 KEPT_CHANGES: Final = 200_000
 """So many changes are kept in memory between the look at them and the merge; more are read again."""
@@ -40,7 +40,7 @@ KEPT_CHANGES: Final = 200_000
 class Applied:
     """The outcome: the table's new bookkeeping, how many changes were merged, and how many became letters."""
 
-    bookkeeping: Bookkeeping
+    table_state: TableState
     changes: int
     letters: int
 
@@ -63,11 +63,11 @@ def apply(
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
     is_there = newest is not None and _is_at(before, cut)
-    if newest is None or (is_there and not before.held):
+    if newest is None or (is_there and not before.blocked_rows):
         return None
-    below = None if cut.goes_past else cut.low_watermark or 0
+    below = None if cut.ignores_watermark else cut.low_watermark or 0
     holding = holding_of(table, changelog, before, newest, cut.batch, below=below, discarded=discarded, horizon=cut.horizon)
-    if is_there and holding is not None and holding.dead == before.held:
+    if is_there and holding is not None and holding.dead == before.blocked_rows:
         return None
     before = table.sweep(before)
     with keeping() as keep:
@@ -89,7 +89,7 @@ def apply(
                 # Two writes follow; the merge is worked out once for both.
                 rows = keep(rows, eager=not is_single)
                 if table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt):
-                    after = replace(after, buried=True, attempts={**after.attempts, after.apply: attempt})
+                    after = replace(after, has_tombstones=True, attempt_ids={**after.attempt_ids, after.apply_number: attempt})
             on_step("graveyard written")
             if is_single:
                 table.commit_rows(rows.where("_exists"), places, version, files, after)
@@ -101,19 +101,19 @@ def apply(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What an apply is about to merge: changes as `pivot` has them, what a look at them tells, and the last batch of which all of it is."""
+    """The flattened changes that an apply merges, their statistics, and the last batch of which it merges every change."""
 
-    seen: Survey
+    seen: BatchStatistics
     pivoted: DataFrame
     complete_to_batch: int
-    waiting: Waiting | None = None
+    waiting: BlockedFrom | None = None
 
 
 def _found(
     table: Table,
     changelog: Changelog,
     source: str,
-    before: Bookkeeping,
+    before: TableState,
     cut: Cut,
     holding: Holding | None,
     publish: Callable[[Iterable[DeadLetter]], int],
@@ -123,25 +123,25 @@ def _found(
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
     since = recent.rows if recent else changelog.changes(source, after=after, to=to)
-    if holding is None and not before.held:
+    if holding is None and not before.blocked_rows:
         is_few = recent is not None and recent.count <= KEPT_CHANGES
         is_held = _is_held(cut, committed="_committed", place="_partition")
         is_new = unapplied(before, batch="_batch", committed="_committed", place="_partition")
-        seen, pivoted, held_from = glance(since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held)
+        seen, pivoted, held_from = analyze_once(since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held)
         if not seen.unreadable:
             return _Found(seen, pivoted, cut.batch if held_from is None else held_from - 1)
-    complete_to_batch = cut.batch if cut.goes_past else _complete_to_batch(since, cut)
+    complete_to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
     changes = not_merged(since, before, table.spark).where(f"NOT {_is_held(cut)}")
     definition = layout.definition
-    changes, seen, waiting = surveyed(changes, layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
-    return _Found(seen, pivot(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting)
+    changes, seen, waiting = select_changes(changes, layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
+    return _Found(seen, flatten_entries(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting)
 
 
-def _is_at(before: Bookkeeping, cut: Cut) -> bool:
-    if before.held:
-        return (before.to_batch, before.brought_to) == (cut.batch, _brought_to(cut))
+def _is_at(before: TableState, cut: Cut) -> bool:
+    if before.blocked_rows:
+        return (before.to_batch, before.target_watermark) == (cut.batch, _brought_to(cut))
     is_all_merged = before.complete_to_batch == cut.batch
-    return before.to_batch == cut.batch and (is_all_merged or (not cut.goes_past and before.complete_below == cut.low_watermark))
+    return before.to_batch == cut.batch and (is_all_merged or (not cut.ignores_watermark and before.apply_watermark == cut.low_watermark))
 
 
 def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
@@ -151,43 +151,43 @@ def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
 
 
 def _brought_to(cut: Cut) -> int | None:
-    return MAX_LONG if cut.goes_past else cut.low_watermark
+    return MAX_LONG if cut.ignores_watermark else cut.low_watermark
 
 
 def _is_held(cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition") -> str:
     """Whether a change lies above the low watermark, and is held back by the cut, as SQL over its commit timestamp."""
-    return "false" if cut.goes_past else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
+    return "false" if cut.ignores_watermark else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
 
 
-def _horizon(order: OrderBy, before: Bookkeeping, cut: Cut, complete_to_batch: int) -> int | None:
+def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: int) -> int | None:
     """Below which commit timestamp, or in a table ordered by sequence number below which ingest batch, deletes may be forgotten."""
     if order is OrderBy.COMMIT:
         return cut.horizon
     return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
 
 
-def _after(table: Table, before: Bookkeeping, found: _Found, cut: Cut, dead: tuple[Dead, ...], attempt: str) -> Bookkeeping:
+def _after(table: Table, before: TableState, found: _Found, cut: Cut, dead: tuple[BlockingLetter, ...], attempt: str) -> TableState:
     """The bookkeeping once what was found is merged, without what the graveyard gets."""
-    seen, waiting, complete_to_batch, complete_below = found.seen, found.waiting, found.complete_to_batch, cut.low_watermark
+    seen, waiting, complete_to_batch, apply_watermark = found.seen, found.waiting, found.complete_to_batch, cut.low_watermark
     if waiting is not None:
         complete_to_batch = min(complete_to_batch, waiting.batch - 1)
-        complete_below = None if complete_below is None else min(complete_below, waiting.committed)
+        apply_watermark = None if apply_watermark is None else min(apply_watermark, waiting.committed)
     after = replace(
         before,
-        apply=before.apply + 1,
-        attempt=attempt,
+        apply_number=before.apply_number + 1,
+        attempt_id=attempt,
         to_batch=cut.batch,
-        brought_to=_brought_to(cut),
+        target_watermark=_brought_to(cut),
         merged=before.merged + seen.changes - seen.unreadable,
         letters=before.letters + seen.unreadable,
-        letters_since=before.letters_since or (cut.chosen_at if seen.unreadable else None),
+        dead_letters_since=before.dead_letters_since or (cut.chosen_at if seen.unreadable else None),
         highest_applied=max(before.highest_applied, seen.highest),
-        with_rest=before.with_rest or seen.with_rest,
-        complete_below=complete_below,
+        has_residual=before.has_residual or seen.has_residual,
+        apply_watermark=apply_watermark,
         complete_to_batch=complete_to_batch,
-        as_of=max(filter(None, (before.as_of, cut.moments.of(complete_to_batch))), default=None),
-        held=dead,
+        as_of=max(filter(None, (before.as_of, cut.freshness.of(complete_to_batch))), default=None),
+        blocked_rows=dead,
         # What a row waits for may be older than what was deleted meanwhile.
         horizon=before.horizon if dead else _horizon(table.layout.definition.order, before, cut, complete_to_batch),
     )
-    return replace(after, past_since=None if after.is_consistent_cut else before.past_since or cut.chosen_at)
+    return replace(after, inconsistent_since=None if after.is_consistent_cut else before.inconsistent_since or cut.chosen_at)

@@ -11,16 +11,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector.dead_letters.blocked_rows import HOLDING_REASONS, MAX_HELD, Dead, held
+from connector.dead_letters.blocked_rows import HOLDING_REASONS, MAX_HELD, BlockingLetter, still_blocking
 from connector.errors import TableError
 from connector.records.model import CONTROL_KEY
-from connector.spark.apply.flatten import PLACE, unreadable
-from connector.spark.apply.statistics import Survey, survey, unapplied
+from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
+from connector.spark.apply.statistics import BatchStatistics, analyze, unapplied
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog, LoggedBatch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import Table
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 
 MAX_LOOKED_AT: Final = 100_000
 """So many dead changes of one apply: which of them were discarded is not known to Spark."""
@@ -35,23 +35,23 @@ _DEAD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BlockedFrom:
     """What of some changes waits: the smallest ingest batch and commit timestamp among them."""
 
     batch: int
     committed: int
 
 
-def joined(*several: Waiting | None) -> Waiting | None:
+def earliest(*several: BlockedFrom | None) -> BlockedFrom | None:
     """Of all of them."""
     found = [waiting for waiting in several if waiting is not None]
-    return Waiting(min(one.batch for one in found), min(one.committed for one in found)) if found else None
+    return BlockedFrom(min(one.batch for one in found), min(one.committed for one in found)) if found else None
 
 
 def holding_of(
     table: Table,
     changelog: Changelog,
-    before: Bookkeeping,
+    before: TableState,
     newest: LoggedBatch,
     to_batch: int,
     *,
@@ -61,7 +61,7 @@ def holding_of(
 ) -> Holding | None:
     """What a table holds, with the batches up to `to_batch`; None for one that does not ask for it. The rest is as for `Holding`."""
     definition = table.layout.definition
-    if not definition.hold_rows:
+    if not definition.block_rows:
         return None
     return Holding(
         *(table.spark, definition.name, definition.source, changelog, before, to_batch),
@@ -72,26 +72,26 @@ def holding_of(
     )
 
 
-def surveyed(
+def select_changes(
     changes: DataFrame,
     layout: Layout,
-    before: Bookkeeping,
+    before: TableState,
     holding: Holding | None,
     publish: Callable[[DataFrame], object],
-) -> tuple[DataFrame, Survey, Waiting | None]:
+) -> tuple[DataFrame, BatchStatistics, BlockedFrom | None]:
     """The changes that can be merged, what one look at them tells, and what waits; `publish` is handed those that the table cannot hold.
 
     These are in the counts of the survey. Where rows are held, the later changes of their rows wait, whether the table can hold them or
     not: each is judged once, when it waits no longer.
     """
     if holding is None:
-        seen = survey(changes, layout, before)
+        seen = analyze(changes, layout, before)
         letters, good = _judged(changes, seen, layout)
         if letters is not None:
             publish(letters)
         return good, seen, None
     changes, waiting = holding.split(changes)
-    seen = survey(changes, layout, before)
+    seen = analyze(changes, layout, before)
     letters, good = _judged(changes, seen, layout)
     if letters is None:
         return good, seen, waiting
@@ -101,16 +101,16 @@ def surveyed(
     publish(letters)
     if later_letters is None and later is None:
         return good, seen, waiting
-    count, again = letters.count(), survey(good, layout, before)
-    return good, replace(again, changes=again.changes + count, unreadable=count), joined(waiting, later_letters, later)
+    count, again = letters.count(), analyze(good, layout, before)
+    return good, replace(again, changes=again.changes + count, unreadable=count), earliest(waiting, later_letters, later)
 
 
-def _judged(changes: DataFrame, seen: Survey, layout: Layout) -> tuple[DataFrame | None, DataFrame]:
+def _judged(changes: DataFrame, seen: BatchStatistics, layout: Layout) -> tuple[DataFrame | None, DataFrame]:
     """What the table cannot hold, None if it can hold all; and the rest."""
     if not seen.unreadable:
         return None, changes
     bad = unreadable(changes, layout)
-    return changes.join(bad, [*PLACE], "left_semi"), changes.join(bad, [*PLACE], "left_anti")
+    return changes.join(bad, [*RECORD_COORDINATES], "left_semi"), changes.join(bad, [*RECORD_COORDINATES], "left_anti")
 
 
 class Holding:
@@ -122,7 +122,7 @@ class Holding:
         table: str,
         source: str,
         changelog: Changelog,
-        before: Bookkeeping,
+        before: TableState,
         to_batch: int,
         *,
         topic_id: str,
@@ -148,10 +148,10 @@ class Holding:
         rejected = changelog.rejected_between(before.to_batch, to_batch)
         self._found = self._open(rejected.where(_holds()), table_letters=False)
         # A replay that was rejected for a reason that holds no row is the newest letter of what does all the same.
-        known = {dead.first for dead in [*before.held, *self._found]}
+        known = {dead.first for dead in [*before.blocked_rows, *self._found]}
         again = self._open(rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"), table_letters=False) if known else []
         self._found += [dead for dead in again if dead.first in known]
-        self._replayed = self._replayed_among([*before.held, *self._found])
+        self._replayed = self._replayed_among([*before.blocked_rows, *self._found])
         self._ask = discarded
         self.dead = self._held()
 
@@ -164,7 +164,7 @@ class Holding:
                 self._found.append(letter)
                 self.dead = self._held()
 
-    def split(self, changes: DataFrame) -> tuple[DataFrame, Waiting | None]:
+    def split(self, changes: DataFrame) -> tuple[DataFrame, BlockedFrom | None]:
         """The changes that need not wait; and what waits of the others."""
         if not self.dead:
             return changes, None
@@ -173,13 +173,13 @@ class Holding:
         assert seen is not None
         if seen[0] is None:
             return changes, None
-        return marked.where("NOT waits").select(*changes.columns), Waiting(*seen)
+        return marked.where("NOT waits").select(*changes.columns), BlockedFrom(*seen)
 
-    def _held(self) -> tuple[Dead, ...]:
-        if self._discarded is None and (self._before.held or self._found):
+    def _held(self) -> tuple[BlockingLetter, ...]:
+        if self._discarded is None and (self._before.blocked_rows or self._found):
             self._discarded = self._ask()
-        dead = held(
-            self._before.held,
+        dead = still_blocking(
+            self._before.blocked_rows,
             self._found,
             replayed=self._replayed,
             discarded=self._discarded or frozenset(),
@@ -190,12 +190,12 @@ class Holding:
         if len(dead) > MAX_HELD:
             raise TableError(
                 f"Table {self._table} holds rows for more than {MAX_HELD:,} dead changes",
-                "So many records were rejected, and each holds the row of its key (hold_rows)",
-                "Mend and replay them, or discard them (connector dead-letters), or set hold_rows = false",
+                "So many records were rejected, and each holds the row of its key (block_rows)",
+                "Mend and replay them, or discard them (connector dead-letters), or set block_rows = false",
             )
         return dead
 
-    def _replayed_among(self, dead: Sequence[Dead]) -> dict[tuple[int, int], int]:
+    def _replayed_among(self, dead: Sequence[BlockingLetter]) -> dict[tuple[int, int], int]:
         if not dead:
             return {}
         places = self._spark.createDataFrame([*{one.first for one in dead}], "first_partition int, first_offset bigint")
@@ -203,24 +203,24 @@ class Holding:
         newest = found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
         return {(row[0], row[1]): row[2] for row in newest}
 
-    def _open(self, letters: DataFrame, *, table_letters: bool) -> list[Dead]:
+    def _open(self, letters: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
         """Those that a row waits for: not too old, and not replayed since."""
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
         placed = young.selectExpr("*", *_FIRST)
         return _found(placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"), table_letters=table_letters)
 
 
-def not_merged(since: DataFrame, before: Bookkeeping, spark: SparkSession) -> DataFrame:
+def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> DataFrame:
     """Of the changes since the last batch of which all is merged, those that are not merged yet: also those that waited."""
-    if not before.held:
+    if not before.blocked_rows:
         return since.where(unapplied(before))
     is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
-    above = f"unix_micros(commit_timestamp) >= {constant(before.brought_to or 0, 'kafka_partition')}"
-    return _marked(since, before.held, spark).where(f"waits OR {is_new} OR {above}").select(*since.columns)
+    above = f"unix_micros(commit_timestamp) >= {constant(before.target_watermark or 0, 'kafka_partition')}"
+    return _marked(since, before.blocked_rows, spark).where(f"waits OR {is_new} OR {above}").select(*since.columns)
 
 
-def _marked(changes: DataFrame, dead: Iterable[Dead], spark: SparkSession) -> DataFrame:
-    """The changes, and whether each waits: `Dead.is_before`."""
+def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSession) -> DataFrame:
+    """The changes, and whether each waits: `BlockingLetter.is_before`."""
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
     for one in dead:
         by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
@@ -242,18 +242,18 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
     return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
 
 
-def _found(rows: DataFrame, *, table_letters: bool) -> list[Dead]:
+def _found(rows: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
     key = "row_key AS held_key" if table_letters else "key AS held_key"
     times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
     found = rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times).limit(MAX_LOOKED_AT + 1).collect()
     if len(found) > MAX_LOOKED_AT:
         raise TableError(
             f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
-            "So much was rejected in the batches of one apply, and the table holds rows (hold_rows)",
-            "Set hold_rows = false until they are mended",
+            "So much was rejected in the batches of one apply, and the table holds rows (block_rows)",
+            "Set block_rows = false until they are mended",
         )
     return [
-        Dead(
+        BlockingLetter(
             row_key=bytes(row["held_key"]),
             ingest_batch=row["first_batch"],
             first=(row["first_partition"], row["first_offset"]),

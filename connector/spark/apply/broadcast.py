@@ -19,7 +19,7 @@ _NUMBERS_PER_ROW: Final = 7
 _FEWEST: Final = 64
 
 
-def looked_up(rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: int, *, also: str = "") -> DataFrame:
+def broadcast_join(rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: int, *, also: str = "") -> DataFrame:
     """`rows` joined with `few` where their keys are equal, and `also` holds. Both have `_bucket`, and the result has that of `rows`.
 
     `few` are about `count`, and are sent to every task; beside the keys they have no column that `rows` have.

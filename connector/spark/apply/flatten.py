@@ -26,25 +26,25 @@ _RANK: Final = {
 _POSITION: Final = """'ingest_batch', order_position.ingest_batch,
     'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt"""
 
-PLACE: Final = ("kafka_partition", "offset")
+RECORD_COORDINATES: Final = ("kafka_partition", "offset")
 """What tells a change from all others of its stream."""
 
 
-def pivot(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> DataFrame:
+def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> DataFrame:
     """One row per change: its key, its order, and for each register the index of the entry that wrote it, if any did.
 
     `changes` are rows of the changelog. A change is plain if each of its entries sets another column, or deletes another of the
     families that have columns. `all_plain` promises that every change is, and spares the search for anything else; of a change
     that is not, `_plain` alone is then right. Columns: `_bucket`, the key columns, `_change`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell
-    timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_rest`, `_plain`, `_whole` (the change
+    timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_residual`, `_plain`, `_whole` (the change
     covers all that is older in families with columns), `_unreadable` (there is no order, or the key or a value is none that the table
     can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp), `_batch` (the one that logged it),
     `_partition` and `_offset` (its place in the topic, which is a replay's own).
 
     A value that a column of `layout.late` cannot hold, in a change from before it was defined, is no fault (TBL-8): the register says
-    that something was written, the bytes are in `_rest`, and the change is not plain.
+    that something was written, the bytes are in `_residual`, and the change is not plain.
     """
-    rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_rest(layout)} END"
+    rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_residual(layout)} END"
     placed = _placed(changes, layout, all_plain=all_plain)
     if layout.late:
         placed = placed.withColumn("_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})"))
@@ -73,8 +73,8 @@ def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
     with all of them in it, many times for a table of many columns.
     """
     verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
-    judged = _placed(changes, layout, all_plain=False).selectExpr(*PLACE, verdict).localCheckpoint()
-    return judged.where("_unreadable").select(*PLACE)
+    validated = _placed(changes, layout, all_plain=False).selectExpr(*RECORD_COORDINATES, verdict).localCheckpoint()
+    return validated.where("_unreadable").select(*RECORD_COORDINATES)
 
 
 def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame:
@@ -180,7 +180,7 @@ def _misfits(layout: Layout) -> str:
     return f"({' OR '.join(too_early) or 'false'})"
 
 
-def _rest(layout: Layout) -> str:
+def _residual(layout: Layout) -> str:
     """The entries that no register holds, as elements of `rest`; null if there are none."""
     mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
     families = ", ".join(f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)) or "NULL"
@@ -220,9 +220,9 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     """
     number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
-    judged = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
-    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL{judged.get(n, '')}" for n in layout.registers]
-    masked = " OR ".join(f"exists(entries, e -> {_misfit(column)}){judged.get(n, '')}" for n, column in enumerate(layout.columns))
+    validated = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
+    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL{validated.get(n, '')}" for n in layout.registers]
+    masked = " OR ".join(f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}" for n, column in enumerate(layout.columns))
     return f"({' OR '.join([*number, *keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
 
 

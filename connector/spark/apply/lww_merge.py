@@ -34,7 +34,7 @@ from connector.tables.definition import Versions
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RowRegisters:
     """What is known of rows: `frame` has one row for each, and expressions over it are its registers, its deletions, and `rest`."""
 
     frame: DataFrame
@@ -43,24 +43,26 @@ class Known:
     rest: str
 
 
-def known_by_changes(pivoted: DataFrame, layout: Layout, partitions: int | None, *, all_whole: bool, with_rest: bool) -> Known:
+def registers_of_changes(
+    pivoted: DataFrame, layout: Layout, partitions: int | None, *, all_whole: bool, has_residual: bool
+) -> RowRegisters:
     """What all changes of a row say, with a column `_changed`, true. `partitions` None: they lie in one partition, and stay there.
 
-    `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `with_rest` false promises that no
-    `_rest` is filled.
+    `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `has_residual` false promises that no
+    `_residual` is filled.
     """
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
-    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if with_rest else []))
+    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if has_residual else []))
     by_bucket = _spread(by_bucket, layout, partitions)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
-        known = Known(newest, *_said("_newest.", layout), nothing(layout.rest_type))
+        known = RowRegisters(newest, *_said("_newest.", layout), nothing(layout.rest_type))
     else:
-        known = _known_together(by_bucket, *_said("", layout), "_rest" if with_rest else "", layout, prefix="_change")
+        known = _known_together(by_bucket, *_said("", layout), "_rest" if has_residual else "", layout, prefix="_change")
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
 
 
-def said_of_columns(known: Known, layout: Layout) -> DataFrame:
+def said_of_columns(known: RowRegisters, layout: Layout) -> DataFrame:
     """The keys and `_bucket`; for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`: without `rest`."""
     registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
     deletions = [f"{deletion} AS _f{n}" for n, deletion in enumerate(known.deletions)]
@@ -73,24 +75,24 @@ def said_of_columns(known: Known, layout: Layout) -> DataFrame:
     return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
 
 
-def known_by_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> Known:
-    """What the table's rows say. `partitions` as for `known_by_changes`."""
+def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
+    """What the table's rows say. `partitions` as for `registers_of_changes`."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
     by_bucket = _spread(rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions)
-    return Known(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.rest")
+    return RowRegisters(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.residual")
 
 
-def known_by_graveyard(entries: DataFrame, layout: Layout, partitions: int | None) -> Known:
-    """What all entries of the graveyard for a row say. `partitions` as for `known_by_changes`."""
+def registers_of_tombstones(entries: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
+    """What all entries of the graveyard for a row say. `partitions` as for `registers_of_changes`."""
     by_bucket = _spread(entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions)
     said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
-    return _known_together(by_bucket, *said, "_stored.rest", layout, prefix="_buried")
+    return _known_together(by_bucket, *said, "_stored.residual", layout, prefix="_buried")
 
 
-def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
+def combine(one: RowRegisters, other: RowRegisters, layout: Layout, how: str) -> RowRegisters:
     """What both say of a row: the greater of each register and each deletion, and all that is left over."""
     names = [BUCKET, *layout.key_names]
-    return Known(
+    return RowRegisters(
         one.frame.join(other.frame, names, how),
         [f"greatest({left}, {right})" for left, right in zip(one.registers, other.registers, strict=True)],
         [f"greatest({left}, {right})" for left, right in zip(one.deletions, other.deletions, strict=True)],
@@ -98,10 +100,10 @@ def joined(one: Known, other: Known, layout: Layout, how: str) -> Known:
     )
 
 
-def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | None = None) -> DataFrame:
+def rows_of(known: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None) -> DataFrame:
     """The rows that all of `known` makes: the columns of the table, `_exists`, and `_changed` (some change is of this row).
 
-    `with_rest` false promises that no `rest` is filled. What lies below `horizon` and shows nothing leaves `rest`, which would
+    `has_residual` false promises that no `rest` is filled. What lies below `horizon` and shows nothing leaves `rest`, which would
     grow without bounds (MRG-10); registers and deletions are as many as there are columns, and stay.
     """
     deletions = [f"_f{n}" for n in layout.deletions]
@@ -111,13 +113,13 @@ def rows_of(known: Known, layout: Layout, *, with_rest: bool, horizon: int | Non
         "coalesce(_changed, false) AS _changed",
         *(f"{register} AS _r{n}" for n, register in enumerate(known.registers)),
         *(f"{deletion} AS {name}" for name, deletion in zip(deletions, known.deletions, strict=True)),
-        f"{known.rest if with_rest else nothing(layout.rest_type)} AS _rest",
+        f"{known.rest if has_residual else nothing(layout.rest_type)} AS _rest",
     )
     covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
-    settled = _settle_rest(covered, layout, horizon) if with_rest else covered
+    settled = _residual_state(covered, layout, horizon) if has_residual else covered
     is_all = layout.definition.versions is Versions.ALL
-    rows = _rows_of_versions(settled, layout) if is_all else _rows(settled, layout, with_rest=with_rest)
-    if not with_rest:
+    rows = _rows_of_versions(settled, layout) if is_all else _rows(settled, layout, has_residual=has_residual)
+    if not has_residual:
         return rows
     # Spark would work a filter out below the projections that it rests on, sorting `rest` again for each of its elements, and theirs. It
     # leaves one where it is that rests on what may differ from look to look.
@@ -129,7 +131,9 @@ def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFram
     return rows if partitions is None else rows.repartition(partitions, *layout.spread)
 
 
-def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str) -> Known:
+def _known_together(
+    by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str
+) -> RowRegisters:
     """What all rows of one key say together. `rest` empty: none says any."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
@@ -138,7 +142,7 @@ def _known_together(by_bucket: DataFrame, registers: list[str], deletions: list[
     # The count is for nobody: of changes of which a table keeps nothing there is nothing else to ask.
     asked = [F.count("*").alias(f"{prefix}_count"), *(F.expr(text).alias(name) for name, text in aggregates.items())]
     frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*asked)
-    return Known(
+    return RowRegisters(
         frame,
         [f"{prefix}_register{n}" for n in range(len(registers))],
         [f"{prefix}_deletion{n}" for n in range(len(deletions))],
@@ -159,10 +163,10 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
         return f"get(_stored.orders, get(_stored.{which}, {n}))"
 
     registers = [
-        _register(f"get(_stored.entry_indexes, {n})", change("writers", n), f"get(_stored.cell_timestamps, {n})", value)
+        _register(f"get(_stored.column_entries, {n})", change("column_orders", n), f"get(_stored.cell_timestamps, {n})", value)
         for n, value in enumerate(values)
     ]
-    return registers, [_order_or_null(f"get(_stored.deletion_indexes, {n})", change("deleters", n)) for n in layout.deletions]
+    return registers, [_order_or_null(f"get(_stored.family_entries, {n})", change("family_orders", n)) for n in layout.deletions]
 
 
 def _register(index: str, change: str, timestamp: str, value: str) -> str:
@@ -182,7 +186,7 @@ def _uncovered(layout: Layout) -> list[str]:
     ]
 
 
-def _settle_rest(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
+def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
     """Normalise `rest`, take the values of cells and registers that a deleted range covers (MRG-9), and forget what is too old (MRG-10).
 
     Where all versions are kept, such a cell goes altogether: the range covers all that its name can stand for.
@@ -248,14 +252,14 @@ _UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
         CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%', hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '') END)"""
 
 
-def _rows(settled: DataFrame, layout: Layout, *, with_rest: bool) -> DataFrame:
+def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFrame:
     """The table's columns from settled registers. A column shows its register's value; a row exists if anything shows (MRG-7)."""
     changes = [*(f"_r{n}.order.change" for n in layout.registers), *(f"_f{n}.change" for n in layout.deletions)]
     together = f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
     shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
     pairs = f"transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
-    unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END" if with_rest else "cast(null AS map<string, binary>)"
-    exists = [*(f"_r{n}.v IS NOT NULL" for n in layout.registers), *([f"coalesce(size({shown}) > 0, false)"] if with_rest else [])]
+    unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END" if has_residual else "cast(null AS map<string, binary>)"
+    exists = [*(f"_r{n}.v IS NOT NULL" for n in layout.registers), *([f"coalesce(size({shown}) > 0, false)"] if has_residual else [])]
     return settled.selectExpr("*", f"{together} AS _together").selectExpr(
         *layout.keys,
         *(f"_r{n}.v AS `{column.name}`" for n, column in enumerate(layout.columns)),
@@ -303,14 +307,14 @@ def _state(changes: list[str], layout: Layout) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
 
     arrays = {
-        "writers": [place(f"_r{n}", n) for n in layout.registers],
-        "entry_indexes": [f"_r{n}.order.entry_index" for n in layout.registers],
+        "column_orders": [place(f"_r{n}", n) for n in layout.registers],
+        "column_entries": [f"_r{n}.order.entry_index" for n in layout.registers],
         "cell_timestamps": [f"_r{n}.t" for n in layout.registers],
-        "deleters": [place(f"_f{n}", len(layout.registers) + n) for n in layout.deletions],
-        "deletion_indexes": [f"_f{n}.entry_index" for n in layout.deletions],
+        "family_orders": [place(f"_f{n}", len(layout.registers) + n) for n in layout.deletions],
+        "family_entries": [f"_f{n}.entry_index" for n in layout.deletions],
     }
     orders = (
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE array({', '.join(changes)}) END" if changes else "array()"
     )
     fields = ", ".join(f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items())
-    return f"CAST(named_struct('orders', {orders}, {fields}, 'rest', _rest) AS {layout.state_type})"
+    return f"CAST(named_struct('orders', {orders}, {fields}, 'residual', _rest) AS {layout.state_type})"

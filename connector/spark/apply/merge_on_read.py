@@ -10,8 +10,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from connector.spark.apply.broadcast import looked_up
-from connector.spark.apply.lww_merge import known_by_changes, said_of_columns
+from connector.spark.apply.broadcast import broadcast_join
+from connector.spark.apply.lww_merge import registers_of_changes, said_of_columns
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import BUCKET, UNMAPPED
 
@@ -21,19 +21,19 @@ IN_ONE_TASK: Final = 250_000
 """Among so many changes one task finds and merges those of a row sooner than several can exchange them."""
 
 
-def overlaid(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
+def merged_on_read(rows: DataFrame, pivoted: DataFrame, layout: Layout, partitions: int, count: int, *, all_whole: bool) -> DataFrame:
     """What readers see of a table's `rows` with `count` changes, `pivoted`, laid over them. `all_whole`: every change is `_whole`."""
     keys = [BUCKET, *layout.keys]
     visible = rows.selectExpr(*layout.shown, BUCKET)
     places = pivoted.selectExpr(*keys, "_partition AS _other_partition", "_offset AS _other_offset")
     said = _said_by_changes(pivoted, places, layout, partitions, count, all_whole=all_whole)
     if all_whole:
-        others, new = looked_up(visible, places, layout, "left_anti", count, also=_HAS_PLACE), said
+        others, new = broadcast_join(visible, places, layout, "left_anti", count, also=_HAS_PLACE), said
     else:
         # Queries of their own: with each step of one, Delta looks again for the files of all tables in it.
         said = said.localCheckpoint(eager=False)
-        there = looked_up(rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count).localCheckpoint(eager=False)
-        others, new = _with_said(visible, said, layout, count), looked_up(said, there, layout, "left_anti", count)
+        there = broadcast_join(rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count).localCheckpoint(eager=False)
+        others, new = _with_said(visible, said, layout, count), broadcast_join(said, there, layout, "left_anti", count)
     return others.selectExpr(*layout.shown).union(_rows_of(new, layout).selectExpr(*layout.shown))
 
 
@@ -42,7 +42,7 @@ def _with_said(rows: DataFrame, said: DataFrame, layout: Layout, count: int) -> 
     values = {column.name: f"CASE WHEN _says{n} THEN _said{n} ELSE `{column.name}` END" for n, column in enumerate(layout.columns)}
     exists = " OR ".join(["_says0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())])
     shown = [f"{values.get(name, f'`{name}`')} AS `{name}`" for name in rows.columns]
-    return looked_up(rows, said, layout, "left", count).where(exists).selectExpr(*shown)
+    return broadcast_join(rows, said, layout, "left", count).where(exists).selectExpr(*shown)
 
 
 def _rows_of(said: DataFrame, layout: Layout) -> DataFrame:
@@ -56,9 +56,9 @@ def _said_by_changes(pivoted: DataFrame, places: DataFrame, layout: Layout, part
     """What changes say: `said_of_columns`. `places` are those of the same changes."""
     # Copies of one replay have one order, but each has a place of its own in the topic.
     is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
-    one, several = (looked_up(pivoted, places, layout, how, count, also=is_another) for how in ("left_anti", "left_semi"))
+    one, several = (broadcast_join(pivoted, places, layout, how, count, also=is_another) for how in ("left_anti", "left_semi"))
     several, shuffled = (several.coalesce(1), None) if count <= IN_ONE_TASK else (several, partitions)
-    known = known_by_changes(several, layout, shuffled, all_whole=all_whole, with_rest=False)
+    known = registers_of_changes(several, layout, shuffled, all_whole=all_whole, has_residual=False)
     return _said_by_one(one, layout).union(said_of_columns(known, layout))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from connector import warehouse as places
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import TableError, WriterConflictError
 from connector.spark.apply.apply import Applied, apply
@@ -27,7 +28,7 @@ from connector.spark.storage.delta_log import Commit, DeltaLog, quoted, rows_in,
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import KEPT_PROPERTIES, REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties
 from connector.state.stream_progress import Cut
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
 from connector.tables.compatibility import check_compatible
 from connector.tables.definition import TableDefinition
@@ -41,8 +42,8 @@ class Rebuilt:
     `misfits` counts the cells that a column cannot hold which was defined after them: they stay in `_unmapped` (TBL-8).
     """
 
-    before: Bookkeeping
-    bookkeeping: Bookkeeping
+    before: TableState
+    table_state: TableState
     changes: int
     letters: int
     misfits: int
@@ -66,9 +67,9 @@ def rebuild(
     there is no table of ours, where another definition stands in the way, or where the changelog is not the whole one;
     `WriterConflictError` if somebody applies to the table meanwhile; `DeliveryError`. The table is then as it was.
     """
-    log = DeltaLog(spark, f"{path}/data")
+    log = DeltaLog(spark, places.data(path))
     old = log.newest_of_ours()
-    if old is None or old.bookkeeping is None or old.bookkeeping.get("table") != definition.name:
+    if old is None or old.table_state is None or old.table_state.get("table") != definition.name:
         raise TableError(
             f"There is no table {definition.name} of ours at {path}",
             "Nothing was applied to it yet, or another table lies there",
@@ -89,15 +90,15 @@ def rebuild(
         successor.check_alone()
 
     holds_more = cut.low_watermark is None or before.highest_applied >= cut.low_watermark
-    cut = replace(cut, goes_past=cut.goes_past or holds_more)
+    cut = replace(cut, ignores_watermark=cut.ignores_watermark or holds_more)
     with applying(definition.name):
         applied = apply(successor, changelog, definition.source, cut, publish=publish_new, on_step=step, discarded=discarded)
         if applied is None:
             # Nothing was ingested yet: there is no row to make anew, but there may be columns.
-            begun = successor.bookkeeping()
-            applied = Applied(replace(begun, apply=begun.apply + 1, attempt=begun.rebuild), 0, 0)
-            successor.commit(None, (), applied.bookkeeping)
-    return Rebuilt(before, successor.bookkeeping(), applied.changes, applied.letters, _misfits(successor))
+            begun = successor.table_state()
+            applied = Applied(replace(begun, apply_number=begun.apply_number + 1, attempt_id=begun.rebuild), 0, 0)
+            successor.commit(None, (), applied.table_state)
+    return Rebuilt(before, successor.table_state(), applied.changes, applied.letters, _misfits(successor))
 
 
 class Successor(Table):
@@ -107,19 +108,19 @@ class Successor(Table):
         self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit, properties: Mapping[str, str]
     ) -> None:
         self._ids, self._old = ids, old
-        self.before = Bookkeeping.from_json(old.bookkeeping or {})
+        self.before = TableState.from_json(old.table_state or {})
         self._new_letters = 0
-        self._committed: Bookkeeping | None = None
+        self._committed: TableState | None = None
         super().__init__(spark, path, definition, properties)
 
-    def newest(self) -> tuple[int, Bookkeeping]:
+    def newest(self) -> tuple[int, TableState]:
         """The version of the old table, and what a table says of itself that has had as many applies, of which none counts; its own
         once it is swapped in.
         """
         if self._committed is not None:
             return super().newest()
-        applies, changelog_id = self.before.apply, self.before.changelog_id
-        return self._old.version, Bookkeeping(apply=applies, swept_to=applies, changelog_id=changelog_id, rebuild=self._rebuild)
+        applies, changelog_id = self.before.apply_number, self.before.changelog_id
+        return self._old.version, TableState(apply_number=applies, vacuumed_to=applies, changelog_id=changelog_id, rebuild=self._rebuild)
 
     def rows(self, version: int | None = None) -> DataFrame:
         """None, before the commit; what the table holds, after it."""
@@ -140,26 +141,26 @@ class Successor(Table):
         if self._committed is None and self._log_of_old().version != self._old.version:
             raise self._not_alone()
 
-    def commit(self, rows: DataFrame | None, buckets: Iterable[int], bookkeeping: Bookkeeping) -> None:  # noqa: ARG002, all go
+    def commit(self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState) -> None:  # noqa: ARG002, all go
         """Put `rows` in the place of all that the old table holds, with columns and properties, in one commit; read back that it was ours.
 
         Raises `WriterConflictError` if somebody has committed to the old table.
         """
         self.check_alone()
-        bookkeeping = self._going_on(bookkeeping)
+        table_state = self._going_on(table_state)
         made = self._columns_of(self.rows() if rows is None else rows)
-        session = session_saying(self._spark, self._said(bookkeeping))
+        session = session_saying(self._spark, self._said(table_state))
         writer = rows_in(session, made).writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
         for name, text in {**new_properties(self._definition, self._ids), **self._kept, REBUILD_PROPERTY: self._rebuild}.items():
             writer = writer.tableProperty(name, text)
-        writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply))
+        writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(table_state.apply_number))
         with explained(f"table {self._definition.name}"):
             writer.replace()
-        if self._log_of_old().bookkeeping != bookkeeping.to_json(self._definition.name):
+        if self._log_of_old().table_state != table_state.to_json(self._definition.name):
             raise self._not_alone()
-        self._committed = bookkeeping
+        self._committed = table_state
 
-    def _going_on(self, made: Bookkeeping) -> Bookkeeping:
+    def _going_on(self, made: TableState) -> TableState:
         """What is made says of itself, with what goes on from the old table: letters that were published stay so, whether or not their
         changes can be read today; and where no more waits than before, its rows are no older.
         """
@@ -168,7 +169,7 @@ class Successor(Table):
         return replace(
             made,
             letters=max(made.letters, before.letters + self._new_letters),
-            letters_since=min(filter(None, (made.letters_since, before.letters_since)), default=None),
+            dead_letters_since=min(filter(None, (made.dead_letters_since, before.dead_letters_since)), default=None),
             as_of=max(filter(None, as_of), default=None),
         )
 

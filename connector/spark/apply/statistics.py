@@ -10,18 +10,18 @@ from pyspark.sql import functions as F
 
 from connector.errors import TableError
 from connector.records.ordering import OrderBy
-from connector.spark.apply.flatten import pivot
+from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import Keep, keep_nothing
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import LoggedBatch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import Table
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class BatchStatistics:
     """What one look at the changes tells before they are merged. `may_remove` counts those that could take a row out.
 
     What no change does, the merge need not be prepared for: that saves half of its time. `all_newer`: every change is newer than
@@ -31,23 +31,23 @@ class Survey:
     changes: int
     unreadable: int
     may_remove: int
-    with_rest: bool
+    has_residual: bool
     all_plain: bool
     all_whole: bool
     buckets: tuple[int, ...]
     all_newer: bool
     highest: int
 
-    def says_all(self, before: Bookkeeping) -> bool:
+    def overwrites_rows(self, before: TableState) -> bool:
         """Whether what was known of the rows no longer matters."""
-        return self.all_whole and self.goes_on_top(before)
+        return self.all_whole and self.is_all_newer(before)
 
-    def goes_on_top(self, before: Bookkeeping) -> bool:
+    def is_all_newer(self, before: TableState) -> bool:
         """Whether of what was known of the rows only the values matter that they show."""
-        return self.all_newer and not self.with_rest and not before.with_rest
+        return self.all_newer and not self.has_residual and not before.has_residual
 
 
-def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | None) -> None:
+def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None) -> None:
     """A table goes on only with the changelog it was made from: in another one its batch numbers mean other changes."""
     batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, None)
     before.check_changelog(table.layout.definition.name, batch, identity)
@@ -61,35 +61,33 @@ def check_changelog(table: Table, before: Bookkeeping, newest: LoggedBatch | Non
 
 
 def unapplied(
-    before: Bookkeeping, batch: str = "ingest_batch", committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
+    before: TableState, batch: str = "ingest_batch", committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
 ) -> str:
     """Of the changes since the last batch of which nothing is held back, whether the table does not hold one yet, as SQL over these."""
-    if before.complete_below is None or before.complete_to_batch == before.to_batch:
+    if before.apply_watermark is None or before.complete_to_batch == before.to_batch:
         return "true"
-    return f"({batch} > {constant(before.to_batch, place)} OR {committed} >= {constant(before.complete_below, place)})"
+    return f"({batch} > {constant(before.to_batch, place)} OR {committed} >= {constant(before.apply_watermark, place)})"
 
 
-def survey(changes: DataFrame, layout: Layout, before: Bookkeeping) -> Survey:
-    """Look at all changes, quickly if all are plain. What one look tells is in `glance`."""
-    return glance(changes, layout, before).seen
+def analyze(changes: DataFrame, layout: Layout, before: TableState) -> BatchStatistics:
+    """Look at all changes, quickly if all are plain. What one look tells is in `analyze_once`."""
+    return analyze_once(changes, layout, before).seen
 
 
-class Glance(NamedTuple):
-    """What one look at changes tells: a `Survey` of those that are to be merged, as `pivot` has them, and `held_from`, the oldest batch
-    of which something is held back, None if nothing is.
-    """
+class OnePass(NamedTuple):
+    """The statistics of the changes to merge, and `held_from`: the oldest batch with a deferred change; None: there is none."""
 
-    seen: Survey
+    seen: BatchStatistics
     pivoted: DataFrame
     held_from: int | None
 
 
-def glance(
-    changes: DataFrame, layout: Layout, before: Bookkeeping, keep: Keep = keep_nothing, *, is_new: str = "true", is_held: str = "false"
-) -> Glance:
-    """Look at changes once, or twice where not all are plain; `keep` may store them as `pivot` has them as the look passes.
+def analyze_once(
+    changes: DataFrame, layout: Layout, before: TableState, keep: Keep = keep_nothing, *, is_new: str = "true", is_held: str = "false"
+) -> OnePass:
+    """Look at changes once, or twice where not all are plain; `keep` may store them as `flatten_entries` has them as the look passes.
 
-    `is_new` and `is_held` are conditions on `_committed` and `_batch` of `pivot`: what is new and not held is to be merged.
+    `is_new` and `is_held` are conditions on `_committed` and `_batch` of `flatten_entries`: what is new and not held is to be merged.
 
     Only a change that leaves no cell behind can take its row out of the table, or one that is not newer than everything merged
     before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists. What is newer is only
@@ -98,16 +96,16 @@ def glance(
     counts = f"({is_new}) AND NOT ({is_held})"
     found = None
     for all_plain in (True, False) if layout.registered else (False,):
-        pivoted = keep(pivot(changes, layout, all_plain=all_plain))
-        seen, held_from = _surveyed(pivoted, layout, before, counts, is_held)
-        found = Glance(seen, pivoted.where(counts), held_from)
+        pivoted = keep(flatten_entries(changes, layout, all_plain=all_plain))
+        seen, held_from = _analyzed(pivoted, layout, before, counts, is_held)
+        found = OnePass(seen, pivoted.where(counts), held_from)
         if found.seen.all_plain:
             break
     assert found is not None
     return found
 
 
-def _surveyed(pivoted: DataFrame, layout: Layout, before: Bookkeeping, counts: str, is_held: str) -> tuple[Survey, int | None]:
+def _analyzed(pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_held: str) -> tuple[BatchStatistics, int | None]:
     """What `pivoted` tells of the changes that count, and the oldest batch of one that is held."""
     good, highest = f"({counts}) AND NOT _unreadable", constant(before.highest_applied, "_partition")
     may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
@@ -127,4 +125,4 @@ def _surveyed(pivoted: DataFrame, layout: Layout, before: Bookkeeping, counts: s
     assert row is not None
     told = row.asDict()
     held_from = told.pop("held_from")
-    return Survey(**{**told, "buckets": tuple(told["buckets"])}), held_from
+    return BatchStatistics(**{**told, "buckets": tuple(told["buckets"])}), held_from

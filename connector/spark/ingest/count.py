@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
 from connector.spark.sql import constant, skew_us
 from connector.state.stream_progress import BatchCounts, Progress
-from connector.watermarks.frontier import Frontier, Heard, Lineage
+from connector.watermarks.frontier import BatchClaims, Frontier, LineageRecord
 
 _ARRIVAL: Final = "unix_micros(record_timestamp)"
 _IS_REPLAY: Final = "(order_position.attempt > 0)"
@@ -54,7 +54,7 @@ def count_rows(
     for row in counted:
         if row["reason"] is not None:
             rejected["/".join(filter(None, (row["reason"], row["rule"])))] += row["count"]
-    heard = Heard(widest, _claims(good), lineage)
+    heard = BatchClaims(widest, _claims(good), lineage)
     return BatchCounts(
         changes=sum(row["count"] for row in changes),
         control=sum(row["count"] for row in good if row["kind"] == "control"),
@@ -76,18 +76,18 @@ def _claims(counted: Iterable[Row]) -> dict[str, dict[int, int]]:
     return claims
 
 
-def _smaller_claims(heard: Heard, before: Frontier) -> int:
+def _smaller_claims(heard: BatchClaims, before: Frontier) -> int:
     known = {name: before.partitions[name] for name in heard.claims.keys() & before.partitions.keys()}
     return sum(0 < claim < one.claims.get(k, 0) for name, one in known.items() for k, claim in heard.claims[name].items())
 
 
-def _lineage(rows: DataFrame) -> tuple[Lineage, ...]:
+def _lineage(rows: DataFrame) -> tuple[LineageRecord, ...]:
     """The child-partitions records of a batch, each once for each Kafka partition."""
     said = rows.where(f"child_partitions IS NOT NULL AND NOT {_IS_REPLAY}").select(
         "kafka_partition", "kafka_partitions", "stream_partition", "child_partitions"
     )
     return tuple(
-        Lineage(row["kafka_partition"], row["kafka_partitions"], _child_partitions(row["stream_partition"], row["child_partitions"]))
+        LineageRecord(row["kafka_partition"], row["kafka_partitions"], _child_partitions(row["stream_partition"], row["child_partitions"]))
         for row in said.distinct().collect()
     )
 

@@ -1,6 +1,6 @@
 """Dead letters, from the commit that rejected their records (TBL-2, DLQ-4).
 
-The JVM says which record is bad and why; `validation.judge` is asked again, for these alone, for the words a person needs.
+The JVM says which record is bad and why; `validation.validate_record` is asked again, for these alone, for the words a person needs.
 Nothing here depends on when it runs, so a crash repeats a letter with the same id and the same content.
 """
 
@@ -17,7 +17,7 @@ from connector.spark.storage.changelog_rows import bytes_of, order_position
 from connector.validation import KafkaRecord
 
 Explain = Callable[[KafkaRecord], object]
-"""`validation.judge` with the stream's settings: a `Rejection`, or anything else if it finds no fault."""
+"""`validation.validate_record` with the stream's settings: a `Rejection`, or anything else if it finds no fault."""
 
 
 def rejected_letters(rows: DataFrame, explain: Explain) -> Iterator[DeadLetter]:

@@ -18,21 +18,21 @@ from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.external import OutsideLetters
+from connector.dead_letters.external import ExternalDeadLetters
 from connector.errors import StreamHaltedError
 from connector.records import codec
 from connector.spark.ingest.count import count_rows
 from connector.spark.ingest.dead_letters import rejected_letters
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic
-from connector.spark.ingest.validate import UNSEEN_SCHEMA, judged, schema_ids
+from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
 from connector.spark.storage.changelog import Changelog, LoggedBatch
 from connector.spark.storage.offsets import BatchRange, same
-from connector.state.overrides import EndWish
+from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.tables.retention import Retention
-from connector.validation import KafkaRecord, judge
-from connector.watermarks.freshness import Asked
+from connector.validation import KafkaRecord, validate_record
+from connector.watermarks.freshness import EndOffsets
 
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records says nothing about a disaster (DLQ-5)."""
@@ -42,7 +42,7 @@ RECORDS_PER_TASK = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class IngestPorts:
     """What ingest needs of Kafka and the clock, as functions: the folder that knows Kafka is not this one.
 
     `topic` asks for the topic's identity and Kafka partitions anew; `high_watermarks` for the end of every Kafka partition, open
@@ -58,9 +58,9 @@ class World:
     now: Callable[[], int]
     high_watermarks: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
-    ends: Callable[[int], Sequence[EndWish]] = lambda taken_to: ()
+    ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
-    outside: Callable[[OutsideLetters, int], OutsideLetters] = lambda known, published: known
+    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: known
 
 
 class Ingest:
@@ -70,7 +70,7 @@ class Ingest:
         self,
         stream: StreamConfig,
         changelog: Changelog,
-        world: World,
+        world: IngestPorts,
         *,
         known_tables: frozenset[str],
         known_families: frozenset[str] = frozenset(),
@@ -130,7 +130,7 @@ class Ingest:
         Returns whether there is such a batch. Raises as `batch` does.
         """
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
-        if newest is None or progress.ingest_batch < newest.ingest_batch or not (wishes := self._world.ends(progress.ends_to)):
+        if newest is None or progress.ingest_batch < newest.ingest_batch or not (overrides := self._world.ends(progress.closed_to)):
             return False
         topic = self._world.topic()
         if topic.topic_id != newest.topic_id:
@@ -141,7 +141,7 @@ class Ingest:
             kafka_partitions=topic.kafka_partitions,
             asked=self._asked(),
             writer=self._writer,
-            ends=tuple(wishes),
+            ends=tuple(overrides),
         )
         self._changelog.append_nothing(batch)
         self._on_step("logged")
@@ -149,11 +149,11 @@ class Ingest:
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
-        return replace(progress, outside=self._world.outside(progress.outside, published))
+        return replace(progress, external_dead_letters=self._world.outside(progress.external_dead_letters, published))
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> EndOffsets:
         at = self._world.now()
-        return Asked(at, self._world.high_watermarks())
+        return EndOffsets(at, self._world.high_watermarks())
 
     def _follow_up(self, batch: LoggedBatch) -> Progress:
         before = self._changelog.progress_before(batch)
@@ -198,7 +198,7 @@ class Ingest:
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
         before = self._changelog.progress()
         # With the batch, so that whoever derives its progress after a crash takes the same ones.
-        ends = tuple(self._world.ends(before.ends_to))
+        ends = tuple(self._world.ends(before.closed_to))
         batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer, ends)
         # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
@@ -226,7 +226,7 @@ class Ingest:
         self._schemas = codec.Schemas({**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}})
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
-        verdicts = judged(
+        verdicts = validated(
             rows,
             schemas=self._schemas,
             ask_registry=self._world.schema_by_id is not None,
@@ -242,7 +242,7 @@ class Ingest:
         self._changelog.append(few, batch, ingest_time=self._world.now(), settle=partial(self._settled, batch=batch, before=before))
 
     def _explain(self, record: KafkaRecord, batch: LoggedBatch, horizon: int | None) -> object:
-        return judge(
+        return validate_record(
             record,
             schemas=self._schemas,
             limits=self._stream.limits,

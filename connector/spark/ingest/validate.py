@@ -1,6 +1,6 @@
-"""Decoding and judging in the JVM: `connector.validation.judge` as one expression (TBL-3).
+"""Decoding and judging in the JVM: `connector.validation.validate_record` as one expression (TBL-3).
 
-`validation.judge` is the definition; here it is repeated in the form that Spark compiles, and a test holds the two against
+`validation.validate_record` is the definition; here it is repeated in the form that Spark compiles, and a test holds the two against
 each other on rubbish of every kind. Two devices make one pass enough:
 
 * A tail is appended to the body, and to the writer schema. If it comes out again, the body was decoded to its last byte and
@@ -48,7 +48,7 @@ RECORD: Final = ("stream_partition", "kafka_partitions", "data_change", "heartbe
 _TAIL: Final = secrets.token_bytes(8)
 
 
-def judged(
+def validated(
     rows: DataFrame,
     *,
     schemas: codec.Schemas,
@@ -91,7 +91,7 @@ _CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint
 
 
 def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
-    """The writer schemas that `judge` reads with, by the first bytes of the values that name them.
+    """The writer schemas that `validate_record` reads with, by the first bytes of the values that name them.
 
     A schema of the registry that is none of ours is as good as none, and never reaches Spark: it would fail the query.
     """
@@ -216,7 +216,7 @@ def _verdict(
     known_tables: frozenset[str],
     horizon: int | None,
 ) -> str:
-    """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.judge`."""
+    """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.validate_record`."""
     arrival = "unix_micros(timestamp)"
     skew = skew_us(limits.max_clock_skew_s)
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"

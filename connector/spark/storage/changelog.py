@@ -29,10 +29,10 @@ from connector.spark.storage.files import Files, delta, log_of, scala_list, size
 from connector.spark.storage.maintenance import Rewritten, Work, bytes_on_disk, clean, retention_properties, rewrite
 from connector.spark.storage.offsets import BatchRange, Offsets, same
 from connector.spark.storage.transaction import Transaction
-from connector.state.maintenance_schedule import Passed
-from connector.state.overrides import EndWish
+from connector.state.maintenance_schedule import CommitCount
+from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
-from connector.watermarks.freshness import Asked
+from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 TABLE_SLOTS: Final = 16
@@ -126,10 +126,10 @@ class LoggedBatch:
     offsets: BatchRange
     topic_id: str
     kafka_partitions: int
-    asked: Asked
+    asked: EndOffsets
     changelog_id: str
     writer: str
-    ends: tuple[EndWish, ...] = ()
+    ends: tuple[ClosePartition, ...] = ()
     trimmed_to: int = 0
 
 
@@ -167,19 +167,19 @@ class Changelog:
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch, or None for a changelog without any. Raises `TableError` if the table is not ours."""
-        bookkeeping = self._bookkeeping()
-        return None if bookkeeping is None else _logged_batch(bookkeeping)
+        table_state = self._stored_in()
+        return None if table_state is None else _logged_batch(table_state)
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest progress on record; it may lack the newest batch, if that one's progress commit is missing.
 
         Without its frontier, of which only the low watermark is known then, no row is read.
         """
-        bookkeeping = self._bookkeeping()
-        if bookkeeping is None:
+        table_state = self._stored_in()
+        if table_state is None:
             return Progress()
-        stored = bookkeeping["progress"]
-        known = self._frontier_of(bookkeeping) if with_frontier else Frontier(low_watermark=stored["low_watermark"])
+        stored = table_state["progress"]
+        known = self._frontier_of(table_state) if with_frontier else Frontier(low_watermark=stored["low_watermark"])
         return Progress.from_json(stored, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
@@ -221,7 +221,7 @@ class Changelog:
             **slots,
         )
         selected = rows.selectExpr(*_split(columns))
-        before = self._bookkeeping() or self._create(selected, batch)
+        before = self._stored_in() or self._create(selected, batch)
         newest = _logged_batch(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
@@ -229,9 +229,9 @@ class Changelog:
 
     def append_nothing(self, batch: LoggedBatch) -> None:
         """Commit a batch that reads nothing, behind the newest one, and read back that it was ours. Raises as `append` does."""
-        before = self._bookkeeping()
+        before = self._stored_in()
         assert before is not None
-        self._append(None, "ends", before, batch)
+        self._append(None, "closed_partitions", before, batch)
 
     def _append(
         self,
@@ -241,22 +241,22 @@ class Changelog:
         batch: LoggedBatch,
         settle: Callable[[DataFrame], Progress | None] = lambda rows: None,
     ) -> None:
-        bookkeeping = {
+        table_state = {
             **before,
             "commit": commit,
             "writer": batch.writer,
             "topic_id": batch.topic_id,
             "kafka_partitions": batch.kafka_partitions,
             "changelog_id": batch.changelog_id,
-            "asked_at": batch.asked.at,
-            "asked_ends": _with_text_keys(batch.asked.ends),
+            "topic_read_at": batch.asked.at,
+            "topic_end_offsets": _with_text_keys(batch.asked.ends),
             "ingest_batch": batch.ingest_batch,
             # Where the first batch, or the first with a Kafka partition, began to read it.
-            "begin": {**_with_text_keys(batch.offsets.start), **before.get("begin", {})},
-            "start": _with_text_keys(batch.offsets.start),
-            "end": _with_text_keys(batch.offsets.end),
-            "ends": [asdict(wish) for wish in batch.ends],
-            "renewals": 0,
+            "first_offsets": {**_with_text_keys(batch.offsets.start), **before.get("first_offsets", {})},
+            "start_offsets": _with_text_keys(batch.offsets.start),
+            "end_offsets": _with_text_keys(batch.offsets.end),
+            "closed_partitions": [asdict(override) for override in batch.ends],
+            "refreshes": 0,
         }
         with explained(f"stream {self._stream}"):
             transaction = self._begin("batches")
@@ -264,7 +264,7 @@ class Changelog:
             if rows is not None:
                 transaction.write(rows)
                 settled = settle(transaction.written.rows())
-            said = bookkeeping if settled is None else {**bookkeeping, **self._said_of(settled, transaction)}
+            said = table_state if settled is None else {**table_state, **self._said_of(settled, transaction)}
             transaction.commit(batch.ingest_batch * _RENEWALS, said)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
@@ -280,7 +280,7 @@ class Changelog:
 
         Raises `WriterConflictError` if another process has logged a further batch: then all of `batch` is done.
         """
-        self._check_newest(batch.ingest_batch, self._bookkeeping() or {})
+        self._check_newest(batch.ingest_batch, self._stored_in() or {})
         return self.progress()
 
     def append_progress(self, progress: Progress) -> None:
@@ -288,13 +288,13 @@ class Changelog:
 
         Raises `WriterConflictError` if another process has logged a further batch, which it did behind this progress.
         """
-        bookkeeping = self._bookkeeping()
-        assert bookkeeping is not None
-        self._check_newest(progress.ingest_batch, bookkeeping)
+        table_state = self._stored_in()
+        assert table_state is not None
+        self._check_newest(progress.ingest_batch, table_state)
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
             said = self._said_of(progress, transaction)
-            transaction.commit(progress.ingest_batch, {**bookkeeping, "commit": "progress", **said})
+            transaction.commit(progress.ingest_batch, {**table_state, "commit": "progress", **said})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _said_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
@@ -320,23 +320,23 @@ class Changelog:
 
         Its number lies between those of the batch and of the next one: where another process has logged that, nothing is committed.
         """
-        bookkeeping = self._bookkeeping()
-        assert bookkeeping is not None
-        number = bookkeeping["renewals"] + 1
-        renewed = {**bookkeeping, "commit": "moment", "renewals": number, "progress": progress.to_json()}
+        table_state = self._stored_in()
+        assert table_state is not None
+        number = table_state["refreshes"] + 1
+        renewed = {**table_state, "commit": "freshness", "refreshes": number, "progress": progress.to_json()}
         with explained(f"stream {self._stream}"):
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
         """Have the table keep files of old versions as long as is declared today (TBL-23). While nothing is ingested."""
-        bookkeeping = self._bookkeeping()
-        if bookkeeping is None or not self._declares_retention or bookkeeping.get("file_retention_s") == self._retention_s:
+        table_state = self._stored_in()
+        if table_state is None or not self._declares_retention or table_state.get("file_retention_s") == self._retention_s:
             return
-        said = user_metadata({**bookkeeping, "commit": "declared", "file_retention_s": self._retention_s})
+        said = user_metadata({**table_state, "commit": "declared", "file_retention_s": self._retention_s})
         with explained(f"stream {self._stream}"):
             set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
 
-    def passed(self) -> list[Passed]:
+    def passed(self) -> list[CommitCount]:
         """What commits did to the files of the changelog since the last call."""
         return self._log.passed()
 
@@ -346,7 +346,7 @@ class Changelog:
 
     def rewrite(self) -> Rewritten | None:
         """Write small files together, if it is worth it, for `put_together`; no row changes (TBL-15). Ingest may go on meanwhile."""
-        if self._bookkeeping() is None:
+        if self._stored_in() is None:
             return None
         with explained(f"stream {self._stream}"):
             return rewrite(self._spark, self._path)
@@ -359,7 +359,7 @@ class Changelog:
 
     def clean(self) -> Work:
         """Remove files that no version needs which the retention keeps (TBL-23). Ingest may go on meanwhile."""
-        if self._bookkeeping() is None:
+        if self._stored_in() is None:
             return Work()
         before = bytes_on_disk(self._spark, self._path)
         with explained(f"stream {self._stream}"):
@@ -377,11 +377,11 @@ class Changelog:
         The newest batch stays, and rejected rows do, whose letters are open (TBL-15). What is left begins, for an audit, behind the last
         row that went. While nothing is ingested. Returns the batch up to which they are gone.
         """
-        newest, bookkeeping = self.newest(), self._bookkeeping()
-        if newest is None or bookkeeping is None:
+        newest, table_state = self.newest(), self._stored_in()
+        if newest is None or table_state is None:
             return 0
         # The frontier of the newest progress is a row, too.
-        last_batch = min(covered, bookkeeping["progress"]["ingest_batch"] - 1)
+        last_batch = min(covered, table_state["progress"]["ingest_batch"] - 1)
         of_batches = F.expr(f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L")
         old = self.rows().where(of_batches)
         young = old.where(F.expr(f"unix_micros(ingest_time) >= {before}L")).agg(F.min("ingest_batch")).first()
@@ -392,8 +392,8 @@ class Changelog:
         if to is None or to <= newest.trimmed_to:
             return newest.trimmed_to
         gone = old.where(F.col("ingest_batch") <= to).groupBy("kafka_partition").agg(F.max("offset")).collect()
-        begin = {**bookkeeping.get("begin", {}), **{str(row[0]): row[1] + 1 for row in gone}}
-        said = user_metadata({**bookkeeping, "commit": "trimmed", "trimmed_to": to, "begin": begin})
+        begin = {**table_state.get("first_offsets", {}), **{str(row[0]): row[1] + 1 for row in gone}}
+        said = user_metadata({**table_state, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin})
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
         return int(to)
@@ -431,7 +431,7 @@ class Changelog:
         newest, slot, added = self._log.newest(), str(self._slot_of(source)), list[Any]()
         from_json = delta(self._spark).actions.Action.fromJson
         for commit in islice(self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
-            said = commit.bookkeeping
+            said = commit.table_state
             if said is not None and said["ingest_batch"] <= after:
                 break
             if said is None or commit.removed:
@@ -469,11 +469,11 @@ class Changelog:
             reader = reader.option("versionAsOf", newest.version)
         return reader.load(self._path)
 
-    def _frontier_of(self, bookkeeping: Mapping[str, Any]) -> Frontier:
-        known, ingest_batch = self._frontier, int(bookkeeping["progress"]["ingest_batch"])  # one look: another thread may go on meanwhile
+    def _frontier_of(self, table_state: Mapping[str, Any]) -> Frontier:
+        known, ingest_batch = self._frontier, int(table_state["progress"]["ingest_batch"])  # one look: another thread may go on meanwhile
         if known[0] == ingest_batch:
             return known[1]
-        if (stored := bookkeeping.get("frontier")) is not None:
+        if (stored := table_state.get("frontier")) is not None:
             self._frontier = known = (ingest_batch, Frontier.from_json(stored))
         else:
             of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
@@ -487,7 +487,7 @@ class Changelog:
             self._frontier = known = (ingest_batch, Frontier.from_json(json.loads(row["frontier"])))
         return known[1]
 
-    def _bookkeeping(self) -> Mapping[str, Any] | None:
+    def _stored_in(self) -> Mapping[str, Any] | None:
         commit = self._log.newest()
         if commit is None:
             if self._log.has_other_files():
@@ -509,17 +509,17 @@ class Changelog:
             "kafka_partitions": batch.kafka_partitions,
             "changelog_id": batch.changelog_id,
             "ingest_batch": 0,
-            "start": {},
-            "end": {},
+            "start_offsets": {},
+            "end_offsets": {},
             "progress": Progress().to_json(),
             "frontier": UNKNOWN.to_json(),
             "file_retention_s": self._retention_s,
         }
         self._make(rows.limit(0), begun)
-        return self._bookkeeping() or begun
+        return self._stored_in() or begun
 
-    def _check_newest(self, ingest_batch: int, bookkeeping: Mapping[str, Any]) -> None:
-        newest = bookkeeping.get("ingest_batch", 0)
+    def _check_newest(self, ingest_batch: int, table_state: Mapping[str, Any]) -> None:
+        newest = table_state.get("ingest_batch", 0)
         assert newest >= ingest_batch, (newest, ingest_batch)
         if newest > ingest_batch:
             raise WriterConflictError(
@@ -535,11 +535,11 @@ class Changelog:
             "Stop the other process; if there is none, remove the stream's checkpoint folder: ingest goes on from the changelog",
         )
 
-    def _make(self, no_rows: DataFrame, bookkeeping: Mapping[str, Any]) -> None:
+    def _make(self, no_rows: DataFrame, table_state: Mapping[str, Any]) -> None:
         writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
         writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option("delta.appendOnly", "false").option(
             "delta.checkpointInterval", "50"
-        ).option("txnAppId", f"lowmark/{self._stream}/batches").option("txnVersion", "0").option("userMetadata", user_metadata(bookkeeping))
+        ).option("txnAppId", f"lowmark/{self._stream}/batches").option("txnVersion", "0").option("userMetadata", user_metadata(table_state))
         writer.options(**retention_properties(self._retention_s))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
@@ -560,19 +560,19 @@ def _batches(after: int, to: int) -> str:
     return f"ingest_batch IN ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
 
 
-def _logged_batch(bookkeeping: Mapping[str, Any]) -> LoggedBatch | None:
-    if not bookkeeping["ingest_batch"]:
+def _logged_batch(table_state: Mapping[str, Any]) -> LoggedBatch | None:
+    if not table_state["ingest_batch"]:
         return None
 
     def offsets(name: str) -> Offsets:
-        return {int(k): int(offset) for k, offset in bookkeeping[name].items()}
+        return {int(k): int(offset) for k, offset in table_state[name].items()}
 
-    batch_range = BatchRange(offsets("start"), offsets("end"))
-    names = {name: str(bookkeeping[name]) for name in ("topic_id", "changelog_id", "writer")}
-    asked = Asked(int(bookkeeping["asked_at"]), offsets("asked_ends"))
-    ends = tuple(EndWish(**wish) for wish in bookkeeping.get("ends", ()))
-    number, kafka_partitions = int(bookkeeping["ingest_batch"]), int(bookkeeping["kafka_partitions"])
-    trimmed_to = int(bookkeeping.get("trimmed_to", 0))
+    batch_range = BatchRange(offsets("start_offsets"), offsets("end_offsets"))
+    names = {name: str(table_state[name]) for name in ("topic_id", "changelog_id", "writer")}
+    asked = EndOffsets(int(table_state["topic_read_at"]), offsets("topic_end_offsets"))
+    ends = tuple(ClosePartition(**override) for override in table_state.get("closed_partitions", ()))
+    number, kafka_partitions = int(table_state["ingest_batch"]), int(table_state["kafka_partitions"])
+    trimmed_to = int(table_state.get("trimmed_to", 0))
     return LoggedBatch(number, batch_range, kafka_partitions=kafka_partitions, asked=asked, ends=ends, trimmed_to=trimmed_to, **names)
 
 
@@ -581,13 +581,13 @@ def _with_text_keys(offsets: Offsets) -> dict[str, int]:
 
 
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
-    if commit.bookkeeping is None or commit.bookkeeping.get("stream") != stream:
+    if commit.table_state is None or commit.table_state.get("stream") != stream:
         raise TableError(
             f"The newest commit of {path} (version {commit.version}, {commit.operation}) is not of stream {stream}",
             "Another table lies there, or somebody else wrote to the changelog",
             "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or name another warehouse",
         )
-    return commit.bookkeeping
+    return commit.table_state
 
 
 def _split(columns: str) -> list[str]:

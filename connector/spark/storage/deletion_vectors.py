@@ -22,7 +22,7 @@ from connector.spark.storage.transaction import Transaction
 
 FILE: Final = "_file"
 ROW: Final = "_row"
-PLACE: Final = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
+ROW_LOCATION: Final = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
 """Where a row lies, as expressions over the table."""
 ENABLED: Final = "delta.enableDeletionVectors"
 _STATISTICS_PREFIX: Final = 32
@@ -39,9 +39,9 @@ def replace_rows(
     rows: DataFrame,
     app_id: str,
     app_version: int,
-    bookkeeping: Mapping[str, Any],
+    table_state: Mapping[str, Any],
 ) -> None:
-    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit that says `bookkeeping`.
+    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit that says `table_state`.
 
     The commit has the number `app_version` of `app_id`. `version` is the one that the places are of, `files` are all that it has, None
     if they are not known. The table must have deletion vectors `ENABLED`. Raises `WriterConflictError` if somebody has committed since,
@@ -57,7 +57,7 @@ def replace_rows(
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
         removed = _marked_in_log(spark, transaction, places) if files is None else _marked(spark, transaction, files, places)
     added.result()
-    transaction.commit(app_version, bookkeeping, actions=removed)
+    transaction.commit(app_version, table_state, actions=removed)
 
 
 def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:

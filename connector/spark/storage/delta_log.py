@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.spark.storage.files import newest_snapshot
-from connector.state.maintenance_schedule import Passed, superfluous
+from connector.state.maintenance_schedule import CommitCount, superfluous
 
 _NAME: Final = re.compile(r"/_delta_log/([^,/}]+)(?=[,}])")
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -37,8 +37,8 @@ class Commit:
     version: int
     at: int
     operation: str
-    bookkeeping: Mapping[str, Any] | None
-    files: Passed
+    table_state: Mapping[str, Any] | None
+    files: CommitCount
     added: tuple[str, ...]
     removed: frozenset[str]
 
@@ -55,7 +55,7 @@ class DeltaLog:
         self._folder = self._path_of(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
         self._version = -1
-        self._passed: dict[int, Passed] | None = None
+        self._passed: dict[int, CommitCount] | None = None
 
     @property
     def location(self) -> str:
@@ -71,7 +71,7 @@ class DeltaLog:
         if version < 0:
             return None
         commit = self._read(version)
-        while commit.bookkeeping is not None and self._files.exists(self._file(commit.version + 1)):
+        while commit.table_state is not None and self._files.exists(self._file(commit.version + 1)):
             commit = self._read(commit.version + 1)
             if self._passed is not None:
                 self._passed[commit.version] = commit.files
@@ -81,7 +81,7 @@ class DeltaLog:
     def newest_of_ours(self) -> Commit | None:
         """The newest commit that wrote a state of ours, whatever others did on top of it, and if they went back; None if there is none."""
         commits = self.back_from(self._listed())
-        return next((commit for commit in commits if commit.bookkeeping is not None and commit.operation != "RESTORE"), None)
+        return next((commit for commit in commits if commit.table_state is not None and commit.operation != "RESTORE"), None)
 
     def properties(self) -> Mapping[str, str]:
         """The properties of the table's newest version, as Delta keeps them. There must be a table.
@@ -98,7 +98,7 @@ class DeltaLog:
         configuration = newest_snapshot(self._spark, self.location).metadata().configuration()
         return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
 
-    def passed(self) -> list[Passed]:
+    def passed(self) -> list[CommitCount]:
         """What the commits did that `newest` has gone past since the last call; from the first call on, which returns none."""
         passed, self._passed = self._passed or {}, {}
         return [passed[version] for version in sorted(passed)]
@@ -188,20 +188,20 @@ class DeltaLog:
         actions = [json.loads(line) for line in lines]
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}
-        operation, bookkeeping = str(info.get("operation", "")), _bookkeeping(info.get("userMetadata"))
-        if operation == "RESTORE" and bookkeeping is None:
+        operation, table_state = str(info.get("operation", "")), _stored_in(info.get("userMetadata"))
+        if operation == "RESTORE" and table_state is None:
             # Whoever goes back to a version of ours, as our remedy says, has what that version said of itself.
             restored = info.get("operationParameters", {}).get("version")
             if restored is not None and self._files.exists(self._file(int(restored))):
-                bookkeeping = self._read(int(restored)).bookkeeping
+                table_state = self._read(int(restored)).table_state
         at = int(info.get("timestamp", 0)) * 1000
         added = {action["add"]["path"] for action in actions if "add" in action}
         removed = {action["remove"]["path"]: action["remove"].get("size") or 0 for action in actions if "remove" in action}
         # A file of which rows were marked is removed and added.
         gone = removed.keys() - added
-        files = Passed(at, len(added), len(gone), sum(removed[path] for path in gone))
+        files = CommitCount(at, len(added), len(gone), sum(removed[path] for path in gone))
         adds = tuple(line for line, action in zip(lines, actions, strict=True) if "add" in action)
-        return Commit(version, at, operation, bookkeeping, files, adds, frozenset(removed))
+        return Commit(version, at, operation, table_state, files, adds, frozenset(removed))
 
 
 def _versions_in(names: Iterable[str]) -> list[int]:
@@ -232,7 +232,7 @@ def folders_in(spark: SparkSession, path: str) -> list[str]:
     return sorted(str(status.getPath().getName()) for status in statuses if status.isDirectory())
 
 
-def _bookkeeping(metadata: str | None) -> Mapping[str, Any] | None:
+def _stored_in(metadata: str | None) -> Mapping[str, Any] | None:
     try:
         parsed = json.loads(metadata) if metadata else None
     except ValueError:
@@ -276,6 +276,6 @@ def rows_in(session: SparkSession, rows: DataFrame) -> DataFrame:
     return DataFrame(of_session, session)
 
 
-def user_metadata(bookkeeping: Mapping[str, Any]) -> str:
-    """The `userMetadata` of a commit that says `bookkeeping`."""
-    return json.dumps({"lowmark": bookkeeping}, separators=(",", ":"))
+def user_metadata(table_state: Mapping[str, Any]) -> str:
+    """The `userMetadata` of a commit that says `table_state`."""
+    return json.dumps({"lowmark": table_state}, separators=(",", ":"))

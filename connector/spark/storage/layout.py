@@ -112,12 +112,12 @@ class Layout:
 
     @property
     def state_type(self) -> str:
-        """`orders` are those of the changes that wrote the row: one, if all its columns were written together. `writers` says by
-        column which of them it was, and `entry_indexes` which of its entries; `deleters` and `deletion_indexes` say it by family.
+        """`orders` are those of the changes that wrote the row: one, if all its columns were written together. `column_orders` says by
+        column which of them it was, and `column_entries` which of its entries; `family_orders` and `family_entries` say it by family.
         """
         return (
-            f"struct<orders: array<{self.change_order_type}>, writers: array<int>, entry_indexes: array<int>, "
-            f"cell_timestamps: array<bigint>, deleters: array<int>, deletion_indexes: array<int>, rest: {self.rest_type}>"
+            f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>, column_entries: array<int>, "
+            f"cell_timestamps: array<bigint>, family_orders: array<int>, family_entries: array<int>, residual: {self.rest_type}>"
         )
 
     @property

@@ -24,7 +24,7 @@ from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
 from connector.spark.storage.transaction import Transaction
 from connector.state.jobs import Job, JobKind
-from connector.state.maintenance_schedule import HOUR_US, LOG_BEYOND_S, LOG_EVERY, LOOK_EVERY, DataFile, Passed, cleans, to_compact
+from connector.state.maintenance_schedule import HOUR_US, LOG_BEYOND_S, LOG_EVERY, LOOK_EVERY, CommitCount, DataFile, cleans, to_compact
 
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
@@ -62,7 +62,7 @@ class Work:
         )
 
 
-class Upkeep:
+class Maintenance:
     """The maintenance of `what`, a table or a changelog, by the process that writes it. What fails is said, and tried again later.
 
     `passed` tells what commits did since it was asked last, `compact` puts small files together if it is worth it, `clean` and `clean_log`
@@ -78,7 +78,7 @@ class Upkeep:
         say: Callable[[str], None],
         *,
         retention_s: int,
-        passed: Callable[[], list[Passed]],
+        passed: Callable[[], list[CommitCount]],
         compact: Callable[[], Work | None],
         clean: Callable[[int], Work],
         clean_log: Callable[[int], None],
@@ -90,7 +90,7 @@ class Upkeep:
         self._last_clean, self._begun_at = last_clean, begun_at
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
-        self._removed: list[Passed] = []
+        self._removed: list[CommitCount] = []
         # What an earlier process has left is looked at with the first new file.
         self._added, self._commits, self._newest_at = LOOK_EVERY - 1, 0, 0
         passed()
@@ -177,14 +177,14 @@ class Rewritten:
             transaction.depend_on(app_id)
         newest = log.newest()
         version = int(transaction.delta.snapshot().version())
-        is_ours = newest is not None and newest.bookkeeping is not None and newest.version == version
-        if newest is None or newest.bookkeeping is None or not is_ours or self._paths & log.removed_between(self._version, version):
+        is_ours = newest is not None and newest.table_state is not None and newest.version == version
+        if newest is None or newest.table_state is None or not is_ours or self._paths & log.removed_between(self._version, version):
             problem = f"The files of {self._path} are others than those that were put together"
             raise WriterConflictError(problem, "Another process wrote to it", "Nothing was changed; it is tried again")
         transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
         now = time.time_ns() // 1_000_000
         actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
-        transaction.commit(0, saying(newest.bookkeeping), actions=scala_list(self._spark, actions))
+        transaction.commit(0, saying(newest.table_state), actions=scala_list(self._spark, actions))
 
 
 def rewrite(spark: SparkSession, path: str) -> Rewritten | None:

@@ -17,6 +17,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from connector import warehouse as places
 from connector.config.retention import VersionRetention
 from connector.errors import TableError, WriterConflictError
 from connector.spark.failures import explained
@@ -36,8 +37,8 @@ from connector.spark.storage.maintenance import (
     rewrite,
 )
 from connector.spark.storage.transaction import Transaction
-from connector.state.maintenance_schedule import DAY_US, Passed
-from connector.state.table_state import Bookkeeping
+from connector.state.maintenance_schedule import DAY_US, CommitCount
+from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
@@ -50,7 +51,7 @@ MAX_ATTEMPTS: Final = 20
 """So many attempts a table's commit names before they are swept: each is a comparison for every graveyard entry."""
 SWEEP_EVERY: Final = 200
 """After so many applies the graveyard is swept at the latest: what is older than the horizon would only pile up."""
-GRAVEYARD: Final = "graveyard"
+TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the graveyard is kept of a table that was replaced."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
@@ -74,7 +75,7 @@ class Table:
         """
         self.spark = self._spark = spark
         self._folder = path
-        self.path = f"{path}/data"
+        self.path = places.data(path)
         self._definition = definition
         self._log = DeltaLog(spark, self.path)
         self._has_swept = False
@@ -88,23 +89,23 @@ class Table:
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:
         """The table at `path` as it was made, for reading. Raises `TableError` if there is none."""
-        log = DeltaLog(spark, f"{path}/data")
+        log = DeltaLog(spark, places.data(path))
         if log.newest() is None:
             raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
         properties = log.properties()
         return cls(spark, path, from_properties(properties)[0], properties)
 
-    def newest(self) -> tuple[int, Bookkeeping]:
+    def newest(self) -> tuple[int, TableState]:
         """The version of the newest commit, and what it says. Raises `TableError` if it is not ours.
 
         Raises `WriterConflictError` if the table was rebuilt since it was opened: its columns may be others.
         """
-        commit, bookkeeping = self._newest()
-        return commit.version, bookkeeping
+        commit, table_state = self._newest()
+        return commit.version, table_state
 
-    def _newest(self) -> tuple[Commit, Bookkeeping]:
+    def _newest(self) -> tuple[Commit, TableState]:
         commit = self._log.newest()
-        stored = commit.bookkeeping if commit else None
+        stored = commit.table_state if commit else None
         if commit is None or stored is None or stored.get("table") != self._definition.name:
             version = f" (version {commit.version}, {commit.operation})" if commit else ""
             raise TableError(
@@ -112,16 +113,16 @@ class Table:
                 "Another table lies there, or somebody else wrote to it: only the connector may",
                 "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or rebuild it from the changelog",
             )
-        bookkeeping = Bookkeeping.from_json(stored)
-        if bookkeeping.rebuild != self._rebuild:
+        table_state = TableState.from_json(stored)
+        if table_state.rebuild != self._rebuild:
             raise WriterConflictError(
                 f"Table {self._definition.name} was rebuilt meanwhile",
                 "`connector table rebuild` has put another in its place",
                 "Start again: nothing was written to the new one",
             )
-        return commit, bookkeeping
+        return commit, table_state
 
-    def bookkeeping(self) -> Bookkeeping:
+    def table_state(self) -> TableState:
         """What the newest commit says. Raises `TableError` if it is not ours."""
         return self.newest()[1]
 
@@ -134,57 +135,62 @@ class Table:
         """The files of that version, if it is the newest and they are so few that its commit lists them."""
         return files_of(self._spark, self.path, version)
 
-    def graveyard(self, bookkeeping: Bookkeeping) -> DataFrame:
-        """What is remembered of rows that are gone, as of the commit that says `bookkeeping`: key columns, `_state`, `_bucket`.
+    def tombstones(self, table_state: TableState) -> DataFrame:
+        """What is remembered of rows that are gone, as of the commit that says `table_state`: key columns, `_state`, `_bucket`.
 
-        It stays so, whatever is swept before the rows are asked for. Raises as `has_graveyard`, which must be true.
+        It stays so, whatever is swept before the rows are asked for. Raises as `has_tombstones_table`, which must be true.
         """
-        commit = self._remembered(bookkeeping)
+        commit = self._remembered(table_state)
         assert commit is not None, "there is no graveyard"
-        if (files := files_of(self._spark, self._graveyard_path, commit.version)) is not None:
+        if (files := files_of(self._spark, self._tombstones_path, commit.version)) is not None:
             entries = files.rows()
         else:
-            entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._graveyard_path)
+            entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._tombstones_path)
         # As code that is the same for all attempts: `constant`.
-        attempts = bookkeeping.attempts
+        attempts = table_state.attempt_ids
         named = F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()])) if attempts else F.lit(None).cast("map<int, string>")
-        is_named = F.try_element_at(named, F.expr("int(_apply)")) == F.col("_attempt")
-        entries = entries.where(F.expr(f"_apply <= {constant(bookkeeping.swept_to, BUCKET)}") | is_named)
+        is_named = F.try_element_at(named, F.expr("int(_apply_number)")) == F.col("_attempt_id")
+        entries = entries.where(F.expr(f"_apply_number <= {constant(table_state.vacuumed_to, BUCKET)}") | is_named)
         return entries.selectExpr(BUCKET, *self.layout.keys, STATE)
 
-    def has_graveyard(self, bookkeeping: Bookkeeping) -> bool:
+    def has_tombstones_table(self, table_state: TableState) -> bool:
         """Whether anything is remembered of rows that are gone. Raises `TableError` if somebody else took or changed it."""
-        return self._forgotten_below(bookkeeping) is not None
+        return self._forgotten_below(table_state) is not None
 
-    def bury(self, gone: DataFrame, before: Bookkeeping, *, attempt: str) -> bool:
+    def bury(self, gone: DataFrame, before: TableState, *, attempt: str) -> bool:
         """Add graveyard entries for the apply after `before`, if there are any; tells whether there were.
 
         They do not count before a commit of the table names the attempt.
         """
-        apply = before.apply + 1
+        apply = before.apply_number + 1
         age = self.layout.age
         newest = f"greatest(array_max({STATE}.orders.{age}), array_max({STATE}.rest.order.change.{age}))"
         entries = gone.selectExpr(
-            *self.layout.keys, STATE, BUCKET, f"{apply}L AS _apply", f"'{attempt}' AS _attempt", f"coalesce({newest}, 0L) AS _newest"
+            *self.layout.keys,
+            STATE,
+            BUCKET,
+            f"{apply}L AS _apply_number",
+            f"'{attempt}' AS _attempt_id",
+            f"coalesce({newest}, 0L) AS _newest",
         )
         # One file: an apply asks all of them for the rows that it changes.
         entries = entries.coalesce(1)
-        forgotten_below = self._forgotten_below(before)
+        expired_below = self._forgotten_below(before)
         with explained(f"table {self._definition.name}"):
-            if forgotten_below is None:
+            if expired_below is None:
                 if entries.isEmpty():
                     return False
                 writer = entries.write.format("delta").mode("append").option("delta.dataSkippingStatsColumns", "_newest")
-                writer.options(**self._kept).option("userMetadata", user_metadata(_graveyard_bookkeeping(0))).save(self._graveyard_path)
+                writer.options(**self._kept).option("userMetadata", user_metadata(_tombstones_state(0))).save(self._tombstones_path)
                 return True
-            transaction = Transaction(self._spark, self._graveyard_path, None)
+            transaction = Transaction(self._spark, self._tombstones_path, None)
             transaction.write(entries)
             if transaction.has_written:
-                transaction.commit(apply, _graveyard_bookkeeping(forgotten_below))
+                transaction.commit(apply, _tombstones_state(expired_below))
             return transaction.has_written
 
-    def commit(self, rows: DataFrame | None, buckets: Iterable[int], bookkeeping: Bookkeeping) -> None:
-        """Replace the rows of `buckets` by `rows` and say `bookkeeping`, in one commit; read back that it was ours.
+    def commit(self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState) -> None:
+        """Replace the rows of `buckets` by `rows` and say `table_state`, in one commit; read back that it was ours.
 
         Without buckets only the bookkeeping is committed. Raises `WriterConflictError` if another writer was quicker.
         """
@@ -192,16 +198,16 @@ class Table:
         with explained(f"table {self._definition.name}"):
             if rows is None or not touched:
                 transaction = Transaction(self._spark, self.path, self._app_id)
-                transaction.commit(bookkeeping.apply, bookkeeping.to_json(self._definition.name))
+                transaction.commit(table_state.apply_number, table_state.to_json(self._definition.name))
             else:
                 writer = self._columns_of(rows).write.format("delta").mode("overwrite").partitionBy(BUCKET)
-                writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option("userMetadata", self._said(bookkeeping))
-                writer.option("txnAppId", self._app_id).option("txnVersion", str(bookkeeping.apply)).save(self.path)
-        self._check_ours(bookkeeping)
+                writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option("userMetadata", self._said(table_state))
+                writer.option("txnAppId", self._app_id).option("txnVersion", str(table_state.apply_number)).save(self.path)
+        self._check_ours(table_state)
 
-    def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, files: Files | None, bookkeeping: Bookkeeping) -> None:
+    def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, files: Files | None, table_state: TableState) -> None:
         """Put `rows` in the place of those at `places` in `version`, the newest, which has `files`, if they are known, and say
-        `bookkeeping`: one commit, as `commit` makes.
+        `table_state`: one commit, as `commit` makes.
         """
         with explained(f"table {self._definition.name}"):
             replace_rows(
@@ -212,10 +218,10 @@ class Table:
                 places=places,
                 rows=self._columns_of(rows),
                 app_id=self._app_id,
-                app_version=bookkeeping.apply,
-                bookkeeping=bookkeeping.to_json(self._definition.name),
+                app_version=table_state.apply_number,
+                table_state=table_state.to_json(self._definition.name),
             )
-        self._check_ours(bookkeeping)
+        self._check_ours(table_state)
 
     def size_in_bytes(self) -> int:
         """How large the table's files are."""
@@ -226,22 +232,22 @@ class Table:
         """Under which Delta keeps the number of the last apply."""
         return f"lowmark/{self._definition.name}"
 
-    def _said(self, bookkeeping: Bookkeeping) -> str:
-        return user_metadata(bookkeeping.to_json(self._definition.name))
+    def _said(self, table_state: TableState) -> str:
+        return user_metadata(table_state.to_json(self._definition.name))
 
     def _columns_of(self, rows: DataFrame) -> DataFrame:
         """What the table keeps of rows that were worked out."""
         return rows.selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
 
-    def _check_ours(self, bookkeeping: Bookkeeping) -> None:
-        if self.bookkeeping() != bookkeeping:
+    def _check_ours(self, table_state: TableState) -> None:
+        if self.table_state() != table_state:
             raise WriterConflictError(
-                f"Apply {bookkeeping.apply} of table {self._definition.name} was committed by another process",
+                f"Apply {table_state.apply_number} of table {self._definition.name} was committed by another process",
                 "Two processes apply the same table",
                 "Stop one of them; this one has changed nothing",
             )
 
-    def sweep(self, bookkeeping: Bookkeeping) -> Bookkeeping:
+    def sweep(self, table_state: TableState) -> TableState:
         """Remove graveyard entries that no commit names, or that the horizon has passed; returns the bookkeeping to go on with (TBL-12).
 
         Now and then: at the first apply of a process that may follow a dead one, when a commit names many attempts, and after many
@@ -249,22 +255,28 @@ class Table:
         under the next one. What a writer adds later under a number taken before is true of the changelog's changes all the same,
         and changes nothing once they are applied. The horizon is that of a batch which the table covers (MRG-11).
         """
-        due = not self._has_swept or len(bookkeeping.attempts) > MAX_ATTEMPTS or bookkeeping.apply - bookkeeping.swept_to > SWEEP_EVERY
+        due = (
+            not self._has_swept
+            or len(table_state.attempt_ids) > MAX_ATTEMPTS
+            or table_state.apply_number - table_state.vacuumed_to > SWEEP_EVERY
+        )
         self._has_swept = True
-        if not due or bookkeeping.swept_to == bookkeeping.apply:
-            return bookkeeping
-        forgotten_below = self._forgotten_below(bookkeeping)
-        if forgotten_below is not None:
-            horizon = max(forgotten_below, bookkeeping.horizon or 0)
-            dead = f"_apply > {bookkeeping.swept_to} AND _apply <= {bookkeeping.apply} AND NOT ({_named(bookkeeping)})"
+        if not due or table_state.vacuumed_to == table_state.apply_number:
+            return table_state
+        expired_below = self._forgotten_below(table_state)
+        if expired_below is not None:
+            horizon = max(expired_below, table_state.horizon or 0)
+            dead = (
+                f"_apply_number > {table_state.vacuumed_to} AND _apply_number <= {table_state.apply_number} AND NOT ({_named(table_state)})"
+            )
             with explained(f"table {self._definition.name}"):
-                session = session_saying(self._spark, user_metadata(_graveyard_bookkeeping(horizon)))
-                DeltaTable.forPath(session, self._graveyard_path).delete(f"_newest < {horizon} OR ({dead})")
-        return replace(bookkeeping, swept_to=bookkeeping.apply, attempts={})
+                session = session_saying(self._spark, user_metadata(_tombstones_state(horizon)))
+                DeltaTable.forPath(session, self._tombstones_path).delete(f"_newest < {horizon} OR ({dead})")
+        return replace(table_state, vacuumed_to=table_state.apply_number, attempt_ids={})
 
-    def passed(self) -> list[Passed]:
+    def passed(self) -> list[CommitCount]:
         """What commits did to the files of the table and of its graveyard since the last call."""
-        return [*self._log.passed(), *self._graveyard_log.passed()]
+        return [*self._log.passed(), *self._tombstones_log.passed()]
 
     def begun_at(self) -> int:
         """When the oldest commit was made that is still known, in microseconds."""
@@ -288,10 +300,10 @@ class Table:
         with explained(f"table {self._definition.name}"):
             if (rewritten := rewrite(self._spark, self.path)) is not None:
                 # The newest commit must be ours, and stay the same but for its files.
-                rewritten.commit(self._log, [self._app_id], lambda _: self.bookkeeping().to_json(self._definition.name))
+                rewritten.commit(self._log, [self._app_id], lambda _: self.table_state().to_json(self._definition.name))
                 done = rewritten.work
-            if self.has_graveyard(self.bookkeeping()) and (rewritten := rewrite(self._spark, self._graveyard_path)) is not None:
-                rewritten.commit(self._graveyard_log, [], dict)
+            if self.has_tombstones_table(self.table_state()) and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None:
+                rewritten.commit(self._tombstones_log, [], dict)
                 done = rewritten.work + (done or Work())
         return done
 
@@ -303,12 +315,12 @@ class Table:
         before = bytes_on_disk(self._spark, self._folder)
         with explained(f"table {self._definition.name}"):
             removed, live = clean(self._spark, self.path, keep), size_in_bytes(self._spark, self.path)
-            if self.has_graveyard(self.bookkeeping()):
-                removed += clean(self._spark, self._graveyard_path)
-                live += size_in_bytes(self._spark, self._graveyard_path)
+            if self.has_tombstones_table(self.table_state()):
+                removed += clean(self._spark, self._tombstones_path)
+                live += size_in_bytes(self._spark, self._tombstones_path)
             for name in folders_in(self._spark, self._folder):
                 path = f"{self._folder}/{name}"
-                if name.startswith(GRAVEYARD) and path != self._graveyard_path:
+                if name.startswith(TOMBSTONES) and path != self._tombstones_path:
                     newest = DeltaLog(self._spark, path).newest()
                     # Without a commit it is one that a rebuild is about to write.
                     if newest is not None and now - newest.at > REPLACED_KEPT_US:
@@ -319,41 +331,41 @@ class Table:
     def clean_log(self, before: int, keep: Collection[int] = ()) -> None:
         """Remove what no version needs of the logs that was the newest one at `before` (microseconds) or later, nor one in `keep`."""
         self._log.clean(before, keep)
-        if self.has_graveyard(self.bookkeeping()):
-            self._graveyard_log.clean(before)
+        if self.has_tombstones_table(self.table_state()):
+            self._tombstones_log.clean(before)
 
-    def _forgotten_below(self, bookkeeping: Bookkeeping) -> int | None:
+    def _forgotten_below(self, table_state: TableState) -> int | None:
         """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard. Raises as `_remembered`."""
-        commit = self._remembered(bookkeeping)
-        return None if commit is None or commit.bookkeeping is None else int(commit.bookkeeping["forgotten_below"])
+        commit = self._remembered(table_state)
+        return None if commit is None or commit.table_state is None else int(commit.table_state["expired_below"])
 
-    def _remembered(self, bookkeeping: Bookkeeping) -> Commit | None:
+    def _remembered(self, table_state: TableState) -> Commit | None:
         """The newest commit of the graveyard; None if there is no graveyard.
 
         Raises `TableError` if somebody else took or changed it, or if the table was set back behind what it has forgotten.
         """
-        commit = self._graveyard_log.newest()
-        if commit is None and not bookkeeping.buried:
+        commit = self._tombstones_log.newest()
+        if commit is None and not table_state.has_tombstones:
             return None
-        forgotten_below = commit.bookkeeping.get("forgotten_below") if commit and commit.bookkeeping else None
-        if isinstance(forgotten_below, int) and forgotten_below <= max(0, bookkeeping.horizon or 0):
+        expired_below = commit.table_state.get("expired_below") if commit and commit.table_state else None
+        if isinstance(expired_below, int) and expired_below <= max(0, table_state.horizon or 0):
             return commit
         what = "is gone"
         if commit is not None:
-            is_ours = forgotten_below is not None
+            is_ours = expired_below is not None
             by_whom = f"was changed by somebody else (version {commit.version}, {commit.operation})"
             what = "has forgotten deletes that the table has not seen: the table was set back" if is_ours else by_whom
         raise TableError(
             f"The graveyard of table {self._definition.name} {what}",
             "It remembers what was deleted: without it, late changes would bring rows back",
-            f"Put {self._graveyard_path} back as it was, or run `connector table rebuild {self._definition.name}`",
+            f"Put {self._tombstones_path} back as it was, or run `connector table rebuild {self._definition.name}`",
         )
 
     def _is(self, rebuild: str) -> None:
         """Know by which rebuild the table was made. Each has a graveyard of its own: an older table keeps the one that belongs to it."""
         self._rebuild = rebuild
-        self._graveyard_path = f"{self._folder}/{GRAVEYARD}{'-' if rebuild else ''}{rebuild}"
-        self._graveyard_log = DeltaLog(self._spark, self._graveyard_path)
+        self._tombstones_path = places.tombstones(self._folder, rebuild)
+        self._tombstones_log = DeltaLog(self._spark, self._tombstones_path)
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
         if self._log.newest() is None:
@@ -364,26 +376,26 @@ class Table:
             return self._create()
         properties = properties or self._log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
-        before = self.bookkeeping()
+        before = self.table_state()
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
-        readers_know = (existing.max_staleness_s, existing.hold_rows)
+        readers_know = (existing.max_staleness_s, existing.block_rows)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
-        if not is_kept and (commit := self._graveyard_log.newest()) is not None and commit.bookkeeping is not None:
+        if not is_kept and (commit := self._tombstones_log.newest()) is not None and commit.table_state is not None:
             # Before the table's: where it is not done, the table's still differ at the next start.
-            metadata = user_metadata(commit.bookkeeping)
+            metadata = user_metadata(commit.table_state)
             with explained(f"table {self._definition.name}"):
-                set_properties(self._spark, self._graveyard_path, self._kept, metadata)
-        if readers_know != (self._definition.max_staleness_s, self._definition.hold_rows) or not is_kept:
+                set_properties(self._spark, self._tombstones_path, self._kept, metadata)
+        if readers_know != (self._definition.max_staleness_s, self._definition.block_rows) or not is_kept:
             self._declare({**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before)
         if not self._declares_kept:
             self._kept = kept
         self.has_vectors = self._definition.deletion_vectors and properties.get(ENABLED) == "true"
         return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
-    def _declare(self, properties: Mapping[str, str], before: Bookkeeping) -> None:
+    def _declare(self, properties: Mapping[str, str], before: TableState) -> None:
         """Keep what the configuration says today: readers find it in the table's properties (TBL-16, DLQ-3)."""
         with explained(f"table {self._definition.name}"):
             set_properties(self._spark, self.path, properties, self._said(before))
@@ -391,7 +403,7 @@ class Table:
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        session = session_saying(self._spark, self._said(Bookkeeping()))
+        session = session_saying(self._spark, self._said(TableState()))
         builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)
@@ -419,14 +431,17 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
     }
 
 
-def _named(bookkeeping: Bookkeeping) -> str:
+def _named(table_state: TableState) -> str:
     """The condition that holds for entries of the attempts that the commit names."""
-    return " OR ".join(f"(_apply = {apply} AND _attempt = '{attempt}')" for apply, attempt in bookkeeping.attempts.items()) or "false"
+    return (
+        " OR ".join(f"(_apply_number = {apply} AND _attempt_id = '{attempt}')" for apply, attempt in table_state.attempt_ids.items())
+        or "false"
+    )
 
 
-def _graveyard_bookkeeping(forgotten_below: int) -> dict[str, object]:
+def _tombstones_state(expired_below: int) -> dict[str, object]:
     """What a commit of the graveyard says: entries whose every order is older than that are gone (MRG-10)."""
-    return {"graveyard": True, "forgotten_below": forgotten_below}
+    return {"tombstones": True, "expired_below": expired_below}
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:

@@ -60,8 +60,8 @@ class Transaction:
         """What was written, for reading; nobody else sees it before the commit."""
         return Files(self._spark, self.log, self.delta.snapshot(), self._written)
 
-    def commit(self, number: int, bookkeeping: Mapping[str, Any], *, actions: Any = None) -> None:
-        """Commit what was written, and further `actions` of Delta, under `number`; the commit says `bookkeeping`.
+    def commit(self, number: int, table_state: Mapping[str, Any], *, actions: Any = None) -> None:
+        """Commit what was written, and further `actions` of Delta, under `number`; the commit says `table_state`.
 
         Where the number or a greater one was taken before, nothing is committed: whoever must know looks at the newest commit.
         """
@@ -70,7 +70,7 @@ class Transaction:
                 return
             self.delta.updateSetTransaction(self._app_id, number, self._none)
         files = self._written if actions is None else self._written.appendedAll(actions)
-        self.delta.commit(files, self._operation(user_metadata(bookkeeping)))
+        self.delta.commit(files, self._operation(user_metadata(table_state)))
 
     def _operation(self, metadata: str) -> Any:
         """Delta's name for the act is that of an append; whatever else it does stands in its actions."""

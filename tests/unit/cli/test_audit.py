@@ -20,10 +20,10 @@ from connector import cli
 from connector.cli.audit import Kafka, audit
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import TableError
-from connector.lake.audit_log import Proofs
+from connector.lake.audit_log import AuditLog
 from connector.lake.changelog_reader import STEP_ROWS, open_logged
 from connector.records.rejection import Position, Reason
-from connector.state.audit import Range, Ranges, Seen, StreamAudit, joined
+from connector.state.audit import Range, Ranges, Seen, StreamAudit, union_ranges
 
 COLUMNS = pa.schema(
     [
@@ -79,17 +79,17 @@ class Stream:
         self.rows += len(rows)
         progress = {"ingest_batch": settled, "changes": self.rows, "control": 0, "rejected": {}}
         names = {"stream": "s", "changelog_id": "c", "topic_id": "id", "ingest_batch": self.batch, "commit": kind}
-        self.write(rows, {**names, "begin": self.begin, "end": self.end, "progress": progress})
+        self.write(rows, {**names, "first_offsets": self.begin, "end_offsets": self.end, "progress": progress})
 
-    def write(self, rows: Sequence[dict[str, Any]], bookkeeping: dict[str, Any] | None) -> None:
-        said = {} if bookkeeping is None else {"userMetadata": json.dumps({"lowmark": bookkeeping})}
+    def write(self, rows: Sequence[dict[str, Any]], table_state: dict[str, Any] | None) -> None:
+        said = {} if table_state is None else {"userMetadata": json.dumps({"lowmark": table_state})}
         table = pa.Table.from_pylist(list(rows), COLUMNS)
         write_deltalake(self.changelog, table, mode="append", commit_properties=CommitProperties(custom_metadata=said))
 
     def audit(self, step_rows: int = STEP_ROWS) -> StreamAudit:
         logged = open_logged(str(self.warehouse), "s", step_rows)
         assert logged is not None
-        return audit("s", logged, Proofs(str(self.warehouse), "s", "t", "c", "id"), Kafka(self._look, self._letters), now=lambda: 7)
+        return audit("s", logged, AuditLog(str(self.warehouse), "s", "t", "c", "id"), Kafka(self._look, self._letters), now=lambda: 7)
 
     def _look(self, places: Mapping[int, Ranges]) -> dict[int, Seen]:
         self.looked += places.items()
@@ -98,7 +98,7 @@ class Stream:
             offsets = [offset for start, stop in ranges for offset in range(start, stop)]
             gone = [Range(o, o + 1) for o in offsets if o < self.first.get(number, 0)]
             there = [Range(o, o + 1) for o in offsets if o >= self.first.get(number, 0) and (number, o) in self.visible]
-            seen[number] = Seen(joined(there), joined(gone))
+            seen[number] = Seen(union_ranges(there), union_ranges(gone))
         return seen
 
     def _letters(self, after: tuple[Position, ...]) -> tuple[list[tuple[DeadLetter, Position]], bool]:
@@ -165,7 +165,7 @@ def test_a_lost_row_is_found_before_and_after_a_proof(stream: Stream) -> None:
 
     stream.first = {0: 7}
     found = stream.audit()
-    assert (found.partitions[0].lost, found.partitions[0].unproved) == ((), (Range(6, 7),))
+    assert (found.partitions[0].lost, found.partitions[0].unverified) == ((), (Range(6, 7),))
 
 
 def test_what_was_read_and_not_logged_is_lost(stream: Stream) -> None:
@@ -184,15 +184,15 @@ def test_a_doubled_row_is_found_in_its_batch_and_in_another(stream: Stream, batc
     assert stream.audit(step_rows).is_proved
     stream.write([row("control", batch, 0, 1)], None)
     found = stream.audit(step_rows)
-    assert found.partitions[0].doubled == (Range(1, 2),)
-    assert (found.partitions[0].rows, found.counted("lost"), found.unproved) == (8, 0, 0)
+    assert found.partitions[0].duplicated == (Range(1, 2),)
+    assert (found.partitions[0].rows, found.counted("lost"), found.unverified) == (8, 0, 0)
 
 
 def test_rows_that_were_never_read_are_found(stream: Stream) -> None:
     stream.write([row("change", 2, 0, 99), row("change", 2, 7, 0), row("something else", 2, 0, 1)], None)
     found = stream.audit()
-    assert (found.partitions[0].outside, found.partitions[7].outside) == ((Range(99, 100),), (Range(0, 1),))
-    assert found.counted("doubled") == 0
+    assert (found.partitions[0].unexpected, found.partitions[7].unexpected) == ((Range(99, 100),), (Range(0, 1),))
+    assert found.counted("duplicated") == 0
 
 
 def test_reading_that_began_in_the_middle_owes_nothing_before(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_gap_that_retention_took_first_is_unproved(stream: Stream) -> None:
     stream.first = {0: 6}
     for _ in range(2):
         found = stream.audit()
-        assert found.partitions[0].unproved == (Range(3, 4),)
-        assert (found.unproved, found.is_proved, found.fault()) == (1, False, None)
+        assert found.partitions[0].unverified == (Range(3, 4),)
+        assert (found.unverified, found.is_proved, found.fault()) == (1, False, None)
 
 
 def test_a_missing_or_altered_letter_is_found(stream: Stream) -> None:
@@ -228,7 +228,7 @@ def test_a_missing_or_altered_letter_is_found(stream: Stream) -> None:
 def test_letters_that_retention_took_first_are_unproved(stream: Stream) -> None:
     stream.taken_letters = 1
     found = stream.audit()
-    assert (found.letters.missing, found.letters.unproved) == ((), ("id-0-5",))
+    assert (found.letters.missing, found.letters.unverified) == ((), ("id-0-5",))
     assert found.fault() is None
     assert not found.is_proved
 
@@ -251,15 +251,15 @@ def test_a_batch_whose_letters_are_under_way_owes_none_yet(stream: Stream) -> No
 
 def test_a_proof_of_letters_names_the_topic_of_each_place(tmp_path: Path) -> None:
     """REC-4: a dead-letter topic that was made anew is not read on from a place in the old one; other changelogs have their own."""
-    proofs = Proofs(str(tmp_path), "s", "t", "c", "id")
-    assert proofs.letters() == (0, ())
+    audit_log = AuditLog(str(tmp_path), "s", "t", "c", "id")
+    assert audit_log.letters() == (0, ())
     read = [Position("t.dead-letters", "old", 0, 9), Position("t.dead-letters", "new", 1, 0)]
-    proofs.add_letters(3, read, 1)
-    assert proofs.letters()[0] == 3
-    assert sorted(proofs.letters()[1], key=lambda position: position.kafka_partition) == read
-    assert replace(proofs, changelog_id="another").letters() == (0, ())
-    proofs.add_letters(4, [], 2)
-    assert proofs.letters() == (4, ())
+    audit_log.add_letters(3, read, 1)
+    assert audit_log.letters()[0] == 3
+    assert sorted(audit_log.letters()[1], key=lambda position: position.kafka_partition) == read
+    assert replace(audit_log, changelog_id="another").letters() == (0, ())
+    audit_log.add_letters(4, [], 2)
+    assert audit_log.letters() == (4, ())
 
 
 def test_batches_are_taken_as_many_at_a_time_as_memory_allows(stream: Stream) -> None:
@@ -288,7 +288,7 @@ def test_the_command_asks_kafka_for_nothing_that_is_proved(stream: Stream, capsy
     assert connector(stream, "s", "--json") == 0
     said = capsys.readouterr()
     found = json.loads(said.out)
-    assert (found["verdict"], found["kafka_partitions"][0]["end"]) == ("proved", 8)
+    assert (found["verdict"], found["kafka_partitions"][0]["end"]) == ("passed", 8)
 
 
 def test_the_command_fails_with_problem_cause_and_remedy(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,7 +297,7 @@ def test_the_command_fails_with_problem_cause_and_remedy(stream: Stream, capsys:
     stream.write([row("change", 2, 0, 1)], None)
     assert connector(stream, "s", "--json") == 1
     said = capsys.readouterr()
-    assert json.loads(said.out)["verdict"] == "broken"
+    assert json.loads(said.out)["verdict"] == "failed"
     assert "1 commit of somebody else on top of its changelog" in said.err
     assert "error:  Stream s breaks nothing_lost: 1 offset is in the changelog more than once" in said.err
     assert "cause:" in said.err

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from connector.cli.letter_view import decoded_lines, hex_lines, print_letter, summary
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import Action, Entry, MendNote, Standing, State
+from connector.dead_letters.ledger import Action, LedgerEntry, LetterState, LetterStatus, RepairNote
 from connector.records.codec import Schemas, encode, frame
 from connector.records.json_view import to_line
 from connector.records.model import DataChange, SetCell
 from connector.records.rejection import Position, Reason
 
 CHANGE = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(SetCell("f", b"q", b"\x1b[2J"),))
-OPEN = Standing(State.OPEN, 0, 0)
+OPEN = LetterStatus(LetterState.OPEN, 0, 0)
 VALUE = frame(encode(CHANGE, 4), None)
 
 
@@ -71,7 +71,7 @@ def test_no_letter_writes_a_control_character(
         lines: list[str] = []
         patch.setattr("connector.cli.letter_view.out", lines.append)
         subject = letter(value, key=key, detail=text, headers=tuple(headers), table=text, order_position=text)
-        done = Entry(Action.REPLAYED, 1, text, text, text, mended=MendNote((text,), text, text))
+        done = LedgerEntry(Action.REPLAYED, 1, text, text, text, repair_note=RepairNote((text,), text, text))
         print_letter(subject, Schemas(), OPEN, (done,))
     assert all(not any(c < " " or "\x7f" <= c < "\xa0" for c in line) for line in lines)
 

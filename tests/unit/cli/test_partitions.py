@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from connector import cli
-from connector.lake.overrides import Wishes
+from connector.lake.overrides import Overrides
 from connector.lake.state_reader import progress_of
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.tables.retention import Retention
-from connector.watermarks.freshness import Asked
-from connector.watermarks.frontier import Heard, Lineage
+from connector.watermarks.freshness import EndOffsets
+from connector.watermarks.frontier import BatchClaims, LineageRecord
 from tests.unit.warehouses import log_progress
 
 SETTINGS = """
@@ -34,10 +34,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "connector.toml").write_text(SETTINGS)
     children = (ChildPartition("left", (), b"", b"m"), ChildPartition("right", (), b"m\xff", None))
     merged = ChildPartitions("left", 40, 1, (ChildPartition("both", ("left", "right")),))
-    lineage = (Lineage(0, 1, ChildPartitions("root", 1, 0, children)), Lineage(0, 1, merged))
-    heard = Heard(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
+    lineage = (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)), LineageRecord(0, 1, merged))
+    heard = BatchClaims(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
     counts = BatchCounts(changes=1, heard=heard, read_at=7)
-    log_progress(tmp_path / "w", "s", Progress().after(1, counts, {0: 7}, Asked(7, {0: 7}), Retention(), frozenset()))
+    log_progress(tmp_path / "w", "s", Progress().after(1, counts, {0: 7}, EndOffsets(7, {0: 7}), Retention(), frozenset()))
     return tmp_path / "w"
 
 
@@ -76,11 +76,14 @@ def test_the_end_is_kept_for_ingest_with_who_when_and_why(folder: Path, capsys: 
     for name in (HOSTILE, "mistyped", HOSTILE):
         assert cli.invoke(["partitions", "end", "s", name, "--reason", "gone"]) == 0
     assert "\x1b" not in capsys.readouterr().err
-    wishes = Wishes(str(folder)).ends("s", above=0)
-    assert [(wish.number, wish.stream_partition, wish.reason) for wish in wishes] == [(1, HOSTILE, "gone"), (2, "mistyped", "gone")]
-    assert all("@" in wish.made_by and wish.made_at for wish in wishes)
-    assert Wishes(str(folder)).ends("s", above=1) == wishes[1:]
-    assert Wishes(str(folder)).ends("other", above=0) == []
+    overrides = Overrides(str(folder)).ends("s", above=0)
+    assert [(override.number, override.stream_partition, override.reason) for override in overrides] == [
+        (1, HOSTILE, "gone"),
+        (2, "mistyped", "gone"),
+    ]
+    assert all("@" in override.made_by and override.made_at for override in overrides)
+    assert Overrides(str(folder)).ends("s", above=1) == overrides[1:]
+    assert Overrides(str(folder)).ends("other", above=0) == []
 
 
 def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,13 +92,15 @@ def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFi
     assert "did you mean right?" in capsys.readouterr().err
     assert cli.invoke(["partitions", "end", "s", "right"]) == 2
     assert cli.invoke(["partitions", "end", "s", "right", "--reason", " "]) == 2
-    assert Wishes(str(folder)).ends("s", above=0) == []
+    assert Overrides(str(folder)).ends("s", above=0) == []
 
 
 def test_one_that_has_ended_is_not_ended_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["partitions", "end", "s", "right", "--reason", "gone"]) == 0
-    wishes = Wishes(str(folder)).ends("s", above=0)
+    overrides = Overrides(str(folder)).ends("s", above=0)
     before = progress_of(str(folder), "s", with_frontier=True)
-    log_progress(folder, "s", before.after(2, BatchCounts(heard=Heard(1)), {0: 7}, Asked(9, {0: 7}), Retention(), frozenset(), wishes))
+    log_progress(
+        folder, "s", before.after(2, BatchCounts(heard=BatchClaims(1)), {0: 7}, EndOffsets(9, {0: 7}), Retention(), frozenset(), overrides)
+    )
     assert cli.invoke(["partitions", "end", "s", "right", "--reason", "gone"]) == 1
     assert "it ended at" in capsys.readouterr().err

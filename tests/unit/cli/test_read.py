@@ -44,7 +44,7 @@ def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path, caps
 
 def test_a_snapshot_has_no_other_bound(capsys: pytest.CaptureFixture[str]) -> None:
     """OPS-10: a wrong call"""
-    for bound in (["--max-staleness", "1m"], ["--allow-older"]):
+    for bound in (["--max-staleness", "1m"], ["--allow-stale"]):
         assert cli.invoke(["read", "accounts", "--snapshot", *bound]) == 2
         assert "do not go with it" in capsys.readouterr().err
 

@@ -16,10 +16,10 @@ from connector.lake.jobs import History
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.stream_progress import BatchCounts, Progress
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.tables.retention import Retention
-from connector.watermarks.freshness import Asked
-from connector.watermarks.frontier import Heard, Lineage
+from connector.watermarks.freshness import EndOffsets
+from connector.watermarks.frontier import BatchClaims, LineageRecord
 from tests.unit.warehouses import log_progress, log_table
 
 SETTINGS = """
@@ -42,12 +42,14 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "connector.toml").write_text(SETTINGS)
     folder, now = tmp_path / "warehouse", time.time_ns() // 1000
-    heard = Heard(1, {HOSTILE: {0: 50}})
+    heard = BatchClaims(1, {HOSTILE: {0: 50}})
     counts = BatchCounts(changes=5, ignored_claims=2, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2})
-    one = Progress().after(1, counts, {0: 7}, Asked(now, {0: 7}), Retention(), frozenset())
+    one = Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), Retention(), frozenset())
     log_progress(folder, "s", one)
-    log_progress(folder, "s", one.after(2, replace(counts, rejected={}), {0: 9}, Asked(now, {0: 12}), Retention(), frozenset()))
-    log_table(folder, "one", Bookkeeping(apply=1, to_batch=1, complete_to_batch=1, highest_applied=60, past_since=now, as_of=now))
+    log_progress(folder, "s", one.after(2, replace(counts, rejected={}), {0: 9}, EndOffsets(now, {0: 12}), Retention(), frozenset()))
+    log_table(
+        folder, "one", TableState(apply_number=1, to_batch=1, complete_to_batch=1, highest_applied=60, inconsistent_since=now, as_of=now)
+    )
     History(str(folder)).add_job(Job(JobKind.APPLY, "one", now - 2_000_000, now))
     return folder
 
@@ -117,7 +119,7 @@ def test_a_changelog_that_was_taken_away_is_an_error(warehouse: Path, capsys: py
     shutil.rmtree(warehouse / "streams")
     assert cli.invoke(["status", "--json"]) == 1
     assert "but the changelog was taken away" in json.loads(capsys.readouterr().out)["errors"]["tables.one"]
-    assert cli.invoke(["read", "one", "--allow-older"]) == 0
+    assert cli.invoke(["read", "one", "--allow-stale"]) == 0
     assert "but the changelog was taken away" in capsys.readouterr().err
 
 
@@ -137,8 +139,8 @@ def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.Capture
 def test_who_may_fill_a_hole_in_the_key_space_is_said(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """WMK-9: to people and to programs."""
     children = (ChildPartition("left", (), None, b"m"), ChildPartition(HOSTILE))
-    heard = Heard(1, {}, (Lineage(0, 1, ChildPartitions("root", 1, 0, children)),))
-    stands = Progress().after(1, BatchCounts(heard=heard), {0: 7}, Asked(1, {0: 7}), Retention(), frozenset())
+    heard = BatchClaims(1, {}, (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),))
+    stands = Progress().after(1, BatchCounts(heard=heard), {0: 7}, EndOffsets(1, {0: 7}), Retention(), frozenset())
     log_progress(warehouse, "s", replace(stands, ingest_batch=3))
     found = status(capsys)["streams"]["s"]
     assert found["uncovered"] == {"root": "root", "start_key": "m", "end_key": None}
@@ -149,7 +151,7 @@ def test_who_may_fill_a_hole_in_the_key_space_is_said(warehouse: Path, capsys: p
 
 def test_what_cannot_be_read_hides_nothing_else(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """OPS-5"""
-    log_table(warehouse, "never", Bookkeeping(apply=1))
+    log_table(warehouse, "never", TableState(apply_number=1))
     next((warehouse / "tables/never/data/_delta_log").glob("*.json")).write_text("{")
     assert cli.invoke(["status", "--json"]) == 1
     said = capsys.readouterr()

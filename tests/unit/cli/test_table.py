@@ -10,9 +10,9 @@ import pytest
 
 from connector import cli
 from connector.lake.jobs import History
-from connector.lake.overrides import Wishes
+from connector.lake.overrides import Overrides
 from connector.state.jobs import Job, JobKind
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from tests.unit.warehouses import log_table
 
 SETTINGS = 'warehouse = "w"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n[tables.one]\nstream = "s"\nmax_staleness = "10m"\n'
@@ -65,7 +65,7 @@ def test_a_pace_is_set_and_unset(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_is_no_setting_is_a_wrong_call(folder: Path, words: list[str]) -> None:
     assert cli.invoke(["table", "set", "one", *words]) == 2
-    assert Wishes(str(folder)).bounds() == {}
+    assert Overrides(str(folder)).bounds() == {}
 
 
 def test_a_table_that_is_not_configured_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_a_table_that_is_not_configured_is_named_with_the_nearest(capsys: pytest
 
 def test_a_read_takes_the_bound_that_is_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """TBL-20: `connector read` finds a table too old at once; exit code 1, since ingest has never run."""
-    log_table(folder, "one", Bookkeeping(apply=1, as_of=time.time_ns() // 1000 - 30_000_000))
+    log_table(folder, "one", TableState(apply_number=1, as_of=time.time_ns() // 1000 - 30_000_000))
     assert cli.invoke(["read", "one"]) == 0
     assert cli.invoke(["table", "set", "one", "max_staleness=20s"]) == 0
     assert cli.invoke(["read", "one"]) == 1

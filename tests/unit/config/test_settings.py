@@ -63,7 +63,7 @@ max_staleness = "10m"
 apply_every = "1h"
 keep_unmapped = false
 deletion_vectors = false
-hold_rows = false
+block_rows = false
 [tables.orders.key]
 delimiter = "|"
 columns = [{ name = "shop", type = "STRING" }, { name = "number", type = "int64" }]
@@ -121,7 +121,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     table = made.tables["orders"]
     assert (table.stream, table.source, table.max_staleness_s, table.apply_every_s) == ("orders", "shop.orders", 600, 3600)
     assert (table.order, table.versions) == (OrderBy.SEQUENCE_NUMBER, Versions.ALL)
-    assert (table.keep_unmapped, table.deletion_vectors, table.hold_rows) == (False, False, False)
+    assert (table.keep_unmapped, table.deletion_vectors, table.block_rows) == (False, False, False)
     assert table.key == Key((KeyPart("shop", ColumnType.STRING), KeyPart("number", ColumnType.INT64)), KeyForm.DELIMITED, "|")
     assert table.columns == (
         Column("total", "f", b"t", ColumnType.NUMERIC),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.config.settings_reader import Section, all_in_one, flat, is_secret, overlay, parse_duration_ms
+from connector.config.settings_reader import Section, all_in_one, apply_environment, flat, is_secret, parse_duration_ms
 from connector.errors import ConfigError
 from connector.text import nearest
 
@@ -186,7 +186,7 @@ def test_the_environment_outranks_the_document() -> None:
     """OPS-1."""
     document = {"warehouse": "a", "streams": {"my-stream": {"topic": "t", "trigger": "1s"}}}
     faults: list[ConfigError] = []
-    merged = overlay(document, {"CONNECTOR__WAREHOUSE": "b", "CONNECTOR__STREAMS__MY_STREAM__TOPIC": "u", "OTHER": "x"}, faults)
+    merged = apply_environment(document, {"CONNECTOR__WAREHOUSE": "b", "CONNECTOR__STREAMS__MY_STREAM__TOPIC": "u", "OTHER": "x"}, faults)
     assert merged == {"warehouse": "b", "streams": {"my-stream": {"topic": "u", "trigger": "1s"}}}
     assert document["warehouse"] == "a"
     assert faults == []
@@ -195,20 +195,20 @@ def test_the_environment_outranks_the_document() -> None:
 @pytest.mark.parametrize("variable", ["CONNECTOR__", "CONNECTOR____A", "CONNECTOR__A__", "CONNECTOR__WAREHOUSE__X"])
 def test_a_variable_that_names_no_setting_is_a_fault(variable: str) -> None:
     faults: list[ConfigError] = []
-    overlay({"warehouse": "a"}, {variable: "x"}, faults)
+    apply_environment({"warehouse": "a"}, {variable: "x"}, faults)
     assert variable in faults[0].problem
 
 
 def test_values_from_the_environment_are_text_and_read_as_the_setting_needs() -> None:
     given = {"CONNECTOR__N": "5", "CONNECTOR__F": "True", "CONNECTOR__R": "0.25", "CONNECTOR__L": "a, b", "CONNECTOR__D": "10m"}
-    here = Section("", overlay({}, given, []), [])
+    here = Section("", apply_environment({}, given, []), [])
     assert (here.number("n", 1, 0, 9), here.flag("f", False), here.ratio("r", 0.5)) == (5, True, 0.25)
     assert (here.texts("l"), here.duration_s("d", 1)) == (("a", "b"), 600)
     assert here.faults == []
 
 
 def test_a_fault_of_the_environment_names_the_variable() -> None:
-    here = Section("", overlay({}, {"CONNECTOR__N": "many"}, []), [])
+    here = Section("", apply_environment({}, {"CONNECTOR__N": "many"}, []), [])
     here.number("n", 1, 0, 9)
     assert here.faults[0].problem == 'n (from CONNECTOR__N) is "many"'
 

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from connector.dead_letters.blocked_rows import HOLDING_REASONS, Dead, held
+from connector.dead_letters.blocked_rows import HOLDING_REASONS, BlockingLetter, still_blocking
 
 TOPIC, TABLE = "T", "one"
-FIRST = Dead(b"k", 3, (0, 7), 3, (0, 7), table_letter=False, since=100)
-AGAIN = Dead(b"k", 3, (0, 7), 5, (1, 2), table_letter=True, since=150)
-OTHER = Dead(b"l", 4, (0, 9), 4, (0, 9), table_letter=False, since=120)
+FIRST = BlockingLetter(b"k", 3, (0, 7), 3, (0, 7), table_letter=False, since=100)
+AGAIN = BlockingLetter(b"k", 3, (0, 7), 5, (1, 2), table_letter=True, since=150)
+OTHER = BlockingLetter(b"l", 4, (0, 9), 4, (0, 9), table_letter=False, since=120)
 
 
 def waiting(
-    *before: Dead,
-    found: tuple[Dead, ...] = (),
+    *before: BlockingLetter,
+    found: tuple[BlockingLetter, ...] = (),
     replayed: dict[tuple[int, int], int] | None = None,
     discarded: frozenset[str] = frozenset(),
     horizon: int | None = None,
-) -> tuple[Dead, ...]:
-    return held(before, found, replayed=replayed or {}, discarded=discarded, topic_id=TOPIC, table=TABLE, horizon=horizon)
+) -> tuple[BlockingLetter, ...]:
+    return still_blocking(before, found, replayed=replayed or {}, discarded=discarded, topic_id=TOPIC, table=TABLE, horizon=horizon)
 
 
 def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
@@ -43,7 +43,7 @@ def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
         ({"horizon": 101}, ()),
     ],
 )
-def test_it_waits_until_that_is_replayed_discarded_or_too_old(how: dict[str, object], left: tuple[Dead, ...]) -> None:
+def test_it_waits_until_that_is_replayed_discarded_or_too_old(how: dict[str, object], left: tuple[BlockingLetter, ...]) -> None:
     assert waiting(FIRST, **how) == left  # type: ignore[arg-type]
 
 
@@ -87,5 +87,5 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
 
 def test_what_a_commit_keeps_is_read_back() -> None:
     kept = [FIRST, AGAIN, replace(AGAIN, committed=10)]
-    assert [Dead.from_json(dead.to_json()) for dead in kept] == kept
-    assert Dead.from_json(FIRST.to_json()[:-1]) == FIRST
+    assert [BlockingLetter.from_json(dead.to_json()) for dead in kept] == kept
+    assert BlockingLetter.from_json(FIRST.to_json()[:-1]) == FIRST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from connector.dead_letters.envelope import DeadLetter, from_record, source_letter, to_headers
-from connector.dead_letters.external import NONE_OUTSIDE, OutsideLetters
+from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.records.rejection import Position, Reason
 
 
@@ -18,10 +18,10 @@ def letter(number: int, at: int, *, is_ours: bool) -> DeadLetter:
 
 
 def test_only_what_comes_from_outside_counts() -> None:
-    known = OutsideLetters("D").after([letter(0, 50, is_ours=True), letter(1, 70, is_ours=False)], {0: 2}, "T")
-    assert known == OutsideLetters("D", 1, 70, {0: 2})
+    known = ExternalDeadLetters("D").after([letter(0, 50, is_ours=True), letter(1, 70, is_ours=False)], {0: 2}, "T")
+    assert known == ExternalDeadLetters("D", 1, 70, {0: 2})
     more = known.after([letter(2, 60, is_ours=False), letter(3, 40, is_ours=True)], {0: 4, 1: 0}, "T")
-    assert more == OutsideLetters("D", 2, 60, {0: 4, 1: 0})
+    assert more == ExternalDeadLetters("D", 2, 60, {0: 4, 1: 0})
     assert more.after([], {0: 4, 1: 0}, "T") == more
     later = more.after([letter(4, 99, is_ours=False)], {0: 5, 1: 0}, "T")
     assert (later.count, later.since) == (3, 60), "the first that failed"
@@ -30,5 +30,5 @@ def test_only_what_comes_from_outside_counts() -> None:
 
 
 def test_what_is_stored_is_read_back() -> None:
-    for known in (NONE_OUTSIDE, OutsideLetters("D", 2, 60, {0: 4, 11: 0})):
-        assert OutsideLetters.from_json(json.loads(json.dumps(known.to_json()))) == known
+    for known in (NO_EXTERNAL, ExternalDeadLetters("D", 2, 60, {0: 4, 11: 0})):
+        assert ExternalDeadLetters.from_json(json.loads(json.dumps(known.to_json()))) == known

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from connector.dead_letters.filter import GROUPINGS, LetterFilter, bytes_of_text, grouped, table_of, text_of_bytes
-from connector.dead_letters.ledger import Standing, State
+from connector.dead_letters.ledger import LetterState, LetterStatus
 from connector.records.codec import Schemas, encode, frame
 from connector.records.model import DataChange, Heartbeat, SetCell
 from connector.records.rejection import Reason
 from tests.unit.dead_letters.test_envelope import letter
 
-OPEN = Standing(State.OPEN, 1, 1)
+OPEN = LetterStatus(LetterState.OPEN, 1, 1)
 USERS = frame(
     encode(DataChange(stream_partition="p", table="users", row_key=b"k", commit_timestamp=1, entries=(SetCell("f", b"q", b"v"),)), 4), None
 )
@@ -24,7 +24,7 @@ SUBJECT = letter(reason=Reason.INVALID, rule="FAMILY", key=b"u#1", value=USERS, 
         ({"ids": frozenset({SUBJECT.id, "x"})}, {"ids": frozenset({"x"})}),
         ({"reasons": frozenset({Reason.INVALID, Reason.TOO_LATE})}, {"reasons": frozenset({Reason.TOO_LATE})}),
         ({"rule": "FAMILY"}, {"rule": "ROW_KEY"}),
-        ({"states": frozenset()}, {"states": frozenset({State.PARKED})}),
+        ({"states": frozenset()}, {"states": frozenset({LetterState.PARKED})}),
         ({"table": "users"}, {"table": "orders"}),
         ({"key_prefix": b"u#"}, {"key_prefix": b"o#"}),
         ({"since": 1000}, {"since": 1001}),
@@ -45,12 +45,12 @@ def test_each_part_of_a_filter_bounds_what_it_names(meant: dict[str, object], no
 
 def test_only_open_letters_are_meant_unless_others_are_asked_for() -> None:
     assert LetterFilter().means(SUBJECT, OPEN, Schemas())
-    assert not LetterFilter().means(SUBJECT, Standing(State.DISCARDED, 0, 0), Schemas())
+    assert not LetterFilter().means(SUBJECT, LetterStatus(LetterState.DISCARDED, 0, 0), Schemas())
 
 
 def test_a_filter_that_leaves_nothing_out_says_so() -> None:
     assert (LetterFilter().chooses, str(LetterFilter())) == (False, "all")
-    assert not LetterFilter(states=frozenset({State.PARKED})).chooses
+    assert not LetterFilter(states=frozenset({LetterState.PARKED})).chooses
     said = LetterFilter(reasons=frozenset({Reason.INVALID}), table="t", key_prefix=b"\x1b", since=0, offsets=(1, 2))
     assert said.chooses
     assert str(said) == "reason=INVALID table=t key-prefix=base64:Gw== since=1970-01-01T00:00:00.000000Z offsets=1..2"
@@ -60,7 +60,7 @@ def test_a_filter_that_leaves_nothing_out_says_so() -> None:
     ("given", "said"),
     [
         ({"ids": frozenset({"b", "a"}), "states": frozenset()}, "id=a id=b"),
-        ({"states": frozenset({State.PARKED, State.OPEN})}, "state=open state=parked"),
+        ({"states": frozenset({LetterState.PARKED, LetterState.OPEN})}, "state=open state=parked"),
         ({"reasons": frozenset({Reason.INVALID}), "rule": "FAMILY"}, "reason=INVALID rule=FAMILY"),
         ({"until": 0, "kafka_partition": 0, "ingest_batch": 1}, "until=1970-01-01T00:00:00.000000Z kafka-partition=0 ingest-batch=1"),
         ({"table": "", "attempts": (1, 9)}, "table= attempts=1..9"),

@@ -10,15 +10,15 @@ from connector.dead_letters.envelope import MAX_ATTEMPT, replay_header
 from connector.dead_letters.ledger import (
     MAX_ENTRIES,
     Action,
-    Entry,
     Ledger,
-    MendNote,
+    LedgerEntry,
+    LetterState,
+    LetterStatus,
+    RepairNote,
     Sent,
-    Standing,
-    State,
     Totals,
-    story_from_json,
-    story_to_json,
+    history_from_json,
+    history_to_json,
     totals_from_json,
     totals_to_json,
 )
@@ -26,31 +26,33 @@ from connector.records.rejection import Position
 from tests.unit.dead_letters.test_envelope import POSITION, letter
 
 
-def entry(action: Action, attempt: int = 0, tries: int = 0, **fields: object) -> Entry:
-    return Entry(action, 5, "ada@host", "a reason", "reason=INVALID", attempt, tries, **fields)  # type: ignore[arg-type]
+def entry(action: Action, attempt: int = 0, attempts_since_reopen: int = 0, **fields: object) -> LedgerEntry:
+    return LedgerEntry(action, 5, "ada@host", "a reason", "reason=INVALID", attempt, attempts_since_reopen, **fields)  # type: ignore[arg-type]
 
 
-def ledger(*story: Entry) -> Ledger:
+def ledger(*story: LedgerEntry) -> Ledger:
     kept = Ledger()
     kept.keep(letter().id, story)
     return kept
 
 
 def test_a_letter_without_a_story_is_open() -> None:
-    assert Ledger().standing(letter(attempt=0)) == Standing(State.OPEN, 0, 0)
+    assert Ledger().standing(letter(attempt=0)) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 @pytest.mark.parametrize(
     ("action", "state", "allowed"),
     [
-        (None, State.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
-        (Action.REPLAYED, State.REPLAYED, set()),
-        (Action.PARKED, State.PARKED, {Action.DISCARDED, Action.RESTORED}),
-        (Action.DISCARDED, State.DISCARDED, {Action.RESTORED}),
-        (Action.RESTORED, State.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
+        (None, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
+        (Action.REPLAYED, LetterState.REPLAYED, set()),
+        (Action.PARKED, LetterState.PARKED, {Action.DISCARDED, Action.REOPENED}),
+        (Action.DISCARDED, LetterState.DISCARDED, {Action.REOPENED}),
+        (Action.REOPENED, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
     ],
 )
-def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(action: Action | None, state: State, allowed: set[Action]) -> None:
+def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(
+    action: Action | None, state: LetterState, allowed: set[Action]
+) -> None:
     """DLQ-11: a letter that was replayed is not replayed again."""
     kept = Ledger() if action is None else ledger(entry(Action.PARKED), entry(action, 2, 1))
     standing = kept.standing(letter())
@@ -61,23 +63,23 @@ def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(action:
 def test_a_replay_that_nobody_made_is_no_try() -> None:
     """DLQ-14: a header that anybody can write parks no letter."""
     claims = letter(attempt=9, headers=(replay_header("nonsense", 9),))
-    assert Ledger().standing(claims) == Standing(State.OPEN, 9, 0)
+    assert Ledger().standing(claims) == LetterStatus(LetterState.OPEN, 9, 0)
 
 
 def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_first() -> None:
     """DLQ-14: nothing circles for ever."""
-    kept = ledger(entry(Action.RESTORED, 3, 0), entry(Action.REPLAYED, 4, 1))
+    kept = ledger(entry(Action.REOPENED, 3, 0), entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),))
-    assert kept.standing(again) == Standing(State.OPEN, 4, 1)
+    assert kept.standing(again) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
 def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
     """MRG-4, DLQ-10: two replays of a change with one attempt would be two changes with one order."""
     kept = Ledger()
     kept.keep(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
-    assert kept.standing(letter(table="b", attempt=0)) == Standing(State.OPEN, 3, 0)
+    assert kept.standing(letter(table="b", attempt=0)) == LetterStatus(LetterState.OPEN, 3, 0)
     for other in (letter(table=None, attempt=0), letter(table="b", attempt=0, position=Position("orders", "T", 0, 99))):
-        assert kept.standing(other) == Standing(State.OPEN, 0, 0)
+        assert kept.standing(other) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 @pytest.mark.parametrize("claim", [replay_header(letter().id, 7), replay_header("other-0-1", 4), ("connector.replay", b"rubbish")])
@@ -85,18 +87,18 @@ def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str,
     """DLQ-10: anybody can write such a header."""
     kept = ledger(entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(claim,))
-    assert kept.standing(again) == Standing(State.OPEN, 0, 0)
+    assert kept.standing(again) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 def test_a_story_comes_back_as_it_was_written() -> None:
     """DLQ-11: who, when, why, which filter; DLQ-12: what was mended, with digests."""
-    note = MendNote(("reframe=3", "key=\x1b"), "aa", "bb")
-    story = (entry(Action.PARKED), entry(Action.RESTORED), entry(Action.REPLAYED, 1, 1, mended=note))
-    assert story_from_json(story_to_json(story)) == story
+    note = RepairNote(("reframe=3", "key=\x1b"), "aa", "bb")
+    story = (entry(Action.PARKED), entry(Action.REOPENED), entry(Action.REPLAYED, 1, 1, repair_note=note))
+    assert history_from_json(history_to_json(story)) == story
 
 
 NOT_OURS = [b"", b"\xff", b"[]", b"{}", b"3", b"null", b"1e999", b"NaN", b"9" * 5000, b"[" * 100_000, b"[" * 990 + b"]" * 990]
-STORY = story_to_json((entry(Action.REPLAYED, 1, 1, mended=MendNote(("reframe=3",), "aa", "bb")),))
+STORY = history_to_json((entry(Action.REPLAYED, 1, 1, repair_note=RepairNote(("reframe=3",), "aa", "bb")),))
 TOTALS = totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5})))
 
 
@@ -114,7 +116,7 @@ def with_value(document: bytes, path: tuple[str | int, ...], text: str) -> bytes
 )
 def test_what_is_no_story_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="story"):
-        story_from_json(value)
+        history_from_json(value)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +134,13 @@ NO_TEXTS = ["3", "true", '["a"]', r'"\ud800"', "{}", "null"]
 @pytest.mark.parametrize(
     ("path", "texts"),
     [
-        (("action",), [*NO_TEXTS, '"mended"']),
+        (("action",), [*NO_TEXTS, '"repaired"']),
         *(((name,), NO_TEXTS) for name in ("by", "why", "selection")),
         (("at",), NO_NUMBERS),
-        *(((name,), [*NO_NUMBERS, "-1", str(MAX_ATTEMPT + 1)]) for name in ("attempt", "tries")),
-        (("mended",), ["null", "[]", "{}", '"steps"']),
-        (("mended", "steps"), ["null", "{}", '"reframe=3"']),
-        *((("mended", *path), NO_TEXTS) for path in (("steps", 0), ("before",), ("after",))),
+        *(((name,), [*NO_NUMBERS, "-1", str(MAX_ATTEMPT + 1)]) for name in ("attempt", "attempts_since_reopen")),
+        (("repair",), ["null", "[]", "{}", '"steps"']),
+        (("repair", "steps"), ["null", "{}", '"reframe=3"']),
+        *((("repair", *path), NO_TEXTS) for path in (("steps", 0), ("before",), ("after",))),
     ],
     ids=lambda given: "-".join(map(str, given)) if isinstance(given, tuple) else "",
 )
@@ -146,7 +148,7 @@ def test_a_story_with_a_value_that_we_do_not_write_is_refused(path: tuple[str | 
     """DLQ-11: one record of others in the ledger is an error that names it, and no other exception."""
     for text in texts:
         with pytest.raises(ValueError, match="no story of a letter"):
-            story_from_json(with_value(STORY, ("entries", 0, *path), text))
+            history_from_json(with_value(STORY, ("entries", 0, *path), text))
 
 
 @pytest.mark.parametrize(
@@ -159,10 +161,10 @@ def test_a_story_with_a_value_that_we_do_not_write_is_refused(path: tuple[str | 
         (("sent",), ["null", "[]", "{}"]),
         (("sent", "topic_id"), NO_TEXTS),
         (
-            ("sent", "ends"),
+            ("sent", "end_offsets"),
             ["null", "[]", *(f'{{"{name}": 1}}' for name in ("", "x", "-1", "01", " 1", "1_0", "\u0661", "9" * 10, "9" * 5000))],
         ),
-        (("sent", "ends", "0"), [*NO_NUMBERS, "-1", str(2**63)]),
+        (("sent", "end_offsets", "0"), [*NO_NUMBERS, "-1", str(2**63)]),
     ],
     ids=lambda given: "-".join(map(str, given)) if isinstance(given, tuple) else "",
 )
@@ -183,30 +185,30 @@ def test_totals_come_back_as_they_were_written() -> None:
 
 def test_what_a_newer_release_adds_is_passed_over() -> None:
     assert totals_from_json(TOTALS.replace(b"{", b'{"more": 1, ', 1)) == totals_from_json(TOTALS)
-    assert story_from_json(STORY.replace(b"{", b'{"more": 1, ')) == story_from_json(STORY)
+    assert history_from_json(STORY.replace(b"{", b'{"more": 1, ')) == history_from_json(STORY)
 
 
 def test_an_error_about_a_record_of_others_stays_short() -> None:
     with pytest.raises(ValueError, match="no story") as caught:
-        story_from_json(with_value(STORY, ("entries", 0, "action"), f'"{"x" * 100_000}"'))
+        history_from_json(with_value(STORY, ("entries", 0, "action"), f'"{"x" * 100_000}"'))
     assert len(str(caught.value)) <= 1024
 
 
 def test_a_story_stays_small_enough_for_a_record() -> None:
     kept = Ledger()
     for number in range(MAX_ENTRIES + 5):
-        kept.keep("id", kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.RESTORED, number)))
+        kept.keep("id", kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)))
     assert [found.attempt for found in kept.story("id")] == list(range(5, MAX_ENTRIES + 5))
     texts = dict.fromkeys(("by", "why", "selection"), "ü" * 5000)
-    long = Entry(Action.PARKED, 1, **texts)
-    assert len(story_to_json((long,) * MAX_ENTRIES)) < 1_000_000
+    long = LedgerEntry(Action.PARKED, 1, **texts)
+    assert len(history_to_json((long,) * MAX_ENTRIES)) < 1_000_000
 
 
 def test_letters_are_counted_by_how_they_stand() -> None:
     kept = Ledger()
-    for name, action in (("a", Action.PARKED), ("b", Action.REPLAYED), ("c", Action.REPLAYED), ("d", Action.RESTORED)):
+    for name, action in (("a", Action.PARKED), ("b", Action.REPLAYED), ("c", Action.REPLAYED), ("d", Action.REOPENED)):
         kept.keep(name, (entry(action),))
-    assert (len(kept), kept.states()) == (4, {State.PARKED: 1, State.REPLAYED: 2, State.OPEN: 1})
+    assert (len(kept), kept.states()) == (4, {LetterState.PARKED: 1, LetterState.REPLAYED: 2, LetterState.OPEN: 1})
 
 
 @pytest.mark.parametrize(
@@ -231,8 +233,8 @@ def test_closed_letters_are_counted_by_topic_and_table_as_their_ids_have_them(le
 def test_a_letter_counts_as_closed_while_it_is_replayed_or_discarded() -> None:
     """DLQ-7: whatever was known of it before, also where that is the longer story."""
     kept, of_us = Ledger(), {(POSITION.topic_id, ""): 1}
-    story: tuple[Entry, ...] = ()
-    for action, closed in ((Action.PARKED, {}), (Action.DISCARDED, of_us), (Action.RESTORED, {}), (Action.REPLAYED, of_us)):
+    story: tuple[LedgerEntry, ...] = ()
+    for action, closed in ((Action.PARKED, {}), (Action.DISCARDED, of_us), (Action.REOPENED, {}), (Action.REPLAYED, of_us)):
         story = (*story, entry(action))
         assert kept.totals({letter().id: story}).closed == closed
         kept.keep(letter().id, story)
@@ -253,8 +255,8 @@ def test_totals_say_since_when_and_up_to_where_as_the_ledger_does() -> None:
 def test_only_a_replay_in_the_story_makes_a_claim_true() -> None:
     """DLQ-10, DLQ-14: what was parked after four attempts was not sent as the fourth."""
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(replay_header(letter().id, 4),))
-    assert ledger(entry(Action.PARKED, 4, 1)).standing(again) == Standing(State.OPEN, 0, 0)
-    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).standing(again) == Standing(State.OPEN, 4, 1)
+    assert ledger(entry(Action.PARKED, 4, 1)).standing(again) == LetterStatus(LetterState.OPEN, 0, 0)
+    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).standing(again) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
 def test_a_letter_with_a_story_of_its_own_stands_by_that() -> None:
@@ -262,8 +264,12 @@ def test_a_letter_with_a_story_of_its_own_stands_by_that() -> None:
     again = letter(position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),))
     kept = ledger(entry(Action.REPLAYED, 4, 1))
     kept.keep(again.id, (entry(Action.PARKED, 4, 3),))
-    assert kept.standing(again) == Standing(State.PARKED, 4, 3)
-    assert (kept.ids(State.PARKED), kept.ids(State.REPLAYED), kept.ids(State.OPEN)) == ({again.id}, {letter().id}, frozenset())
+    assert kept.standing(again) == LetterStatus(LetterState.PARKED, 4, 3)
+    assert (kept.ids(LetterState.PARKED), kept.ids(LetterState.REPLAYED), kept.ids(LetterState.OPEN)) == (
+        {again.id},
+        {letter().id},
+        frozenset(),
+    )
 
 
 def test_the_greatest_attempt_of_the_tables_of_a_change_counts() -> None:
@@ -272,6 +278,6 @@ def test_the_greatest_attempt_of_the_tables_of_a_change_counts() -> None:
     for table, attempt in (("a", 2), ("b", 5), ("c", 3)):
         kept.keep(letter(table=table).id, (entry(Action.REPLAYED, attempt, 1),))
     kept.keep(letter().id, (entry(Action.REPLAYED, 9, 9),))  # of the record, which no table letter is of
-    assert kept.standing(letter(table="d", attempt=1)) == Standing(State.OPEN, 5, 0)
-    assert kept.standing(letter(table="a", attempt=1)) == Standing(State.REPLAYED, 5, 1)
-    assert kept.standing(letter(table="d", attempt=7)) == Standing(State.OPEN, 7, 0)
+    assert kept.standing(letter(table="d", attempt=1)) == LetterStatus(LetterState.OPEN, 5, 0)
+    assert kept.standing(letter(table="a", attempt=1)) == LetterStatus(LetterState.REPLAYED, 5, 1)
+    assert kept.standing(letter(table="d", attempt=7)) == LetterStatus(LetterState.OPEN, 7, 0)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.ledger import MendNote
-from connector.dead_letters.repair import Content, Step, Unmendable, content_of, edited, from_view, mend, note, view
+from connector.dead_letters.ledger import RepairNote
+from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, edited, from_view, note, repair, view
 from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, Record, SetCell
 from connector.records.rejection import Headers
@@ -22,15 +22,15 @@ BODY = encode(CHANGE, 4)
 SCHEMAS = Schemas()
 
 
-def mended(content: Content, *steps: str) -> Content:
-    found = mend(content, [Step.parse(step) for step in steps], SCHEMAS)
+def repair_note(content: Content, *steps: str) -> Content:
+    found = repair(content, [Step.parse(step) for step in steps], SCHEMAS)
     assert isinstance(found, Content), found
     return found
 
 
 def why_not(content: Content, *steps: str) -> str:
-    found = mend(content, [Step.parse(step) for step in steps], SCHEMAS)
-    assert isinstance(found, Unmendable), found
+    found = repair(content, [Step.parse(step) for step in steps], SCHEMAS)
+    assert isinstance(found, Unrepairable), found
     return found.why
 
 
@@ -47,45 +47,45 @@ def record(content: Content) -> Record:
 @pytest.mark.parametrize("value", [BODY, frame(BODY, 7), frame(BODY, None)])
 def test_reframing_names_another_schema_for_the_same_body(value: bytes) -> None:
     """DLQ-12: for UNKNOWN_FRAMING and UNKNOWN_SCHEMA."""
-    assert mended(of(value), "reframe=12").value == frame(BODY, 12)
-    assert mended(of(value), "reframe=2147483647").value == frame(BODY, 2**31 - 1)
-    assert mended(of(value), "reframe=single-object").value == frame(BODY, None)
+    assert repair_note(of(value), "reframe=12").value == frame(BODY, 12)
+    assert repair_note(of(value), "reframe=2147483647").value == frame(BODY, 2**31 - 1)
+    assert repair_note(of(value), "reframe=single-object").value == frame(BODY, None)
 
 
 def test_another_systems_framing_is_cut_and_ours_put_in_its_place() -> None:
-    assert mended(of(b"\x03\x00" + b"u" * 16 + BODY), "cut-prefix=18", "reframe=12").value == frame(BODY, 12)
+    assert repair_note(of(b"\x03\x00" + b"u" * 16 + BODY), "cut-prefix=18", "reframe=12").value == frame(BODY, 12)
     assert "has 2 bytes" in why_not(of(b"ab"), "cut-prefix=3")
-    assert mended(of(b"ab"), "cut-prefix=2").value == b""
+    assert repair_note(of(b"ab"), "cut-prefix=2").value == b""
     assert "has 0 bytes" in why_not(of(None), "cut-prefix=1")
 
 
 def test_the_key_is_set_or_taken_from_the_record() -> None:
     """DLQ-12: for KEY_MISMATCH."""
-    assert mended(of(BODY), "set-key=u#1").key == b"u#1"
-    assert mended(of(BODY), "set-key=base64:/w==").key == b"\xff"
-    assert mended(of(frame(BODY, None), key=b"wrong"), "key-from-record").key == b"k"
-    assert mended(of(frame(encode(Heartbeat("p", 1), 4), None)), "key-from-record").key == CONTROL_KEY
+    assert repair_note(of(BODY), "set-key=u#1").key == b"u#1"
+    assert repair_note(of(BODY), "set-key=base64:/w==").key == b"\xff"
+    assert repair_note(of(frame(BODY, None), key=b"wrong"), "key-from-record").key == b"k"
+    assert repair_note(of(frame(encode(Heartbeat("p", 1), 4), None)), "key-from-record").key == CONTROL_KEY
     assert "cannot be decoded" in why_not(of(b"rubbish"), "key-from-record")
 
 
 def test_headers_are_set_and_dropped_by_name() -> None:
     content = of(BODY, headers=(("a", b"1"), ("b", None), ("a", b"2")))
-    assert mended(content, "set-header=a=x=y").headers == (("b", None), ("a", b"x=y"))
-    assert mended(content, "drop-header=a").headers == (("b", None),)
+    assert repair_note(content, "set-header=a=x=y").headers == (("b", None), ("a", b"x=y"))
+    assert repair_note(content, "drop-header=a").headers == (("b", None),)
 
 
 def test_a_field_is_replaced_also_where_it_broke_a_rule() -> None:
     """DLQ-12: for INVALID."""
     broken = of(frame(BODY.replace(b"\x02f\x02q", b"\x02!\x02q"), None))
     assert not isinstance(decode(broken.value, SCHEMAS), ChangeRecord)
-    assert record(mended(broken, 'replace=data_change.entries[0].family="f"')) == CHANGE
+    assert record(repair_note(broken, 'replace=data_change.entries[0].family="f"')) == CHANGE
     assert "family" in why_not(broken, 'replace=data_change.table="t"')
 
 
 def test_the_commit_timestamp_is_set() -> None:
     """DLQ-12: for COMMIT_TIMESTAMP_IN_FUTURE."""
     for text in ("1735722000000000", "2025-01-01T09:00:00Z"):
-        found = record(mended(of(frame(BODY, None)), f"commit-timestamp={text}"))
+        found = record(repair_note(of(frame(BODY, None)), f"commit-timestamp={text}"))
         assert isinstance(found, DataChange)
         assert (found.commit_timestamp, found.entries) == (1735722000000000, CHANGE.entries)
     assert "there is no" in why_not(of(frame(encode(Heartbeat("p", 1), 4), None)), "commit-timestamp=1")
@@ -129,7 +129,7 @@ def test_a_step_that_is_not_utf_8_is_refused_before_any_letter_is_looked_at(text
 def test_escapes_in_json_that_stand_for_no_text_are_no_record(place: str) -> None:
     """DLQ-12, REC-14: a step may say in ASCII what is no text."""
     for text in (r'"\udcff"', r'{"\udcff": 1}', r'{"server_transaction_id": "\udcff"}'):
-        assert "Unmendable" in repr(mend(of(frame(BODY, None)), [Step.parse(f"replace=data_change.{place}={text}")], SCHEMAS))
+        assert "Unrepairable" in repr(repair(of(frame(BODY, None)), [Step.parse(f"replace=data_change.{place}={text}")], SCHEMAS))
 
 
 NEAR_THE_LIMIT = range(800, 1000, 2)
@@ -147,14 +147,14 @@ def test_json_of_any_depth_is_refused_as_a_step_or_for_the_letter(step: str) -> 
             parsed = Step.parse(step.format("[" * depth + "]" * depth))
         except ValueError:
             continue
-        found.append(mend(of(frame(BODY, None)), [parsed], SCHEMAS))
+        found.append(repair(of(frame(BODY, None)), [parsed], SCHEMAS))
     assert found
-    assert all(isinstance(one, Unmendable) for one in found)
+    assert all(isinstance(one, Unrepairable) for one in found)
 
 
 @pytest.mark.parametrize("given", ["NaN", "[1e999]", '{"heartbeat": -Infinity}', "9" * 5000, r'"\udcff"', "[" * 100_000])
 def test_json_that_cannot_be_written_again_is_no_record_of_an_editor(given: str) -> None:
-    assert isinstance(edited(of(frame(BODY, None)), SCHEMAS, lambda text: given), Unmendable)
+    assert isinstance(edited(of(frame(BODY, None)), SCHEMAS, lambda text: given), Unrepairable)
 
 
 @given(RECORDS, st.integers(1, 9))
@@ -178,7 +178,7 @@ def test_an_editor_makes_a_step_of_what_was_changed() -> None:
     step = edited(content, SCHEMAS, edit)
     assert isinstance(step, Step)
     assert all(char.isprintable() or char == "\n" for char in seen[0])
-    found = record(mended(content, step.text))
+    found = record(repair_note(content, step.text))
     assert isinstance(found, DataChange)
     assert (found.table, found.entries[0]) == ("people", SetCell("f", b"q", b"\xe2\x80\xae\x1b", 9))
 
@@ -188,20 +188,20 @@ def test_an_editor_gets_json_also_where_characters_are_escaped() -> None:
     content = of(frame(encode(Heartbeat("a\u202eb", 9), 4), None))
     step = edited(content, SCHEMAS, lambda text: text.replace(r'"a\u202eb"', r'"a\u202ec"'))
     assert isinstance(step, Step)
-    assert record(mended(content, step.text)) == Heartbeat("a\u202ec", 9)
+    assert record(repair_note(content, step.text)) == Heartbeat("a\u202ec", 9)
 
 
 @pytest.mark.parametrize(("given", "why"), [("{", "not JSON"), ("{}", "exactly one of"), ('{"heartbeat": 3}', "stream_partition")])
 def test_what_comes_out_of_an_editor_must_be_a_record(given: str, why: str) -> None:
     found = edited(of(frame(BODY, None)), SCHEMAS, lambda text: given)
-    assert isinstance(found, Unmendable)
+    assert isinstance(found, Unrepairable)
     assert why in found.why
 
 
 def test_an_editor_that_changes_nothing_makes_no_step() -> None:
     assert edited(of(frame(BODY, None)), SCHEMAS, lambda text: text + "\n") is None
     assert edited(of(frame(BODY, None)), SCHEMAS, lambda text: None) is None
-    assert isinstance(edited(of(b"rubbish"), SCHEMAS, lambda text: text), Unmendable)
+    assert isinstance(edited(of(b"rubbish"), SCHEMAS, lambda text: text), Unrepairable)
 
 
 STEPS = ["cut-prefix=1", "reframe=3", "reframe=single-object", "set-key=", "key-from-record", "drop-header=a", "set-header=a=b"]
@@ -212,8 +212,8 @@ STEPS += ['replace=data_change.table="t"', "replace=data_change={}", "replace=he
 def test_mending_never_raises_and_leaves_the_original(letter: DeadLetter, steps: list[str]) -> None:
     """DLQ-12: of many letters, one that a step is not fit for concerns that one."""
     before = content_of(letter)
-    found = mend(before, [Step.parse(step) for step in steps], SCHEMAS)
-    assert isinstance(found, Unmendable | Content)
+    found = repair(before, [Step.parse(step) for step in steps], SCHEMAS)
+    assert isinstance(found, Unrepairable | Content)
     assert content_of(letter) == before == Content(letter.key, letter.value, letter.headers)
 
 
@@ -229,16 +229,16 @@ def test_what_was_mended_is_noted_with_digests() -> None:
     """DLQ-12."""
     before, after = of(b"a"), of(b"b")
     assert note([], before, before) is None
-    assert note([Step.parse("reframe=1")], before, after) == MendNote(("reframe=1",), before.digest(), after.digest())
-    assert note([], before, after, is_forced=True) == MendNote(("--force",), before.digest(), after.digest())
+    assert note([Step.parse("reframe=1")], before, after) == RepairNote(("reframe=1",), before.digest(), after.digest())
+    assert note([], before, after, is_forced=True) == RepairNote(("--force",), before.digest(), after.digest())
     long = f"set-key={'k' * 1000}"
-    assert note([Step.parse(long)], before, after) == MendNote((long[:500],), before.digest(), after.digest())
+    assert note([Step.parse(long)], before, after) == RepairNote((long[:500],), before.digest(), after.digest())
 
 
 def test_a_whole_record_says_over_how_many_kafka_partitions_its_keys_are_spread() -> None:
     """DLQ-12, REC-24."""
     assert "kafka_partitions is missing" in why_not(of(BODY), 'record={"stream_partition": "p", "heartbeat": {"timestamp": 5}}')
-    found = mended(
+    found = repair_note(
         of(BODY, headers=(("a", b"1"),)), 'record={"stream_partition": "p", "kafka_partitions": 3, "heartbeat": {"timestamp": 5}}'
     )
     assert found == of(frame(encode(Heartbeat("p", 5), 3), None), headers=(("a", b"1"),))

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 
 from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
-from connector.dead_letters.ledger import MendNote, Standing, State
+from connector.dead_letters.ledger import LetterState, LetterStatus, RepairNote
 from connector.dead_letters.repair import FORCE, Step, content_of
-from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, FrontDoor, Tally, Verdict, decide
+from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, ReplayTarget, Tally, Verdict, decide
 from connector.records.codec import ChangeRecord, Schemas, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, SetCell
 from connector.records.rejection import Headers, Position, Reason, Rejection
 from connector.tables.definition import ColumnType, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.validation import KafkaRecord, Limits, judge
+from connector.validation import KafkaRecord, Limits, validate_record
 from tests.property.strategies import dead_letters
 from tests.unit.dead_letters.test_envelope import POSITION, letter
 
@@ -29,11 +29,11 @@ NOW = 1_800_000_000_000_000
 NUMBERS = TableDefinition(name="eu", stream="s", source="users", key=Key(parts=(KeyPart("id", ColumnType.INT64),), form=KeyForm.DELIMITED))
 
 
-def judged(record: KafkaRecord, schemas: Schemas, horizon: int | None = None, kafka_partitions: int = 4) -> ChangeRecord | Rejection:
-    return judge(record, schemas=schemas, limits=Limits(), kafka_partitions=kafka_partitions, tables=None, horizon=horizon)
+def validated(record: KafkaRecord, schemas: Schemas, horizon: int | None = None, kafka_partitions: int = 4) -> ChangeRecord | Rejection:
+    return validate_record(record, schemas=schemas, limits=Limits(), kafka_partitions=kafka_partitions, tables=None, horizon=horizon)
 
 
-DOOR = FrontDoor("orders", 4, 1_000_000, judged, {"eu": NUMBERS})
+DOOR = ReplayTarget("orders", 4, 1_000_000, validated, {"eu": NUMBERS})
 
 
 def fit(**fields: object) -> DeadLetter:
@@ -44,13 +44,13 @@ def fit(**fields: object) -> DeadLetter:
 def decided(
     subject: DeadLetter,
     *steps: str,
-    standing: Standing | None = None,
-    door: FrontDoor = DOOR,
+    standing: LetterStatus | None = None,
+    door: ReplayTarget = DOOR,
     force: Force | None = None,
     now: int = NOW,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Decision:
-    how, parsed = standing or Standing(State.OPEN, 0, 0), [Step.parse(step) for step in steps]
+    how, parsed = standing or LetterStatus(LetterState.OPEN, 0, 0), [Step.parse(step) for step in steps]
     return decide(subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts, force=force)
 
 
@@ -68,8 +68,8 @@ def asked(answer: Callable[[DataChange], DataChange | str]) -> tuple[Force, list
 def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
     """DLQ-10: same key, original headers without ours, the Kafka partition of the key; a header with id and attempt + 1."""
     ours: Headers = (("connector.dlq.id", b"x"), ("connector.replay", b"x/1"), ("__connect.errors.topic", b"t"), ("kafka_dlt-x", None))
-    found = decided(fit(headers=(("trace", b"1"), *ours, ("trace", None))), standing=Standing(State.OPEN, 2, 1))
-    assert (found.verdict, found.why, found.kafka_partition, found.attempt, found.tries) == (Verdict.REPLAY, "", None, 3, 2)
+    found = decided(fit(headers=(("trace", b"1"), *ours, ("trace", None))), standing=LetterStatus(LetterState.OPEN, 2, 1))
+    assert (found.verdict, found.why, found.kafka_partition, found.attempt, found.attempts_since_reopen) == (Verdict.REPLAY, "", None, 3, 2)
     assert found.content is not None
     assert (found.content.key, found.content.value) == (b"k", VALUE)
     assert found.content.headers[:2] == (("trace", b"1"), ("trace", None))
@@ -89,29 +89,29 @@ def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        (State.REPLAYED, "it is replayed"),
-        (State.PARKED, "it is parked: restore it first"),
-        (State.DISCARDED, "it is discarded: restore it first"),
+        (LetterState.REPLAYED, "it is replayed"),
+        (LetterState.PARKED, "it is parked: restore it first"),
+        (LetterState.DISCARDED, "it is discarded: restore it first"),
     ],
 )
-def test_only_an_open_letter_is_replayed(state: State, why: str) -> None:
+def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:
     """DLQ-11, replay_is_safe: running it again doubles nothing, whatever else is to be said of the letter."""
     force, calls = asked(lambda change: change)
     for subject in (fit(), fit(reason=Reason.TOO_LATE), fit(value=None), letter(attempt=MAX_ATTEMPT)):
-        found = decided(subject, standing=Standing(state, 4, 9), force=force)
-        assert (found.verdict, found.why, found.attempt, found.tries, found.content) == (Verdict.REFUSE, why, 4, 9, None)
+        found = decided(subject, standing=LetterStatus(state, 4, 9), force=force)
+        assert (found.verdict, found.why, found.attempt, found.attempts_since_reopen, found.content) == (Verdict.REFUSE, why, 4, 9, None)
     assert not calls
 
 
 def test_a_letter_that_was_sent_before_is_told_from_others_that_are_refused() -> None:
     """DLQ-14: who waits for what was sent is told to go on waiting."""
     tally = Tally()
-    tally.add(decided(fit(), standing=Standing(State.REPLAYED, 1, 1)))
+    tally.add(decided(fit(), standing=LetterStatus(LetterState.REPLAYED, 1, 1)))
     assert tally.refused == {ALREADY_REPLAYED: 1}
 
 
 LATER = replace(CHANGE, commit_timestamp=NOW - 5, entries=(SetCell("f", b"q", b"today", 9),))
-FORCED_DOOR = FrontDoor("orders", 7, 1_000_000, partial(judged, horizon=NOW - 10, kafka_partitions=7), {})
+FORCED_DOOR = ReplayTarget("orders", 7, 1_000_000, partial(validated, horizon=NOW - 10, kafka_partitions=7), {})
 
 
 def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it_would_do() -> None:
@@ -119,14 +119,14 @@ def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it
     late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
     door = replace(FORCED_DOOR, tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", ColumnType.BYTES),)))})
     force, calls = asked(lambda change: LATER)
-    found = decided(late, standing=Standing(State.OPEN, 2, 1), door=door, force=force)
-    assert (found.verdict, found.why, found.attempt, found.tries, found.kafka_partition) == (Verdict.REPLAY, "", 3, 2, None)
+    found = decided(late, standing=LetterStatus(LetterState.OPEN, 2, 1), door=door, force=force)
+    assert (found.verdict, found.why, found.attempt, found.attempts_since_reopen, found.kafka_partition) == (Verdict.REPLAY, "", 3, 2, None)
     assert calls == [(late, CHANGE)]
     assert found.content is not None
     assert (found.content.key, found.content.value) == (b"k", frame(encode(LATER, 7), None))
     assert (found.content.headers[:-1], replay_claim(found.content.headers)) == ((("trace", b"1"),), (late.id, 3))
     sent_before_ours = replace(content_of(late), value=found.content.value)
-    assert found.mended == MendNote((FORCE,), content_of(late).digest(), sent_before_ours.digest())
+    assert found.repair_note == RepairNote((FORCE,), content_of(late).digest(), sent_before_ours.digest())
 
 
 def test_a_late_letter_is_mended_before_it_is_forced() -> None:
@@ -134,8 +134,8 @@ def test_a_late_letter_is_mended_before_it_is_forced() -> None:
     force, calls = asked(lambda change: replace(LATER, table=change.table))
     found = decided(fit(reason=Reason.TOO_LATE), 'replace=data_change.table="people"', door=FORCED_DOOR, force=force)
     assert (found.verdict, [change.table for _, change in calls]) == (Verdict.REPLAY, ["people"])
-    assert found.mended is not None
-    assert found.mended.steps == ('replace=data_change.table="people"', FORCE)
+    assert found.repair_note is not None
+    assert found.repair_note.steps == ('replace=data_change.table="people"', FORCE)
     why = decided(fit(reason=Reason.TOO_LATE), "cut-prefix=9999", force=force).why
     assert why == f"it cannot be mended: cut-prefix=9999: the value has {len(VALUE)} bytes"
     assert len(calls) == 1
@@ -167,15 +167,21 @@ def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(rea
 def test_a_late_letter_that_cannot_be_forced_says_why(fields: dict[str, object], answer: DataChange | str, why: str) -> None:
     """DLQ-13: and keeps its attempts."""
     force, _ = asked(lambda change: answer)
-    found = decided(fit(reason=Reason.TOO_LATE, **fields), standing=Standing(State.OPEN, 2, 1), door=FORCED_DOOR, force=force)
+    found = decided(fit(reason=Reason.TOO_LATE, **fields), standing=LetterStatus(LetterState.OPEN, 2, 1), door=FORCED_DOOR, force=force)
     assert found.why.startswith(why)
-    assert (found.verdict, found.attempt, found.tries, found.content, found.mended) == (Verdict.REFUSE, 2, 1, None, None)
+    assert (found.verdict, found.attempt, found.attempts_since_reopen, found.content, found.repair_note) == (
+        Verdict.REFUSE,
+        2,
+        1,
+        None,
+        None,
+    )
 
 
 def test_a_late_letter_that_was_tried_too_often_is_parked_rather_than_forced() -> None:
     """DLQ-13, DLQ-14."""
     force, calls = asked(lambda change: LATER)
-    assert decided(fit(reason=Reason.TOO_LATE), standing=Standing(State.OPEN, 3, 3), force=force).verdict is Verdict.PARK
+    assert decided(fit(reason=Reason.TOO_LATE), standing=LetterStatus(LetterState.OPEN, 3, 3), force=force).verdict is Verdict.PARK
     assert not calls
 
 
@@ -183,7 +189,7 @@ def test_a_late_letter_is_refused_and_so_is_one_that_has_become_late() -> None:
     """DLQ-13: nothing older than the horizon is ever merged."""
     assert "too late" in decided(fit(reason=Reason.TOO_LATE)).why
     assert "too late" in decided(fit(reason=Reason.TOO_LATE), "commit-timestamp=1700000000000000").why
-    late = FrontDoor("orders", 4, 1_000_000, partial(judged, horizon=10), {})
+    late = ReplayTarget("orders", 4, 1_000_000, partial(validated, horizon=10), {})
     assert "again as TOO_LATE" in decided(fit(), door=late).why
 
 
@@ -194,19 +200,19 @@ def test_a_claim_of_a_wrong_clock_does_not_become_true() -> None:
 
 def test_a_letter_that_was_tried_too_often_is_parked() -> None:
     """DLQ-14."""
-    assert decided(fit(), standing=Standing(State.OPEN, 5, 2)).verdict is Verdict.REPLAY
-    found = decided(fit(), standing=Standing(State.OPEN, 5, 3))
-    assert (found.verdict, found.attempt, found.tries, found.content) == (Verdict.PARK, 5, 3, None)
+    assert decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 2)).verdict is Verdict.REPLAY
+    found = decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 3))
+    assert (found.verdict, found.attempt, found.attempts_since_reopen, found.content) == (Verdict.PARK, 5, 3, None)
     assert found.why == "it was replayed 3 times and rejected each time"
-    for tries, verdict in ((0, Verdict.REPLAY), (1, Verdict.PARK), (2, Verdict.PARK)):
-        assert decided(fit(), standing=Standing(State.OPEN, 9, tries), max_attempts=1).verdict is verdict
+    for attempts_since_reopen, verdict in ((0, Verdict.REPLAY), (1, Verdict.PARK), (2, Verdict.PARK)):
+        assert decided(fit(), standing=LetterStatus(LetterState.OPEN, 9, attempts_since_reopen), max_attempts=1).verdict is verdict
 
 
 def test_attempts_have_a_last_number() -> None:
     """DLQ-10: its header has nine digits."""
-    last = decided(fit(), standing=Standing(State.OPEN, MAX_ATTEMPT - 1, 0))
+    last = decided(fit(), standing=LetterStatus(LetterState.OPEN, MAX_ATTEMPT - 1, 0))
     assert (last.verdict, last.attempt) == (Verdict.REPLAY, MAX_ATTEMPT)
-    beyond = decided(fit(), standing=Standing(State.OPEN, MAX_ATTEMPT, 0))
+    beyond = decided(fit(), standing=LetterStatus(LetterState.OPEN, MAX_ATTEMPT, 0))
     assert (beyond.verdict, "no number for another attempt" in beyond.why) == (Verdict.REFUSE, True)
 
 
@@ -214,10 +220,10 @@ def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
     """DLQ-12: no attempt is wasted."""
     wrong = fit(key=b"other", reason=Reason.KEY_MISMATCH)
     assert decided(wrong).why.startswith("it would be rejected again as KEY_MISMATCH: ")
-    mended = decided(wrong, "key-from-record")
-    assert (mended.verdict, mended.content and mended.content.key) == (Verdict.REPLAY, b"k")
-    assert mended.mended is not None
-    assert mended.mended.before != mended.mended.after
+    repair_note = decided(wrong, "key-from-record")
+    assert (repair_note.verdict, repair_note.content and repair_note.content.key) == (Verdict.REPLAY, b"k")
+    assert repair_note.repair_note is not None
+    assert repair_note.repair_note.before != repair_note.repair_note.after
     assert decided(wrong, "cut-prefix=9999").why.startswith("it cannot be mended: ")
 
 
@@ -239,8 +245,8 @@ def test_a_record_that_the_topic_does_not_take_is_refused(headers: Headers) -> N
     """DLQ-10: to the byte, with room for what Kafka writes around a record and each of its headers."""
     claim = ("connector.replay", f"{fit().id}/1".encode())
     size = 128 + len(b"k") + len(VALUE) + sum(10 + len(name.encode()) + len(value or b"") for name, value in (*headers, claim))
-    assert decided(fit(headers=headers), door=FrontDoor("orders", 4, size, judged, {})).verdict is Verdict.REPLAY
-    found = decided(fit(headers=headers), door=FrontDoor("orders", 4, size - 1, judged, {}))
+    assert decided(fit(headers=headers), door=ReplayTarget("orders", 4, size, validated, {})).verdict is Verdict.REPLAY
+    found = decided(fit(headers=headers), door=ReplayTarget("orders", 4, size - 1, validated, {}))
     assert (found.verdict, found.why) == (Verdict.REFUSE, f"it is too large: {size} bytes with its headers, orders takes {size - 1}")
 
 
@@ -257,12 +263,12 @@ def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_thei
     tally = Tally()
     for found in (
         decided(fit()),
-        decided(fit(), standing=Standing(State.OPEN, 5, 3)),
-        decided(fit(), standing=Standing(State.OPEN, 4, 4)),
+        decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 3)),
+        decided(fit(), standing=LetterStatus(LetterState.OPEN, 4, 4)),
         decided(fit(reason=Reason.TOO_LATE)),
         decided(fit(key=b"one")),
         decided(fit(key=b"another")),
-        decided(fit(), standing=Standing(State.PARKED, 0, 0)),
+        decided(fit(), standing=LetterStatus(LetterState.PARKED, 0, 0)),
     ):
         tally.add(found)
     assert tally.verdicts == {Verdict.REPLAY: 1, Verdict.PARK: 2, Verdict.REFUSE: 4}

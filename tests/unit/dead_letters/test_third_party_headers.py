@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import from_record
-from connector.dead_letters.third_party_headers import Headers, is_error_header, told
+from connector.dead_letters.third_party_headers import Headers, describe_failure, is_error_header
 from connector.records.rejection import Position, Reason
 
 CONNECT: Headers = (
@@ -56,7 +56,7 @@ SPRING_KEY: Headers = (*SPRING[:3], ("kafka_dlt-key-exception-message", b"bad ke
     ],
 )
 def test_each_tool_is_understood(headers: Headers, said: str | None) -> None:
-    assert told((("trace", b"x"), *headers)) == said
+    assert describe_failure((("trace", b"x"), *headers)) == said
     assert all(is_error_header(name) for name, _ in headers) == (said is not None)
 
 
@@ -64,9 +64,9 @@ def test_a_letter_of_another_tool_says_what_that_tool_said() -> None:
     """DLQ-1: and goes by its own coordinates."""
     at = Position("orders.dead-letters", "T", 0, 5)
     letter = from_record(b"k", b"v", SPRING, at=at, record_timestamp=9)
-    assert (letter.position, letter.reason, letter.detail) == (at, Reason.REJECTED, told(SPRING))
+    assert (letter.position, letter.reason, letter.detail) == (at, Reason.REJECTED, describe_failure(SPRING))
 
 
 @given(st.lists(st.tuples(st.sampled_from([name for name, _ in (*CONNECT, *STREAMS, *SPRING)]), st.none() | st.binary(max_size=9))))
 def test_whatever_stands_in_them_nothing_is_raised(headers: list[tuple[str, bytes | None]]) -> None:
-    assert isinstance(told(tuple(headers)), str | None)
+    assert isinstance(describe_failure(tuple(headers)), str | None)

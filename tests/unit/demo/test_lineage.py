@@ -12,7 +12,7 @@ from connector.demo.delivery import Disorder, Mark, steps
 from connector.demo.lineage import FILES_LAYOUTS, ends, holder, layout_at
 from connector.demo.transaction import RowWrite, commit
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, SetCell
-from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, Lineage, advance
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance
 
 PATHS = (b"\x00", b"Makefile", b"a", b"connector/records/model.py", b"docs/x", b"m", b"pyproject.toml", b"t", b"tests/y", b"\xff\xff")
 
@@ -99,8 +99,8 @@ def told(frontier: Frontier, record: Heartbeat | ChildPartitions) -> Frontier:
     return advance(frontier, heard(record), now=1, roots=frozenset(["files"]))
 
 
-def heard(record: Heartbeat | ChildPartitions) -> Heard:
+def heard(record: Heartbeat | ChildPartitions) -> BatchClaims:
     """A batch of one record, of a topic with one Kafka partition."""
     if isinstance(record, ChildPartitions):
-        return Heard(1, lineage=(Lineage(0, 1, record),))
-    return Heard(1, {record.stream_partition: {0: record.timestamp + 1}})
+        return BatchClaims(1, lineage=(LineageRecord(0, 1, record),))
+    return BatchClaims(1, {record.stream_partition: {0: record.timestamp + 1}})

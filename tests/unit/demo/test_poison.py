@@ -12,7 +12,7 @@ from connector.records.codec import ChangeRecord, Schemas
 from connector.records.model import DataChange, Rule, SetCell
 from connector.records.rejection import Position, Reason, Rejection
 from connector.tables.values import ColumnType, Encoding, Unreadable, read_value
-from connector.validation import KafkaRecord, Limits, judge
+from connector.validation import KafkaRecord, Limits, validate_record
 
 NOW = 1_800_000_000_000_000
 UNREADABLE = {"accounts": SetCell("a", b"balance", b"7 bytes"), "files": SetCell("f", b"size", b"many")}
@@ -26,7 +26,7 @@ def made(seed: int = 1) -> list[Poison]:
 
 def verdict(one: Poison) -> ChangeRecord | Rejection:
     record = KafkaRecord(Position("t", "id", 0, 0), NOW, one.key, one.value, one.headers)
-    return judge(record, schemas=Schemas(), limits=Limits(), kafka_partitions=3, tables=None)
+    return validate_record(record, schemas=Schemas(), limits=Limits(), kafka_partitions=3, tables=None)
 
 
 @pytest.mark.parametrize("one", made(), ids=lambda one: one.kind)

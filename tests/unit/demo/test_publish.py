@@ -17,7 +17,7 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, SetCell
-from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, Lineage, advance
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance
 from tests.unit import mock_cluster
 from tests.unit.demo.test_lineage import history
 from tests.unit.mock_cluster import running_cluster
@@ -53,11 +53,11 @@ class Reader:
                     assert change.commit_timestamp >= (self.frontier.low_watermark or 0)
                     self.changes.append(change)
                 case Heartbeat(name, at) if at < 2 * OPENS:
-                    self._hear(Heard(FACTS.kafka_partitions, {name: {k: at + 1}}))
+                    self._hear(BatchClaims(FACTS.kafka_partitions, {name: {k: at + 1}}))
                 case ChildPartitions() as lineage:
-                    self._hear(Heard(FACTS.kafka_partitions, lineage=(Lineage(k, FACTS.kafka_partitions, lineage),)))
+                    self._hear(BatchClaims(FACTS.kafka_partitions, lineage=(LineageRecord(k, FACTS.kafka_partitions, lineage),)))
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: BatchClaims) -> None:
         self.frontier = advance(self.frontier, heard, now=1, roots=frozenset(["files", "accounts"]))
         assert self.frontier.uncovered() is None
         assert not self.frontier.undeclared

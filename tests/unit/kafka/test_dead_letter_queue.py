@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
-from connector.dead_letters.ledger import Action, Entry
+from connector.dead_letters.ledger import Action, LedgerEntry
 from connector.errors import RegistryError, TopicError
 from connector.kafka import DeadLetterQueue
-from connector.kafka.dead_letters.ledger_topic import MAX_BYTES, Deed, Outgoing, check, in_transactions
+from connector.kafka.dead_letters.ledger_topic import MAX_BYTES, LedgerWrite, Outgoing, check, in_transactions
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import READER_SCHEMA
 from tests.unit.registry_stub import running_registry
@@ -20,9 +20,9 @@ from tests.unit.registry_stub import running_registry
 VALUES = {size: bytes(size) for size in (0, 1000, MAX_BYTES // 3, MAX_BYTES + 1)}
 
 
-def deed(number: int, size: int | None) -> Deed:
+def deed(number: int, size: int | None) -> LedgerWrite:
     record = None if size is None else Outgoing(b"k", VALUES[size], ())
-    return Deed(f"T-0-{number}", Entry(Action.REPLAYED, 1, "", "", ""), record)
+    return LedgerWrite(f"T-0-{number}", LedgerEntry(Action.REPLAYED, 1, "", "", ""), record)
 
 
 @given(st.lists(st.none() | st.sampled_from(list(VALUES)), max_size=40), st.integers(1, 10))

@@ -13,7 +13,7 @@ import pytest
 from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
 from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.produce.send_queue import Outbox
+from connector.kafka.produce.send_queue import SendQueue
 from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, Record, SetCell
 from tests.unit import mock_cluster
@@ -310,7 +310,7 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(clus
 def test_what_was_given_up_is_answered_once() -> None:
     """REC-17: its report may come later."""
     answers: list[tuple[str, str]] = []
-    outbox = Outbox[str](DEAD, FACTS, lambda *answer: answers.append(answer), queue_timeout_s=1, transactional_id=None)
+    outbox = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer), queue_timeout_s=1, transactional_id=None)
     outbox.put("item", b"k", b"v", 0, [])
     outbox.give_up("no answer")
     assert not outbox.items

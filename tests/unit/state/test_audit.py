@@ -33,7 +33,7 @@ def test_every_offset_once_is_proved() -> None:
     """nothing_lost"""
     assert WHOLE.gaps(to_the_end=True) == ()
     assert stream(WHOLE).is_proved
-    assert stream(WHOLE).to_json()["verdict"] == "proved"
+    assert stream(WHOLE).to_json()["verdict"] == "passed"
 
 
 def test_a_gap_is_proved_only_by_looking() -> None:
@@ -60,11 +60,11 @@ def test_a_visible_record_in_a_gap_is_lost() -> None:
 
 def test_what_retention_took_is_unproved_and_breaks_nothing() -> None:
     found = READ.logged([Run(12, 20, 1)]).looked((Range(10, 12),), Seen(gone=(Range(10, 11),)))
-    assert (found.unproved, found.empty) == ((Range(10, 11),), 1)
+    assert (found.unverified, found.empty) == ((Range(10, 11),), 1)
     audit = stream(found)
     assert audit.fault() is None
     assert not audit.is_proved
-    assert (audit.unproved, audit.to_json()["verdict"]) == (1, "unproved")
+    assert (audit.unverified, audit.to_json()["verdict"]) == (1, "unverified")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_row_in_a_later_batch_fills_the_gap_that_it_left() -> None:
     assert found.lost
     assert stream(found.logged([Run(12, 13, 1)])).is_proved
     taken = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked((Range(12, 13),), Seen(gone=(Range(12, 13),)))
-    assert taken.unproved
+    assert taken.unverified
     assert stream(taken.logged([Run(12, 13, 1)])).is_proved
 
 
@@ -107,7 +107,7 @@ def test_letters_are_compared_byte_for_byte() -> None:
     assert fault is not None
     assert "id-0-2" in fault.problem
     assert "id-0-3" in fault.problem
-    assert not stream(WHOLE, letters=LettersAudit(unproved=("id-0-2",))).is_proved
+    assert not stream(WHOLE, letters=LettersAudit(unverified=("id-0-2",))).is_proved
 
 
 def test_a_digest_tells_records_apart_that_differ_in_a_byte_or_in_where_it_stands() -> None:
@@ -130,11 +130,11 @@ def test_a_report_is_stable() -> None:
     """TBL-6: who reads `audit --json` relies on every name; ranges are their bounds, the second one not included."""
     broken = READ.logged([Run(10, 11, 1), Run(12, 13, 2), Run(14, 18, 1), Run(21, 22, 1)])
     broken = broken.looked(broken.gaps(to_the_end=True), Seen(visible=(Range(11, 12),), gone=(Range(18, 19),)))
-    letters = LettersAudit(4, missing=("a",), altered=("b",), unproved=("c", "d"))
+    letters = LettersAudit(4, missing=("a",), altered=("b",), unverified=("c", "d"))
     report = StreamAudit("s", 3, {1: PartitionAudit(0, 2).logged([Run(0, 2, 1)]), 0: broken}, letters).to_json()
     assert json.loads(json.dumps(report)) == {
         "stream": "s",
-        "verdict": "broken",
+        "verdict": "failed",
         "to_batch": 3,
         "kafka_partitions": [
             {
@@ -144,9 +144,9 @@ def test_a_report_is_stable() -> None:
                 "rows": 8,
                 "empty": 2,
                 "lost": [[11, 12]],
-                "unproved": [[18, 19]],
-                "doubled": [[12, 13]],
-                "outside": [[21, 22]],
+                "unverified": [[18, 19]],
+                "duplicated": [[12, 13]],
+                "unexpected": [[21, 22]],
             },
             {
                 "kafka_partition": 1,
@@ -155,12 +155,12 @@ def test_a_report_is_stable() -> None:
                 "rows": 2,
                 "empty": 0,
                 "lost": [],
-                "unproved": [],
-                "doubled": [],
-                "outside": [],
+                "unverified": [],
+                "duplicated": [],
+                "unexpected": [],
             },
         ],
-        "letters": {"compared": 4, "missing": ["a"], "altered": ["b"], "unproved": ["c", "d"]},
+        "letters": {"compared": 4, "missing": ["a"], "altered": ["b"], "unverified": ["c", "d"]},
     }
 
 
@@ -168,11 +168,11 @@ def test_unproved_offsets_and_letters_add_up() -> None:
     """TBL-6: over all Kafka partitions; each alone is enough."""
     taken = READ.logged([Run(13, 20, 1)]).looked((Range(10, 13),), Seen(gone=(Range(10, 12),)))
     other = PartitionAudit(0, 5).looked((Range(0, 5),), Seen(gone=(Range(0, 1), Range(2, 5))))
-    audit = StreamAudit("s", 3, {0: taken, 1: other}, LettersAudit(9, unproved=("a", "b", "c")))
-    assert (audit.counted("unproved"), audit.unproved, audit.counted("rows"), audit.counted("empty")) == (6, 9, 7, 2)
-    assert (audit.fault(), audit.is_proved, audit.to_json()["verdict"]) == (None, False, "unproved")
-    assert stream(taken).unproved == 2
-    assert stream(WHOLE, letters=LettersAudit(9, unproved=("a", "b", "c"))).unproved == 3
+    audit = StreamAudit("s", 3, {0: taken, 1: other}, LettersAudit(9, unverified=("a", "b", "c")))
+    assert (audit.counted("unverified"), audit.unverified, audit.counted("rows"), audit.counted("empty")) == (6, 9, 7, 2)
+    assert (audit.fault(), audit.is_proved, audit.to_json()["verdict"]) == (None, False, "unverified")
+    assert stream(taken).unverified == 2
+    assert stream(WHOLE, letters=LettersAudit(9, unverified=("a", "b", "c"))).unverified == 3
 
 
 def test_a_fault_names_three_examples_of_each_kind() -> None:

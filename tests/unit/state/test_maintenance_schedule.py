@@ -21,8 +21,8 @@ from connector.state.maintenance_schedule import (
     MIB,
     MINUTE_US,
     SMALL_BYTES,
+    CommitCount,
     DataFile,
-    Passed,
     cleans,
     superfluous,
     to_compact,
@@ -77,17 +77,17 @@ def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> N
     """TBL-15: a thousand files, one after the other: few are left at any time, and each byte was moved some ten times."""
     rng, files = Random(seed), list[DataFile]()
     sizes = [rng.randint(1, 8 * KIB) for _ in range(1000)]
-    moved = most = 0
+    last_advance = most = 0
     for size in sizes:
         files.append(DataFile("a", size, 1))
         groups = to_compact(files)
         most = max(most, len(files))
         for group in groups:
             together = sum(files[number].size for number in group)
-            moved += together
+            last_advance += together
             files = [file for number, file in enumerate(files) if number not in set(group)] + [DataFile("a", together, 1)]
     assert most <= GAIN + 20
-    assert moved <= 12 * sum(sizes)
+    assert last_advance <= 12 * sum(sizes)
 
 
 def test_files_of_which_many_rows_are_gone_are_written_anew_by_bytes() -> None:
@@ -99,11 +99,11 @@ def test_files_of_which_many_rows_are_gone_are_written_anew_by_bytes() -> None:
     assert to_compact([DataFile("a", MIB, 100, 19)]) == []
 
 
-def removing(at: int, files: int, size: int = 0) -> Passed:
-    return Passed(at, 1, files, size)
+def removing(at: int, files: int, size: int = 0) -> CommitCount:
+    return CommitCount(at, 1, files, size)
 
 
-def due(removed: list[Passed], now: int, *, last: int = 0, newest_at: int | None = None, retention_s: int = 3_600) -> bool:
+def due(removed: list[CommitCount], now: int, *, last: int = 0, newest_at: int | None = None, retention_s: int = 3_600) -> bool:
     return cleans(removed, now, last=last, newest_at=now if newest_at is None else newest_at, retention_s=retention_s)
 
 

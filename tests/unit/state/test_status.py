@@ -7,58 +7,60 @@ from dataclasses import replace
 
 import pytest
 
-from connector.dead_letters.blocked_rows import Dead
-from connector.dead_letters.external import NONE_OUTSIDE, OutsideLetters
+from connector.dead_letters.blocked_rows import BlockingLetter
+from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.dead_letters.ledger import Totals
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.open_dead_letters import OpenLetters, open_letters
-from connector.state.status_json import holder, summarize_names
+from connector.state.status_json import lagging_partition, summarize_names
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.stream_status import partition_statuses, stream_status
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 from connector.state.table_status import table_status
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.retention import Retention
 from connector.tables.values import ColumnType
-from connector.watermarks.freshness import Asked
-from connector.watermarks.frontier import UNKNOWN, Heard, Lineage, Stall, advance
+from connector.watermarks.freshness import EndOffsets
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, Stall, advance
 from connector.watermarks.stream_partition import KeyRange
 
 S = 1_000_000
 NOW = 1_000 * S
 TABLE = TableDefinition(name="one", stream="s", source="t", key=Key((KeyPart("id", ColumnType.STRING),)), columns=(), max_staleness_s=600)
-APPLIED = Bookkeeping(apply=3, to_batch=2, complete_to_batch=1, complete_below=50, highest_applied=40, as_of=400 * S, letters=2)
+APPLIED = TableState(apply_number=3, to_batch=2, complete_to_batch=1, apply_watermark=50, highest_applied=40, as_of=400 * S, letters=2)
 
 
-def announced(*names: str, ranges: tuple[tuple[bytes | None, bytes | None], ...] = ()) -> tuple[Lineage, ...]:
+def announced(*names: str, ranges: tuple[tuple[bytes | None, bytes | None], ...] = ()) -> tuple[LineageRecord, ...]:
     children = tuple(
         ChildPartition(name, start_key=keys[0], end_key=keys[1])
         for name, keys in zip(names, ranges or [(None, None)] * len(names), strict=True)
     )
-    return tuple(Lineage(k, 2, ChildPartitions("root", 1, 0, children)) for k in (0, 1))
+    return tuple(LineageRecord(k, 2, ChildPartitions("root", 1, 0, children)) for k in (0, 1))
 
 
-def progress(heard: Heard, *, at: int = 0, ends: int = 3, high: int = 8, roots: frozenset[str] = frozenset(), **counts: object) -> Progress:
+def progress(
+    heard: BatchClaims, *, at: int = 0, ends: int = 3, high: int = 8, roots: frozenset[str] = frozenset(), **counts: object
+) -> Progress:
     counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
-    return Progress().after(1, counted, {0: ends}, Asked(900 * S, {0: high}), Retention(), roots)
+    return Progress().after(1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), Retention(), roots)
 
 
 def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
     """WMK-3, WMK-12: by stream partition, Kafka partition, and since when."""
-    frontier = advance(UNKNOWN, Heard(2, {"a": {0: 50, 1: 70}, "b": {0: 60, 1: 40}}, announced("a", "b")), now=7)
-    assert holder(frontier) == Stall("b", 1, 40, 7)
-    assert holder(UNKNOWN) is None
+    frontier = advance(UNKNOWN, BatchClaims(2, {"a": {0: 50, 1: 70}, "b": {0: 60, 1: 40}}, announced("a", "b")), now=7)
+    assert lagging_partition(frontier) == Stall("b", 1, 40, 7)
+    assert lagging_partition(UNKNOWN) is None
 
 
 def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
-    heard = Heard(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
+    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
     stands = progress(heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1})
     status = stream_status("s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False))
     assert (status.ingest_batch, status.changes, status.late) == (1, 5, 2)
-    assert (status.lag, status.asked_at, status.low_watermark) == (5, 900 * S, stands.low_watermark)
+    assert (status.lag, status.topic_read_at, status.low_watermark) == (5, 900 * S, stands.low_watermark)
     assert status.undeclared == ("stray",)
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
     assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
@@ -70,12 +72,12 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
 
 def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_not_move() -> None:
     """ING-4: the count is always there, the remedy where the claims may be why nothing is complete."""
-    waiting = progress(Heard(2, {"a": {0: 5, 1: 5}}), at=600 * S, ignored_claims=1_200)
+    waiting = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), at=600 * S, ignored_claims=1_200)
     hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
     (hint,) = (hint for hint in hints if "claim" in hint)
     assert hint.startswith("1,200 watermark claims moved nothing, being ahead of the clock or below earlier ones")
     assert "have producers send 0 where they know no low watermark" in hint
-    moving = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1)
+    moving = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1)
     status = stream_status("s", moving, NOW, stall_after_s=9999)
     assert (status.ignored_claims, status.to_json()["ignored_claims"]) == (1, 1)
     assert status.hints == []
@@ -85,15 +87,15 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
 def test_a_table_is_not_complete_without_its_open_letters() -> None:
     """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or discarded counts no more."""
     totals = Totals({("T", ""): 3, ("T", "one"): 1, ("other", ""): 9}, open_since=70)
-    stream, tables = open_letters(5, {"one": 2, "two": 0}, NONE_OUTSIDE, "T", totals, 40)
+    stream, tables = open_letters(5, {"one": 2, "two": 0}, NO_EXTERNAL, "T", totals, 40)
     assert (stream, tables) == (OpenLetters(3, 70), {"one": OpenLetters(3, 70), "two": OpenLetters(2, 70)})
-    assert open_letters(5, {"one": 2}, NONE_OUTSIDE, "T", None, 40) == (OpenLetters(7, 40), {"one": OpenLetters(7, 40)})
-    assert open_letters(3, {"one": 1}, NONE_OUTSIDE, "T", totals, 40) == (OpenLetters(), {"one": OpenLetters()})
+    assert open_letters(5, {"one": 2}, NO_EXTERNAL, "T", None, 40) == (OpenLetters(7, 40), {"one": OpenLetters(7, 40)})
+    assert open_letters(3, {"one": 1}, NO_EXTERNAL, "T", totals, 40) == (OpenLetters(), {"one": OpenLetters()})
     # Nine of those that others made are closed.
     for count, left in ((9, OpenLetters()), (11, OpenLetters(2, 70))):
-        assert open_letters(3, {"one": 1}, OutsideLetters("other", count, 40), "T", totals, 40) == (left, {"one": left})
+        assert open_letters(3, {"one": 1}, ExternalDeadLetters("other", count, 40), "T", totals, 40) == (left, {"one": left})
 
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     status = table_status(TABLE, APPLIED, stands, NOW, dead_letters=tables["one"])
     assert (status.is_consistent_cut, status.is_complete) == (True, False)
     assert "not complete without 3 dead letters" in status.hints[-1]
@@ -105,17 +107,17 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
 
 def test_who_is_behind_a_stall_is_said() -> None:
     """WMK-12: what ingest has not asked for says nothing of the producer."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
-    unasked, silent = "ingest has not asked Kafka", "have heartbeats sent"
-    for stall_after_s, now_s, remedy in ((301, 902, unasked), (299, 1_199, silent), (299, 1_200, unasked)):
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
+    unasked, never_seen = "ingest has not asked Kafka", "have heartbeats sent"
+    for stall_after_s, now_s, remedy in ((301, 902, unasked), (299, 1_199, never_seen), (299, 1_200, unasked)):
         status = stream_status("s", stands, now_s * S, stall_after_s=stall_after_s)
-        assert status.asked_at == 900 * S
+        assert status.topic_read_at == 900 * S
         assert remedy in status.hints[-1]
 
 
 def test_a_hole_in_the_key_space_is_shown() -> None:
     """WMK-9"""
-    heard = Heard(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None))))
+    heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None))))
     status = stream_status("s", progress(heard), NOW, stall_after_s=400)
     assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
     assert status.to_json()["uncovered"] == {"root": "root", "start_key": "g", "end_key": {"base64": "bf8="}}
@@ -125,9 +127,9 @@ def test_a_hole_in_the_key_space_is_shown() -> None:
 def test_an_empty_end_key_leaves_no_hole() -> None:
     """ING-5, WMK-9: it is the end of the key space, as in Bigtable."""
     for ranges in (((b"", b"g"), (b"g", b"")), ((None, b"g"), (b"g", b""))):
-        heard = Heard(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
+        heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
         assert stream_status("s", progress(heard), NOW, stall_after_s=400).uncovered is None
-    whole = Heard(2, {"a": {0: 50, 1: 50}}, announced("a", ranges=((b"", b""),)))
+    whole = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", ranges=((b"", b""),)))
     assert stream_status("s", progress(whole), NOW, stall_after_s=400).uncovered is None
 
 
@@ -169,10 +171,10 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
 ) -> None:
     """WMK-9: those of the same key space are named, and what to do; an overlap is not theirs."""
     lineage = tuple(
-        Lineage(0, 1, ChildPartitions(root, 1, 0, tuple(ChildPartition(name, (), *keys) for name, keys in live.items())))
+        LineageRecord(0, 1, ChildPartitions(root, 1, 0, tuple(ChildPartition(name, (), *keys) for name, keys in live.items())))
         for root, live in said.items()
     )
-    heard = Heard(1, {"undeclared": {0: 5}}, lineage)
+    heard = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
     status = stream_status("s", progress(heard), NOW, stall_after_s=9999)
     assert status.uncovered == (None if hole is None else ("root", hole))
     assert status.without_key_range == may_fill
@@ -192,23 +194,25 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     """WMK-6"""
     never = stream_status("s", Progress(), NOW, stall_after_s=1)
     assert never.hints == ["nothing was ingested yet: start `connector run`"]
-    assert (never.lag, never.asked_at, never.is_unasked) == (None, None, True)
-    waiting = stream_status("s", progress(Heard(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")), NOW, stall_after_s=9999, roots=("a", "b"))
-    assert waiting.silent == ("b",)
+    assert (never.lag, never.topic_read_at, never.stalls_unverified) == (None, None, True)
+    waiting = stream_status(
+        "s", progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")), NOW, stall_after_s=9999, roots=("a", "b")
+    )
+    assert waiting.never_seen == ("b",)
     assert waiting.low_watermark is None
     assert [hint.split()[0] for hint in waiting.hints] == ["no", "named"]
-    others = progress(Heard(2, {"a": {0: 5, 1: 5}}, announced("a")))
-    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).silent == ("b",), (
+    others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
+    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == ("b",), (
         "another's announcement is not its own"
     )
 
 
 def test_a_table_says_what_it_is_worth() -> None:
     """TBL-11, TBL-19, TBL-20"""
-    stands = replace(progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4)
+    stands = replace(progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4)
     merge = Job(JobKind.RUNTIME_MERGE, "one", NOW - 9 * S, NOW, error="full")
     status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=179, last_job=merge, durations_us=[90 * S], bound_buffer_s=7)
-    assert (status.upsert_stream_apply_watermark, status.is_consistent_cut, status.held_by) == (50, True, None)
+    assert (status.upsert_stream_apply_watermark, status.is_consistent_cut, status.lagging_partition) == (50, True, None)
     assert (status.age_s, status.is_older_than_its_bound, status.pending_batches) == (600.0, True, 3)
     assert (status.declared_max_staleness_s, status.max_staleness_s) == (600, 179)
     assert (status.p95_s, status.recommended_max_staleness_s, status.last_job) == (90.0, 187, merge)
@@ -220,7 +224,7 @@ def test_a_table_says_what_it_is_worth() -> None:
 
 def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
     """TBL-15, JOB-1, OPS-5: of a table and of a stream."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     done = Job(JobKind.COMPACTION, "one", NOW - 9 * S, NOW, files=30)
     failed = Job(JobKind.CLEAN_UP, "one", NOW - 9 * S, NOW, error="disk hiccup")
     table = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed])
@@ -236,7 +240,7 @@ def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
 
 def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
     """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the applies do not fit."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     for bound_s, applies_s, hints in ((60, 2, 0), (60, 30, 0), (60, 31, 1), (7 * 60, 2, 0), (None, 99, 0)):
         fresh = replace(APPLIED, as_of=NOW)
         status = table_status(TABLE, fresh, stands, NOW, max_staleness_s=bound_s, durations_us=[applies_s * S], bound_buffer_s=420)
@@ -245,12 +249,12 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
 
 def test_a_table_says_when_it_is_due() -> None:
     """JOB-2: its pace after the start of its last apply, not after its end; one that is rarer than its bound is hinted at."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     job = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     fresh = replace(APPLIED, as_of=NOW)
     status = table_status(TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=30, last_job=job)
     assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
-    never = table_status(TABLE, Bookkeeping(), stands, NOW)
+    never = table_status(TABLE, TableState(), stands, NOW)
     assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (10, None, None)
     rare = table_status(TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job)
     assert rare.hints == ["applied every 3600 s, more than its max_staleness: reads in between merge"]
@@ -258,17 +262,17 @@ def test_a_table_says_when_it_is_due() -> None:
 
 def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
     """TBL-11"""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
-    status = table_status(TABLE, replace(APPLIED, highest_applied=50, past_since=8), stands, NOW)
-    assert (status.is_consistent_cut, status.no_cut_since, status.held_by) == (False, 8, Stall("a", 0, 50, 7))
-    empty = table_status(TABLE, Bookkeeping(), stands, NOW)
-    assert (empty.no_cut_since, empty.held_by, empty.age_s) == (None, None, None)
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    status = table_status(TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), stands, NOW)
+    assert (status.is_consistent_cut, status.inconsistent_since, status.lagging_partition) == (False, 8, Stall("a", 0, 50, 7))
+    empty = table_status(TABLE, TableState(), stands, NOW)
+    assert (empty.inconsistent_since, empty.lagging_partition, empty.age_s) == (None, None, None)
     assert empty.hints == ["nothing was applied yet: start `connector run`"]
 
 
 def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     """OPS-5, TBL-19: a bound that is what its applies can keep, a job that went well."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S])
     assert (status.recommended_max_staleness_s, status.hints) == (180, [])
@@ -280,20 +284,20 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
 
 def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     """DLQ-3, DLQ-7: rows, not dead changes; a replay on its way makes it no less incomplete."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
-    first = Dead(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    first = BlockingLetter(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
     waits = (first, replace(first, first=(0, 2), since=200), replace(first, row_key=b"l", since=400))
-    status = table_status(TABLE, replace(APPLIED, held=waits, past_since=8), stands, NOW, dead_letters=OpenLetters(1, 200))
-    assert (status.held_rows, status.held_since, status.letters) == (2, 200, 2)
-    assert (status.is_consistent_cut, status.is_complete, status.no_cut_since) == (False, False, 8)
+    status = table_status(TABLE, replace(APPLIED, blocked_rows=waits, inconsistent_since=8), stands, NOW, dead_letters=OpenLetters(1, 200))
+    assert (status.blocked_rows, status.blocked_since, status.letters) == (2, 200, 2)
+    assert (status.is_consistent_cut, status.is_complete, status.inconsistent_since) == (False, False, 8)
     assert status.hints == [
         "2 rows wait for a dead letter: mend and replay it, or discard it",
         "not complete without 1 dead letter: see `connector dead-letters list`",
     ]
     view = status.to_json()
-    assert (view["held_since"], view["held_by"]["stream_partition"]) == ("1970-01-01T00:00:00.000200Z", "a")
+    assert (view["blocked_since"], view["lagging_partition"]["stream_partition"]) == ("1970-01-01T00:00:00.000200Z", "a")
     none = table_status(TABLE, APPLIED, stands, NOW).to_json()
-    assert (none["held_rows"], none["held_since"], none["held_by"], none["last_job"]) == (0, None, None, None)
+    assert (none["blocked_rows"], none["blocked_since"], none["lagging_partition"], none["last_job"]) == (0, None, None, None)
 
 
 def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_batches() -> None:
@@ -304,11 +308,11 @@ def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_bat
 def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
     """WMK-3, WMK-7, WMK-12: the least first, of equal ones by name; then those that wait for their parents."""
     merged = ChildPartitions("d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None), ChildPartition("e", ("d",))))
-    lineage = (*announced("d", "c", "b"), Lineage(0, 2, merged), Lineage(1, 2, merged))
-    heard = Heard(2, {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}}, lineage)
+    lineage = (*announced("d", "c", "b"), LineageRecord(0, 2, merged), LineageRecord(1, 2, merged))
+    heard = BatchClaims(2, {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}}, lineage)
     frontier = advance(UNKNOWN, heard, now=7 * S)
     listed = partition_statuses(frontier, 67 * S, stall_after_s=60)
-    shown = [(one.name, one.low_watermark, one.held_by, one.waits_for, one.is_over) for one in listed]
+    shown = [(one.name, one.low_watermark, one.lagging_partition, one.waits_for, one.is_over) for one in listed]
     assert shown == [
         ("mute", None, 0, (), False),
         ("stray", 5, 0, (), False),
@@ -318,7 +322,7 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
         ("e", 40, 0, (), False),
         ("both", 40, 0, ("c", "d"), False),
     ]
-    assert {one.moved_at for one in listed} == {7 * S}
+    assert {one.advanced_at for one in listed} == {7 * S}
     assert [one.is_stalled for one in listed] == [True] * 6 + [False], "who waits is not stalled"
     assert not any(one.is_stalled for one in partition_statuses(frontier, 67 * S - 1, stall_after_s=60))
     assert [one.roots for one in listed] == [(), (), *[("root",)] * 5]
@@ -341,46 +345,54 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
 
 def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
     """OPS-5: so that the status does not change to and fro."""
-    assert holder(advance(UNKNOWN, Heard(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)) == Stall("a", 0, 5, 7)
+    assert lagging_partition(advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)) == Stall("a", 0, 5, 7)
 
 
 def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     """WMK-12: 0 is no time."""
-    view = stream_status("s", progress(Heard(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400).to_json()
-    assert view["held_by"] == {"stream_partition": "a", "kafka_partition": 0, "watermark": None, "since": "1970-01-01T00:10:00.000000Z"}
-    assert view["stalled"] == [view["held_by"]]
+    view = stream_status("s", progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400).to_json()
+    assert view["lagging_partition"] == {"stream_partition": "a", "kafka_partition": 0, "watermark": None, "since": "1970-01-01T00:10:00.000000Z"}
+    assert view["stalled"] == [view["lagging_partition"]]
     assert (view["low_watermark"], view["low_watermark_age_s"], view["horizon"]) == (None, None, None)
 
 
 def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> None:
     """DLQ-7: letters of another table, or of a topic that was replaced, close none of this one's."""
     totals = Totals({("T", "two"): 5, ("other", "one"): 1}, open_since=None)
-    stream, tables = open_letters(0, {"one": 2, "two": 7}, NONE_OUTSIDE, "T", totals, 40, is_known=False, under_way=True)
+    stream, tables = open_letters(0, {"one": 2, "two": 7}, NO_EXTERNAL, "T", totals, 40, is_known=False, under_way=True)
     assert stream == OpenLetters(4, 40, is_known=False, under_way=True)
     assert tables == {"one": OpenLetters(2, 40, False, True), "two": OpenLetters(2, 40, False, True)}
 
 
 def test_names_for_programs_are_stable() -> None:
     """OPS-5: who reads `status --json` relies on them."""
-    stands = progress(Heard(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1})
+    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1})
     stream = stream_status("s", stands, NOW, stall_after_s=1).to_json()
     table = table_status(TABLE, replace(APPLIED, highest_applied=99), stands, NOW, last_job=Job(JobKind.APPLY, "one", 1, 2)).to_json()
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
-        *("asked_at", "changes", "held_by", "hints", "horizon", "ignored_claims", "ingest_batch", "lag", "late"),
+        *("topic_read_at", "changes", "lagging_partition", "hints", "horizon", "ignored_claims", "ingest_batch", "lag", "late"),
         *("low_watermark", "low_watermark_age_s"),
-        *("dead_letters_since", "is_ledger_known", "is_unasked", "open_dead_letters", "rejected", "replays_under_way"),
-        *("silent", "stalled", "uncovered", "undeclared", "unknown_tables", "without_key_range", "maintenance"),
+        *("dead_letters_since", "is_ledger_known", "stalls_unverified", "open_dead_letters", "rejected", "replays_under_way"),
+        *("never_seen", "stalled", "uncovered", "undeclared", "unknown_tables", "without_key_range", "maintenance"),
     }
     assert table.keys() == {
-        *("dead_letters_since", "held_rows", "held_since", "is_complete", "is_ledger_known", "open_dead_letters", "replays_under_way"),
-        *("age_s", "apply", "apply_every_s", "as_of", "declared_max_staleness_s", "due_at", "held_by", "hints"),
+        *(
+            "dead_letters_since",
+            "blocked_rows",
+            "blocked_since",
+            "is_complete",
+            "is_ledger_known",
+            "open_dead_letters",
+            "replays_under_way",
+        ),
+        *("age_s", "apply", "apply_every_s", "as_of", "declared_max_staleness_s", "due_at", "lagging_partition", "hints"),
         *("is_consistent_cut", "last_job", "letters"),
-        *("max_staleness_s", "no_cut_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
+        *("max_staleness_s", "inconsistent_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
         *("upsert_stream_apply_watermark", "maintenance"),
     }
-    assert (stream["asked_at"], stream["low_watermark_age_s"]) == ("1970-01-01T00:15:00.000000Z", 999.99995)
-    assert stream["held_by"] == {
+    assert (stream["topic_read_at"], stream["low_watermark_age_s"]) == ("1970-01-01T00:15:00.000000Z", 999.99995)
+    assert stream["lagging_partition"] == {
         "stream_partition": "a",
         "kafka_partition": 0,
         "watermark": "1970-01-01T00:00:00.000050Z",

@@ -7,42 +7,44 @@ from dataclasses import replace
 
 import pytest
 
-from connector.dead_letters.blocked_rows import Dead
+from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.errors import TableError
-from connector.state.table_state import Bookkeeping
+from connector.state.table_state import TableState
 
-AT = Bookkeeping(apply=3, to_batch=5, highest_applied=40, complete_below=50, complete_to_batch=4, attempts={2: "x"}, horizon=-1, as_of=7)
+AT = TableState(
+    apply_number=3, to_batch=5, highest_applied=40, apply_watermark=50, complete_to_batch=4, attempt_ids={2: "x"}, horizon=-1, as_of=7
+)
 
 
 def test_what_is_stored_is_read_back() -> None:
     """TBL-10: every field; others, which a later release may add, are passed over."""
     stored = json.loads(json.dumps({**AT.to_json("accounts"), "later": 1}))
     assert (stored["table"], stored["consistent_cut"]) == ("accounts", True)
-    assert Bookkeeping.from_json(stored) == AT
+    assert TableState.from_json(stored) == AT
 
 
 @pytest.mark.parametrize(("highest", "below", "is_cut"), [(49, 50, True), (50, 50, False), (51, 50, False), (0, None, False)])
 def test_cut_is_consistent_while_nothing_above_it_was_merged(highest: int, below: int | None, is_cut: bool) -> None:
     """TBL-11"""
-    table = replace(AT, highest_applied=highest, complete_below=below)
+    table = replace(AT, highest_applied=highest, apply_watermark=below)
     assert table.is_consistent_cut is is_cut
     assert table.is_at(below, 5) is is_cut
     assert not table.is_at(below, 6)
     assert not table.is_at(7, 5)
 
 
-WAITS = Dead(b"k", 2, (0, 7), 3, (0, 9), table_letter=False, since=100)
+WAITS = BlockingLetter(b"k", 2, (0, 7), 3, (0, 9), table_letter=False, since=100)
 
 
 def test_a_table_with_held_rows_is_no_cut_and_needs_the_batches_of_their_letters() -> None:
     """DLQ-3, TBL-11: from the batch of the newest letter on."""
-    held = replace(AT, held=(replace(WAITS, newest_batch=6), WAITS))
+    blocked_rows = replace(AT, blocked_rows=(replace(WAITS, newest_batch=6), WAITS))
     assert AT.is_consistent_cut
-    assert not held.is_consistent_cut
-    assert not held.is_at(50, 5)
-    assert (AT.needed_to_batch, held.needed_to_batch) == (4, 2)
-    assert replace(AT, held=(replace(WAITS, newest_batch=6),)).needed_to_batch == 4
-    assert Bookkeeping.from_json(json.loads(json.dumps(held.to_json("accounts")))) == held
+    assert not blocked_rows.is_consistent_cut
+    assert not blocked_rows.is_at(50, 5)
+    assert (AT.needed_to_batch, blocked_rows.needed_to_batch) == (4, 2)
+    assert replace(AT, blocked_rows=(replace(WAITS, newest_batch=6),)).needed_to_batch == 4
+    assert TableState.from_json(json.loads(json.dumps(blocked_rows.to_json("accounts")))) == blocked_rows
 
 
 MADE = replace(AT, changelog_id="ours")
@@ -54,14 +56,14 @@ MADE = replace(AT, changelog_id="ours")
         (MADE, 5, "ours", None),
         (MADE, 6, None, None),
         (AT, 5, "another", None),
-        (Bookkeeping(), 0, "ours", None),
+        (TableState(), 0, "ours", None),
         (MADE, 9, "another", "begun anew"),
         (MADE, 4, "ours", "set back to batch 4"),
         (MADE, 4, None, "set back to batch 4"),
         (MADE, 0, None, "taken away"),
     ],
 )
-def test_a_table_refuses_another_changelog_than_its_own(table: Bookkeeping, batch: int, changelog_id: str | None, how: str | None) -> None:
+def test_a_table_refuses_another_changelog_than_its_own(table: TableState, batch: int, changelog_id: str | None, how: str | None) -> None:
     """nothing_lost: one that ends earlier, or was begun anew; one without an id yet takes any."""
     if how is None:
         table.check_changelog("accounts", batch, changelog_id)

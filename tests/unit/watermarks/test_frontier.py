@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
-from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, Lineage, Stall, advance, is_claim
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, Stall, advance, is_claim
 from connector.watermarks.stream_partition import KeyRange
 
 KAFKA_PARTITIONS = 2
 
 
-def beats(name: str, *claims: int) -> Heard:
+def beats(name: str, *claims: int) -> BatchClaims:
     """The stream partition claims this much in the first Kafka partitions."""
-    return Heard(KAFKA_PARTITIONS, {name: dict(enumerate(claims))})
+    return BatchClaims(KAFKA_PARTITIONS, {name: dict(enumerate(claims))})
 
 
-def said(*records: ChildPartitions, read_in: tuple[int, ...] = (0, 1), kafka_partitions: int = KAFKA_PARTITIONS) -> Heard:
-    lineage = tuple(Lineage(k, kafka_partitions, record) for record in records for k in read_in)
-    return Heard(kafka_partitions, lineage=lineage)
+def said(*records: ChildPartitions, read_in: tuple[int, ...] = (0, 1), kafka_partitions: int = KAFKA_PARTITIONS) -> BatchClaims:
+    lineage = tuple(LineageRecord(k, kafka_partitions, record) for record in records for k in read_in)
+    return BatchClaims(kafka_partitions, lineage=lineage)
 
 
 def announcement(*names: str, start: int = 1, root: str = "root") -> ChildPartitions:
@@ -29,14 +29,14 @@ def ends(reporter: str, start: int, *children: str, parents: tuple[str, ...] = (
     return ChildPartitions(reporter, start, start, tuple(ChildPartition(name, parents or (reporter,)) for name in children))
 
 
-def after(*heard: Heard, frontier: Frontier = UNKNOWN, now: int = 0) -> Frontier:
+def after(*heard: BatchClaims, frontier: Frontier = UNKNOWN, now: int = 0) -> Frontier:
     for one in heard:
         frontier = advance(frontier, one, now=now)
     return frontier
 
 
 def ended(frontier: Frontier, name: str) -> Frontier:
-    return advance(frontier, Heard(KAFKA_PARTITIONS), now=0, ends=[name])
+    return advance(frontier, BatchClaims(KAFKA_PARTITIONS), now=0, ends=[name])
 
 
 def ends_of(frontier: Frontier) -> dict[str, int]:
@@ -72,9 +72,9 @@ def test_named_stream_partitions_need_no_announcement() -> None:
 def test_a_kafka_partition_that_a_record_names_holds_the_low_watermark() -> None:
     """WMK-4: producers may write to a new Kafka partition before a reader has listed it."""
     frontier = after(said(announcement("a")), beats("a", 50, 50))
-    frontier = after(Heard(3, {"a": {0: 60, 1: 60}}), frontier=frontier)
+    frontier = after(BatchClaims(3, {"a": {0: 60, 1: 60}}), frontier=frontier)
     assert frontier.low_watermark == 50
-    assert after(Heard(3, {"a": {2: 60}}), frontier=frontier).low_watermark == 60
+    assert after(BatchClaims(3, {"a": {2: 60}}), frontier=frontier).low_watermark == 60
 
 
 def test_watermarks_only_move_forwards() -> None:
@@ -115,7 +115,7 @@ def test_a_parent_has_ended_when_its_end_was_read_everywhere() -> None:
     frontier = after(said(ends("p", 100, "x", "y"), read_in=(0,)), frontier=frontier)
     assert frontier.low_watermark == 50
     assert sorted(frontier.live) == ["p"]
-    wider = after(Heard(3), frontier=frontier)
+    wider = after(BatchClaims(3), frontier=frontier)
     done = after(said(ends("p", 100, "x", "y"), read_in=(1,)), frontier=wider)
     assert sorted(done.live) == ["x", "y"]
     assert done.low_watermark == 100, "a child is no older than its start in any Kafka partition, new ones too"
@@ -182,23 +182,23 @@ def test_ended_names_are_forgotten_below_the_horizon() -> None:
     """WMK-9."""
     split = said(ends("p", 100, "x"))
     frontier = after(said(announcement("p")), split, beats("x", 900, 900))
-    assert ends_of(advance(frontier, Heard(2), now=0, horizon=100)) == {"p": 100}
-    frontier = advance(frontier, Heard(2), now=0, horizon=101)
+    assert ends_of(advance(frontier, BatchClaims(2), now=0, horizon=100)) == {"p": 100}
+    frontier = advance(frontier, BatchClaims(2), now=0, horizon=101)
     assert frontier.ended == {}
     assert advance(frontier, split, now=0, horizon=101) == frontier, "what is read again after that begins nothing"
 
 
-def together(*heard: Heard) -> Heard:
+def together(*heard: BatchClaims) -> BatchClaims:
     """What several batches say, in one."""
     claims = {name: claims for one in heard for name, claims in one.claims.items()}
-    return Heard(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))
+    return BatchClaims(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))
 
 
 def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whatever_the_batches() -> None:
     """WMK-7, WMK-9: whether it speaks and ends in one batch or in two does not matter."""
     split, forgotten = said(ends("p", 110, "c"), ends("c", 120, "d")), 500
     frontier = after(said(announcement("p")), beats("p", 100, 100), split, beats("d", 900, 900))
-    frontier = advance(frontier, Heard(2), now=0, horizon=forgotten)
+    frontier = advance(frontier, BatchClaims(2), now=0, horizon=forgotten)
     assert (list(frontier.live), frontier.ended) == (["d"], {})
     beat = beats("p", 106, 106)
     for batches in ([beat, split], [together(beat, split)]):
@@ -262,13 +262,15 @@ def test_the_children_of_whom_the_operator_ended_have_its_root() -> None:
     assert (sorted(frontier.live), frontier.undeclared) == (["c", "q"], [])
 
 
-def restarted(number: int, k: tuple[int, ...]) -> Heard:
+def restarted(number: int, k: tuple[int, ...]) -> BatchClaims:
     """A producer begins anew: its stream partitions are roots of their own, and those of the one before announce that nobody lives."""
     at = 100 * number
     names, before = [f"p{number}-{n}" for n in range(2)], [f"p{number - 1}-{n}" for n in range(2)]
     records = [announcement(name, root=name, start=at + 1) for name in names]
     records += [announcement(root=name, start=at) for name in before] if number else []
-    return Heard(len(k), {name: dict.fromkeys(k, at + 50) for name in names}, said(*records, read_in=k, kafka_partitions=len(k)).lineage)
+    return BatchClaims(
+        len(k), {name: dict.fromkeys(k, at + 50) for name in names}, said(*records, read_in=k, kafka_partitions=len(k)).lineage
+    )
 
 
 def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
@@ -282,7 +284,7 @@ def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
     assert len(frontier.past_roots) == len(frontier.ended) == 2 * 11
     assert Frontier.from_json(frontier.to_json()) == frontier
 
-    again = Heard(4, lineage=tuple(one for one in restarted(55, k).lineage if one.record.children))
+    again = BatchClaims(4, lineage=tuple(one for one in restarted(55, k).lineage if one.record.children))
     assert advance(frontier, again, now=0, horizon=horizon) == frontier, "what is read again begins nothing"
 
 
@@ -293,7 +295,7 @@ def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None
         frontier = advance(frontier, restarted(number, k), now=0, roots=roots)
     assert {root for root, _ in frontier.announcements} == {"p19-0", "p19-1"}
     assert frontier.low_watermark is None
-    assert advance(frontier, Heard(2), now=0).low_watermark == 1950
+    assert advance(frontier, BatchClaims(2), now=0).low_watermark == 1950
 
 
 def test_a_frontier_of_an_older_version_is_read() -> None:

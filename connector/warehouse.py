@@ -1,0 +1,75 @@
+"""Where everything is in a warehouse: the only place that builds these paths.
+
+    streams/<stream>/changelog        the changelog of a stream
+    streams/<stream>/checkpoint       Spark's checkpoint of its query; it can be removed
+    tables/<table>/data               a table
+    tables/<table>/tombstones         its tombstone table; after a rebuild, tombstones-<rebuild>
+    _connector/jobs, cuts             the history of applies and of snapshots
+    _connector/overrides              bounds and paces that operators set
+    _connector/closed_partitions      stream partitions that operators closed
+    _connector/audit_log              what audits found
+
+A warehouse is a local folder or a URI. These functions join names only; they look at no file.
+"""
+
+from __future__ import annotations
+
+
+def stream_folder(warehouse: str, stream: str) -> str:
+    """The folder of a stream."""
+    return f"{warehouse}/streams/{stream}"
+
+
+def changelog(warehouse: str, stream: str) -> str:
+    """The Delta table with the changelog of a stream."""
+    return f"{stream_folder(warehouse, stream)}/changelog"
+
+
+def tables_folder(warehouse: str) -> str:
+    """The folder that has a folder for each table."""
+    return f"{warehouse}/tables"
+
+
+def table_folder(warehouse: str, table: str) -> str:
+    """The folder of a table."""
+    return f"{tables_folder(warehouse)}/{table}"
+
+
+def data(folder: str) -> str:
+    """The Delta table with the rows, in the folder of a table."""
+    return f"{folder}/data"
+
+
+def table(warehouse: str, table: str) -> str:
+    """The Delta table with the rows of a table."""
+    return data(table_folder(warehouse, table))
+
+
+def tombstones(folder: str, rebuild: str = "") -> str:
+    """The tombstone table, in the folder of a table; each rebuild has its own."""
+    return f"{folder}/tombstones-{rebuild}" if rebuild else f"{folder}/tombstones"
+
+
+def jobs(warehouse: str) -> str:
+    """The history of applies, rebuilds, merging reads and maintenance."""
+    return f"{warehouse}/_connector/jobs"
+
+
+def cuts(warehouse: str) -> str:
+    """The history of consistent cuts."""
+    return f"{warehouse}/_connector/cuts"
+
+
+def overrides(warehouse: str) -> str:
+    """The bounds and paces that operators set."""
+    return f"{warehouse}/_connector/overrides"
+
+
+def closed_partitions(warehouse: str) -> str:
+    """The stream partitions that operators closed."""
+    return f"{warehouse}/_connector/closed_partitions"
+
+
+def audit_log(warehouse: str) -> str:
+    """What audits found at offsets without a record, and of dead letters."""
+    return f"{warehouse}/_connector/audit_log"
