@@ -1,4 +1,4 @@
-"""How a stream and its partitions stand: lag, low watermark, what delays it (OPS-6)."""
+"""How a stream and its partitions stand: lag, low watermark, what delays it (OPS-5)."""
 
 from __future__ import annotations
 

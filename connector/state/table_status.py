@@ -1,4 +1,4 @@
-"""How a table stands: its watermark, its age, its dead letters, its applies (OPS-6)."""
+"""How a table stands: its watermark, its age, its dead letters, its applies (OPS-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long deletes are remembered, and which changes are too late (MRG-9, TBL-14)."""
+"""How long deletes are remembered, and which changes are too late (MRG-10, MRG-11)."""
 
 from __future__ import annotations
 

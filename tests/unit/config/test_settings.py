@@ -250,7 +250,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
     ],
 )
 def test_a_table_that_cannot_be_made_is_refused_with_the_place_of_the_fault(text: str, words: list[str]) -> None:
-    """TBL-8."""
+    """TBL-8, SCL-6."""
     message = str(error_of(TABLE + text))
     for word in words:
         assert word in message

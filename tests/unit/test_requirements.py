@@ -1,0 +1,85 @@
+"""docs/reference/requirements.md defines every id that code, tests and documents name, once, and a test names every id that it defines."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.documents import ROOT
+
+PAGE = ROOT / "docs/reference/requirements.md"
+PLACES = ("connector", "tests", "benchmarks", "schemas", "docs", "README.md", "docker-compose.yml", "Makefile", "pyproject.toml")
+TEXTS = {"", ".avsc", ".md", ".py", ".toml", ".xml", ".yml"}
+NOT_OURS = {"CRC", "ISO", "SHA", "UTF"}
+
+_NAMED = re.compile(r"\b([A-Z]{3})-(\d+)\b(?:\s+to\s+\1-(\d+)\b)?")
+_DEFINED = re.compile(r"^\*\*([A-Z]{3}-\d+)\*\* ", re.MULTILINE)
+
+
+def named(text: str) -> set[str]:
+    """The ids that a text names; a range such as TBL-1 to TBL-5 names each id in it."""
+    return {
+        f"{area}-{number}"
+        for area, first, last in _NAMED.findall(text)
+        if area not in NOT_OURS
+        for number in range(int(first), int(last or first) + 1)
+    }
+
+
+def faults(page: str, code: Iterable[str], tests: Iterable[str], documents: Iterable[str]) -> list[str]:
+    """What is wrong with the page, a sentence for each id; the others are the texts that name ids."""
+    defined = Counter(_DEFINED.findall(page))
+    in_code, in_tests, in_documents = (set[str]().union(*map(named, texts)) for texts in (code, tests, documents))
+    found = {
+        "is named and not defined": (in_code | in_tests | in_documents | named(page)) - defined.keys(),
+        "is defined more than once": {id_ for id_, times in defined.items() if times > 1},
+        "is defined, and neither code nor tests name it": defined.keys() - in_code - in_tests,
+        "is defined, and no test names it": defined.keys() - in_tests,
+    }
+    return [f"{id_} {what}" for what, ids in found.items() for id_ in sorted(ids)]
+
+
+def texts(*places: str) -> list[str]:
+    """The texts of the repository below these places, without the page and this file."""
+    roots = [ROOT / place for place in places]
+    files = [file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*")))]
+    wanted = (file for file in files if file.is_file() and file.suffix in TEXTS and file not in (PAGE, Path(__file__)))
+    return [file.read_text("utf-8") for file in wanted]
+
+
+def test_every_id_that_is_named_is_defined_once_and_named_by_a_test() -> None:
+    others = texts(*(place for place in PLACES if place not in ("connector", "tests")))
+    assert faults(PAGE.read_text("utf-8"), texts("connector"), texts("tests"), others) == []
+
+
+def test_all_places_are_looked_at() -> None:
+    """Without texts there would be no faults."""
+    assert all(texts(place) for place in PLACES)
+    assert len(_DEFINED.findall(PAGE.read_text("utf-8"))) > 100
+
+
+def test_a_range_names_each_id_in_it() -> None:
+    assert named("XYZ-9 to\n    XYZ-11, XYZ-2, UTF-8 and SHA-256; XYZ-4 to ABC-6") == {
+        "XYZ-9",
+        "XYZ-10",
+        "XYZ-11",
+        "XYZ-2",
+        "XYZ-4",
+        "ABC-6",
+    }
+
+
+def test_faults_are_found() -> None:
+    """A canary: made-up ids in made-up texts."""
+    page = "**XYZ-1** One.\n\n**XYZ-2** Two.\n\n**XYZ-3** Three; see XYZ-7.\n"
+    assert faults(page, ["(XYZ-1)"], ['"""XYZ-1 to XYZ-3"""'], ["XYZ-7"]) == ["XYZ-7 is named and not defined"]
+    assert faults(page.replace("; see XYZ-7", ""), ["(XYZ-1)"], ["XYZ-1 to XYZ-3"], []) == []
+    assert faults("**XYZ-1** One.\n\n**XYZ-1** Two.", [], ["XYZ-1"], []) == ["XYZ-1 is defined more than once"]
+    assert faults("**XYZ-1** One.", ["XYZ-1"], [], ["XYZ-1"]) == ["XYZ-1 is defined, and no test names it"]
+    assert faults("**XYZ-1** One.", [], [], ["XYZ-1"]) == [
+        "XYZ-1 is defined, and neither code nor tests name it",
+        "XYZ-1 is defined, and no test names it",
+    ]
+    assert faults("**XYZ-1** One.", [], ["XYZ-1", "XYZ-999"], []) == ["XYZ-999 is named and not defined"]
