@@ -43,9 +43,10 @@ from connector.config.settings import KafkaConfig
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
 from connector.lake.plain_table import open_table, table_state_of
-from connector.spark import read_table, start_session
+from connector.spark import read_table
+from connector.spark.session import start_session
 from connector.state.table_state import TableState
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 
 ROWS = 200_000
 RATES = (500, 2_000, 10_000)
@@ -212,7 +213,7 @@ def configuration(kafka: KafkaConfig, topic: str, of_stream: str, of_table: str)
         f'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
         f'[streams.{table.stream}]\ntopic = "{topic}"\n{of_stream}'
         f'[tables.{table.name}]\nstream = "{table.stream}"\nsource = "{table.source}"\n{of_table}'
-        f'[[tables.{table.name}.key.columns]]\nname = "row_key"\ntype = "{ColumnType.STRING}"\n'
+        f'[[tables.{table.name}.key.columns]]\nname = "row_key"\ntype = "{DataType.STRING}"\n'
         + "".join(f'[[tables.{table.name}.columns]]\nname = "{n}"\nfamily = "{f}"\ntype = "{t}"\n' for n, f, t in columns)
     )
 

@@ -22,7 +22,7 @@ from pyspark.sql.avro.functions import to_avro
 from connector.records.codec import READER_SCHEMA
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 
 SOURCE: Final = "customers"
 STREAM: Final = "bench"
@@ -32,11 +32,11 @@ STEP_US: Final = 37
 EMPTY: Final = "''"
 
 COLUMNS: Final = {
-    "name": ColumnType.STRING,
-    "city": ColumnType.STRING,
-    "note": ColumnType.STRING,
-    "balance": ColumnType.INT64,
-    "visits": ColumnType.INT64,
+    "name": DataType.STRING,
+    "city": DataType.STRING,
+    "note": DataType.STRING,
+    "balance": DataType.INT64,
+    "visits": DataType.INT64,
 }
 
 _VALUES: Final = {
@@ -112,7 +112,7 @@ def kafka_records(rows: DataFrame, shape: Shape, kafka_partitions: int) -> DataF
 def definition(name: str = "customers", buckets: int = 1) -> TableDefinition:
     """The table that the changes make."""
     columns = tuple(Column(column, FAMILY, column.encode(), type_) for column, type_ in COLUMNS.items())
-    key = Key((KeyPart("row_key", ColumnType.STRING),))
+    key = Key((KeyPart("row_key", DataType.STRING),))
     return TableDefinition(name=name, stream=STREAM, source=SOURCE, key=key, columns=columns, buckets=buckets)
 
 

@@ -1,28 +1,56 @@
-"""A change data connector: Avro change records over Kafka and Spark Structured Streaming into Delta tables.
+"""lowmark: change data capture over Kafka and Spark Structured Streaming into Delta tables.
 
-These are the words of the core: values in, values out. `connector.kafka` sends and reads them, `connector.spark` carries them
-into tables; neither is imported from here, so that each of them can be left out of an installation.
+This module has the values that a program passes in and gets back: changes, definitions of tables, configuration, dead letters.
+`connector.kafka` publishes and reads streams, `connector.spark` reads tables, `connector.services` runs and operates the pipeline.
+None of these is imported here, so you can leave out what you do not install.
 """
 
-from connector.config.settings import ConnectorConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import ConnectorError
-from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteCells, DeleteFamily, Heartbeat, SetCell
-from connector.records.ordering import ChangeOrder
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Heartbeat,
+    OldCell,
+    RowImage,
+    SetCell,
+    Transaction,
+)
+from connector.records.ordering import ChangeOrder, sequence_number
 from connector.records.rejection import Reason, Rejection
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import DataType
 
 __all__ = [
     "ChangeOrder",
     "ChildPartition",
     "ChildPartitions",
+    "Column",
     "ConnectorConfig",
     "ConnectorError",
     "DataChange",
+    "DataType",
     "DeadLetter",
     "DeleteCells",
     "DeleteFamily",
     "Heartbeat",
+    "KafkaConfig",
+    "Key",
+    "KeyForm",
+    "KeyPart",
+    "OldCell",
     "Reason",
+    "RegistryConfig",
     "Rejection",
+    "RowImage",
     "SetCell",
+    "StreamConfig",
+    "TableDefinition",
+    "Transaction",
+    "sequence_number",
 ]

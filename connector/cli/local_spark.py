@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def start(stack: ExitStack, *, cores: str, memory: str) -> SparkSession:
     """A session on the pinned jars, which are fetched first where they are missing; it ends with `stack`."""
     from connector import jars
-    from connector.spark import start_session
+    from connector.spark.session import start_session
 
     paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), terminal.say)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))

@@ -137,7 +137,8 @@ def _snapshot(config: ConnectorConfig, name: str) -> Found:
 def _merged(config: ConnectorConfig, name: str, bound: int | None, stack: ExitStack, *, allow_stale: bool, memory: str) -> Found:
     """The table merged with everything that was ingested, by Spark; the merge is kept in the job history (TBL-16, TBL-19)."""
     from connector.lake.jobs import History
-    from connector.spark import plain_rows, read_table
+    from connector.spark import read_table
+    from connector.spark.reader import plain_rows
 
     say(f"{name} has changes that are not applied yet: Spark merges them")
     spark = local_spark.start(stack, cores="*", memory=memory)

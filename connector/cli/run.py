@@ -18,7 +18,7 @@ from connector.errors import ConfigError
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
-    from connector.spark import IngestPorts
+    from connector.spark.ingest.ingest import IngestPorts
 
 
 @click.command("run")
@@ -54,7 +54,7 @@ def _run(
 ) -> None:
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
-    from connector.spark import JobLog, Pipeline
+    from connector.spark.pipeline import JobLog, Pipeline
 
     spark = local_spark.start(stack, cores=cores, memory=memory)
     history = History(config.warehouse)
@@ -81,7 +81,7 @@ def _world(config: ConnectorConfig, stream: StreamConfig, stack: ExitStack) -> I
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
     from connector.lake.overrides import Overrides
-    from connector.spark import IngestPorts
+    from connector.spark.ingest.ingest import IngestPorts
 
     facts = topics.describe(config.kafka, stream.topic)
     for warning in topics.check(facts):

@@ -26,7 +26,7 @@ from connector.text import counted, nearest
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
-    from connector.spark import Rebuilt
+    from connector.spark.apply.rebuild import Rebuilt
 
 JOBS_FOR_PEOPLE = 40
 BOUND = "max_staleness"
@@ -153,8 +153,8 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
 def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str, memory: str) -> Rebuilt:
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
-    from connector.spark import Changelog
     from connector.spark.apply.rebuild import rebuild
+    from connector.spark.storage.changelog import Changelog
 
     definition = config.tables[name]
     stream = config.streams[definition.stream]

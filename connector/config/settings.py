@@ -26,7 +26,7 @@ from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
 from connector.tables.definition import MAX_BUCKETS, Column, TableDefinition, Versions
 from connector.tables.keys import DEFAULT_DELIMITER, Key, KeyForm, KeyPart
-from connector.tables.values import ColumnType, Encoding
+from connector.tables.values import DataType, Encoding
 from connector.text import nearest, one_of
 from connector.validation import Limits
 
@@ -225,7 +225,7 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
     if stream and stream not in streams:
         section.fault("stream", stream, one_of(streams), nearest(stream, streams) or f"add a section [streams.{stream}]")
     source = section.text("source", name)
-    key = _key(section.section("key")) if section.has("key") else _row_key("row_key", ColumnType.BYTES)
+    key = _key(section.section("key")) if section.has("key") else _row_key("row_key", DataType.BYTES)
     columns = [_column(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name, family and type")]
     order = section.choice("order", OrderBy, OrderBy.COMMIT)
     versions = section.choice("versions", Versions, Versions.LATEST)
@@ -270,7 +270,7 @@ def _built(build: Callable[[], _Built], section: Section, faults_before: int) ->
         return None
 
 
-def _row_key(name: str, column_type: ColumnType) -> Key:
+def _row_key(name: str, column_type: DataType) -> Key:
     return Key(parts=(KeyPart(name, column_type),), form=KeyForm.ROW_KEY)
 
 
@@ -283,7 +283,7 @@ def _key(section: Section) -> Key | None:
         section.faults.append(
             ConfigError(f"{section.path}.columns is not set", "a key has 1 to 16 columns", f"write [[{section.path}.columns]]")
         )
-    whole = len(parts) == 1 and parts[0].type in {ColumnType.STRING, ColumnType.BYTES} and not section.has("delimiter")
+    whole = len(parts) == 1 and parts[0].type in {DataType.STRING, DataType.BYTES} and not section.has("delimiter")
     form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
     delimiter = section.text("delimiter", DEFAULT_DELIMITER)
     section.finish()
@@ -293,19 +293,19 @@ def _key(section: Section) -> Key | None:
 def _part(section: Section) -> KeyPart | None:
     faults_before = len(section.faults)
     name = section.text("name", allowed="the name of a key column", remedy='write name = "id"')
-    type_ = section.choice("type", ColumnType, ColumnType.STRING)
+    type_ = section.choice("type", DataType, DataType.STRING)
     section.finish()
     return _built(lambda: KeyPart(name, type_), section, faults_before)
 
 
 _TYPES_ELSEWHERE: Final = {
-    **dict.fromkeys(("DECIMAL", "NUMBER", "BIGNUMERIC"), ColumnType.NUMERIC),
-    **dict.fromkeys(("INT", "INTEGER", "BIGINT", "SMALLINT", "LONG", "INT32"), ColumnType.INT64),
-    **dict.fromkeys(("DOUBLE", "FLOAT", "REAL"), ColumnType.FLOAT64),
-    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), ColumnType.TIMESTAMP),
-    **dict.fromkeys(("BINARY", "VARBINARY", "BLOB", "BYTEA"), ColumnType.BYTES),
-    **dict.fromkeys(("BOOLEAN",), ColumnType.BOOL),
-    **dict.fromkeys(("JSONB",), ColumnType.JSON),
+    **dict.fromkeys(("DECIMAL", "NUMBER", "BIGNUMERIC"), DataType.NUMERIC),
+    **dict.fromkeys(("INT", "INTEGER", "BIGINT", "SMALLINT", "LONG", "INT32"), DataType.INT64),
+    **dict.fromkeys(("DOUBLE", "FLOAT", "REAL"), DataType.FLOAT64),
+    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), DataType.TIMESTAMP),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BLOB", "BYTEA"), DataType.BYTES),
+    **dict.fromkeys(("BOOLEAN",), DataType.BOOL),
+    **dict.fromkeys(("JSONB",), DataType.JSON),
 }
 """What other databases call our types."""
 
@@ -315,10 +315,10 @@ def _column(section: Section) -> Column | None:
     name = section.text("name", allowed="the column's name", remedy='write name = "balance"')
     family = section.text("family", allowed="the family of the column's cell", remedy='write family = "f"')
     qualifier = _qualifier(section, name)
-    column_type = section.choice("type", ColumnType, ColumnType.STRING, _TYPES_ELSEWHERE)
+    column_type = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE)
     encoding = section.choice("encoding", Encoding, Encoding.TEXT)
     if not section.has("type"):
-        section.faults.append(ConfigError(f"{section.path}.type is not set", f"allowed: {one_of(ColumnType)}", 'write type = "STRING"'))
+        section.faults.append(ConfigError(f"{section.path}.type is not set", f"allowed: {one_of(DataType)}", 'write type = "STRING"'))
     section.finish()
     return _built(
         lambda: Column(name=name, family=family, qualifier=qualifier, type=column_type, encoding=encoding), section, faults_before

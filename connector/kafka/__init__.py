@@ -1,7 +1,8 @@
-"""Everything that talks to Kafka: producing, consuming, topics, dead letters, and a broker of one's own."""
+"""Publish changes, read streams, repair and replay dead letters, and run a local broker. The only package that imports Kafka's client."""
 
 from __future__ import annotations
 
+from connector.dead_letters.filter import LetterFilter
 from connector.kafka.consumer import ChangeConsumer, ConsumerRecord
 from connector.kafka.dead_letters.queue import DeadLetterQueue
 from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
@@ -16,6 +17,7 @@ __all__ = [
     "ConsumerRecord",
     "DeadLetterPublisher",
     "DeadLetterQueue",
+    "LetterFilter",
     "LocalBroker",
     "RegistryClient",
     "TopicFacts",

@@ -24,7 +24,7 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
 from connector.tables.row import read_change
 from connector.tables.stored_definition import from_properties
-from connector.tables.values import ColumnType, Unreadable, write_value
+from connector.tables.values import DataType, Unreadable, write_value
 
 _EPOCH: Final = date(1970, 1, 1)
 _SECTION_BYTES: Final = 8
@@ -127,7 +127,7 @@ class RowStates:
         """What the changes say that are ingested and may not be applied yet; one that is applied already says nothing new."""
         if self._changelog is None:
             return
-        keys = ", ".join(_literal(ColumnType.BYTES, row_key) for row_key in row_keys)
+        keys = ", ".join(_literal(DataType.BYTES, row_key) for row_key in row_keys)
         query = _PENDING.format(source=self.definition.source, after=self._book.complete_to_batch, keys=keys)
         for row_key, at, tie_breaker, transaction, number, entries, position in self._changelog.query(query):
             change = DataChange(
@@ -168,23 +168,23 @@ def _at(stored: list[int | None] | None, place: int) -> int | None:
     return stored[place] if stored is not None and place < len(stored) else None
 
 
-def _plain(type_: ColumnType, value: Any) -> Any:
+def _plain(type_: DataType, value: Any) -> Any:
     """A value as `connector.tables.values` has it; days and decimals come as Delta stores them."""
     if value is None:
         return None
-    if type_ is ColumnType.DATE and isinstance(value, int):
+    if type_ is DataType.DATE and isinstance(value, int):
         return _EPOCH + timedelta(days=value)
-    return bytes(value) if type_ is ColumnType.BYTES else value
+    return bytes(value) if type_ is DataType.BYTES else value
 
 
-def _literal(type_: ColumnType, value: Any) -> str:
+def _literal(type_: DataType, value: Any) -> str:
     """A value of a key as SQL."""
     match value:
         case bytes():
             return f"X'{value.hex()}'"
         case bool():
             return str(value).lower()
-        case int() if type_ is ColumnType.TIMESTAMP:
+        case int() if type_ is DataType.TIMESTAMP:
             return f"""arrow_cast({value}, 'Timestamp(Microsecond, Some("UTC"))')"""
         case int():
             return str(value)

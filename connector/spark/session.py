@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +17,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError
+from connector.jars import JarStore, fetch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog import PARQUET_SETTINGS
 
+_DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"
     for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
@@ -32,7 +35,7 @@ JVM_OPTIONS: Final = f"{_AVRO_LIMITS} -XX:-DontCompileHugeMethods {_LARGE_ARRAYS
 """Spark makes one method of a whole stage, and the wider the table, the longer: the JVM would only interpret it."""
 
 SETTINGS: Final = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.extensions": _DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -92,42 +95,95 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short
 """
 
 
+def configure_session(
+    builder: SparkSession.Builder, *, scratch: Path | None = None, jars: Iterable[Path] | None = None
+) -> SparkSession.Builder:
+    """Add all that lowmark needs to the builder of your own session, in the manner of Delta's `configure_spark_with_delta_pip`.
+
+    For example: `spark = configure_session(SparkSession.builder.master("local[4]")).getOrCreate()`.
+
+    Args:
+        builder: Settings that you add to it afterwards outrank those of lowmark.
+        scratch: A local folder for Spark's temporary files and for what configures its logging and pools. None: a new temporary folder.
+        jars: Spark's and Delta's Kafka and Avro jars. None: the locked ones, fetched once and checked.
+
+    Returns:
+        The same builder.
+
+    Raises:
+        JarError: A jar cannot be fetched, or it has another hash than the locked one.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lowmark-spark-")) if scratch is None else scratch
+    paths = fetch("spark", JarStore.from_environment(os.environ)) if jars is None else jars
+    for name, value in _settings(paths, folder).items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
+    """Check that a session can be used by lowmark.
+
+    Args:
+        spark: A session that you started. It is not changed.
+        for_writing: Also check what `run` and `rebuild` need: the limits that bound the memory of a damaged record (TBL-3).
+
+    Raises:
+        ConnectorError: Delta's jars or its extension are missing or, with `for_writing`, the limits are not set. The remedy names the
+            settings; `configure_session` sets all of them.
+    """
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("io.delta.tables.DeltaTable")
+    except Py4JJavaError:
+        jars = ",".join(map(str, fetch("spark", JarStore.from_environment(os.environ))))
+        raise ConnectorError(
+            "Spark runs without Delta's jars",
+            "It was started before this program, as spark-submit does, and takes jars only when it starts",
+            f"Start it with --jars {jars}",
+        ) from None
+    extensions = spark.conf.get("spark.sql.extensions", "") or ""
+    if _DELTA_EXTENSION not in extensions:
+        raise ConnectorError(
+            "Spark runs without Delta's extension",
+            f"spark.sql.extensions is {extensions!r}",
+            f"Set spark.sql.extensions to {_DELTA_EXTENSION}, or build the session with connector.spark.configure_session",
+        )
+    if for_writing and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None:
+        raise ConnectorError(
+            "Spark decodes Avro without limits",
+            "A damaged record could ask for all memory: the driver runs without the JVM options of lowmark",
+            f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with connector.spark.configure_session",
+        )
+
+
 def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session with our jars on the class path; the one of this process, if there is one already.
 
     `scratch` is a local folder for Spark's temporary files and what configures its logging and its pools. `settings` outrank ours. Where
     the process was started by `spark-submit`, its master stands.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
-    logging = scratch / "log4j2.properties"
-    logging.write_text(_LOGGING)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    merged = {
-        **SETTINGS,
-        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
-        "spark.jars": ",".join(str(jar) for jar in jars),
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        **fair_scheduling(scratch),
-        **(settings or {}),
-    }
+    merged = {**_settings(jars, scratch), **(settings or {})}
     builder = SparkSession.builder.appName("lowmark")
     if "spark.master" not in merged and "SPARK_ENV_LOADED" not in os.environ:
         builder = builder.master(f"local[{cores}]")
     for name, value in merged.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    _check_jars(spark, merged["spark.jars"])
+    check_session(spark)
     return spark
 
 
-def _check_jars(spark: SparkSession, jars: str) -> None:
-    jvm: Any = spark._jvm
-    try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("io.delta.tables.DeltaTable")
-    except Py4JJavaError:
-        raise ConnectorError(
-            "Spark runs without Delta's jars",
-            "It was started before this program, as spark-submit does, and takes jars only when it starts",
-            f"Start it with --jars {jars}",
-        ) from None
+def _settings(jars: Iterable[Path], scratch: Path) -> dict[str, str]:
+    """The settings of a session, and the files in `scratch` that they name."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return {
+        **SETTINGS,
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **fair_scheduling(scratch),
+    }

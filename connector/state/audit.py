@@ -198,7 +198,7 @@ class StreamAudit:
         return AuditError(
             f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, told))}",
             "Somebody else wrote to the changelog or to the dead-letter topic, or records were skipped",
-            "Stop `connector run`, keep the topic's records (raise its retention), and see docs/howto/repair-what-stopped.md, A failed audit",
+            "Stop `connector run`, raise the retention of the topic, and see A failed audit in docs/howto/repair-what-stopped.md",
         )
 
     def to_json(self) -> dict[str, Any]:

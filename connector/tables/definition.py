@@ -15,7 +15,7 @@ from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_P
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import BOOKKEEPING, UNMAPPED, check_column_name, check_distinct, is_name, unmapped_name
 from connector.tables.keys import Key
-from connector.tables.values import TEXT_ONLY, ColumnType, Encoding
+from connector.tables.values import TEXT_ONLY, DataType, Encoding
 
 MAX_COLUMNS: Final = 2_000
 MAX_BUCKETS: Final = 4096
@@ -37,7 +37,7 @@ class Column:
     name: str
     family: str
     qualifier: bytes
-    type: ColumnType
+    type: DataType
     encoding: Encoding = Encoding.TEXT
 
     def __post_init__(self) -> None:
@@ -124,12 +124,12 @@ class TableDefinition:
             shown_by[column.cell] = column.name
 
 
-def column_type(text: str) -> ColumnType:
+def column_type(text: str) -> DataType:
     """The type of that name, in upper or lower case. Raises `ConfigError` for an unknown one (TBL-8)."""
     try:
-        return ColumnType(text.upper())
+        return DataType(text.upper())
     except ValueError:
-        raise ConfigError(f"The type {text!r} is unknown", f"types are {', '.join(ColumnType)}", "Choose one of them") from None
+        raise ConfigError(f"The type {text!r} is unknown", f"types are {', '.join(DataType)}", "Choose one of them") from None
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:

@@ -15,20 +15,20 @@ from connector.records.model import MAX_ROW_KEY_BYTES, Rule
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import check_column_name, check_distinct
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
-from connector.tables.values import CANONICAL_PATTERN, ColumnType, Encoding, Unreadable, read_value, write_value
+from connector.tables.values import CANONICAL_PATTERN, DataType, Encoding, Unreadable, read_value, write_value
 
 MAX_KEY_COLUMNS: Final = 16
 MAX_DELIMITER_LENGTH: Final = 8
 DEFAULT_DELIMITER: Final = "#"
 _canonical = {type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in CANONICAL_PATTERN.items()}
 
-_NOT_IN_A_KEY: Final = frozenset({ColumnType.FLOAT64, ColumnType.JSON})
+_NOT_IN_A_KEY: Final = frozenset({DataType.FLOAT64, DataType.JSON})
 _LETTERS: Final = {
-    ColumnType.BOOL: "truefals",
-    ColumnType.INT64: "-0123456789",
-    ColumnType.NUMERIC: "-.0123456789",
-    ColumnType.DATE: "-0123456789",
-    ColumnType.TIMESTAMP: "-:.TZ0123456789",
+    DataType.BOOL: "truefals",
+    DataType.INT64: "-0123456789",
+    DataType.NUMERIC: "-.0123456789",
+    DataType.DATE: "-0123456789",
+    DataType.TIMESTAMP: "-:.TZ0123456789",
 }
 """What the canonical text of a type is made of: a delimiter of these alone could stand inside a part."""
 
@@ -46,7 +46,7 @@ class KeyPart:
     """One key column."""
 
     name: str
-    type: ColumnType
+    type: DataType
 
     def __post_init__(self) -> None:
         check_column_name("key column", self.name)
@@ -85,7 +85,7 @@ class Key:
             raise ConfigError(f"The delimiter of the key is {self.delimiter!r}", cause, 'Leave it out, or set form = "delimited"')
 
     def _check_row_key(self) -> None:
-        if len(self.parts) != 1 or self.parts[0].type not in (ColumnType.BYTES, ColumnType.STRING):
+        if len(self.parts) != 1 or self.parts[0].type not in (DataType.BYTES, DataType.STRING):
             declared = ", ".join(f"{part.name} {part.type}" for part in self.parts)
             raise ConfigError(
                 f"The row key itself is declared as {declared}",
@@ -137,7 +137,7 @@ class Key:
         return row_key
 
 
-def _read_canonical(type_: ColumnType, piece: bytes) -> object | Unreadable:
+def _read_canonical(type_: DataType, piece: bytes) -> object | Unreadable:
     """One way to write a value, or two row keys would be one row: 01 is not the key 1."""
     value = read_value(type_, Encoding.TEXT, piece)
     if not isinstance(value, Unreadable) and type_ in _canonical and not _canonical[type_](piece.decode()):

@@ -30,7 +30,7 @@ from connector.tables.values import (
     INT64_MIN,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
-    ColumnType,
+    DataType,
     Encoding,
     Unreadable,
     read_value,
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 _EPOCH: Final = date(1970, 1, 1)
 _EXACT: Final = Context(prec=40)
 
-NUMBER_RANGE: Final[Mapping[ColumnType, tuple[int, int]]] = {
-    ColumnType.BOOL: (0, 1),
-    ColumnType.INT64: (INT64_MIN, INT64_MAX),
-    ColumnType.NUMERIC: (1 - 10**38, 10**38 - 1),
-    ColumnType.DATE: ((date.min - _EPOCH).days, (date.max - _EPOCH).days),
-    ColumnType.TIMESTAMP: (TIMESTAMP_MIN, TIMESTAMP_MAX),
+NUMBER_RANGE: Final[Mapping[DataType, tuple[int, int]]] = {
+    DataType.BOOL: (0, 1),
+    DataType.INT64: (INT64_MIN, INT64_MAX),
+    DataType.NUMERIC: (1 - 10**38, 10**38 - 1),
+    DataType.DATE: ((date.min - _EPOCH).days, (date.max - _EPOCH).days),
+    DataType.TIMESTAMP: (TIMESTAMP_MIN, TIMESTAMP_MAX),
 }
 """The types whose parts are numbers, and the least and the greatest."""
 
@@ -67,7 +67,7 @@ def split_parts(row_key: bytes, count: int) -> list[bytes]:
     return pieces if len(pieces) == count and join_parts(pieces) == row_key else []
 
 
-def read_part(type_: ColumnType, piece: bytes) -> object | Unreadable:
+def read_part(type_: DataType, piece: bytes) -> object | Unreadable:
     """The value of the bytes of a part. Never raises; `write_part` gives back the same bytes."""
     if type_ not in NUMBER_RANGE:
         return read_value(type_, Encoding.TEXT, piece)
@@ -77,7 +77,7 @@ def read_part(type_: ColumnType, piece: bytes) -> object | Unreadable:
     return _FROM_NUMBER[type_](number)
 
 
-def write_part(type_: ColumnType, value: object) -> bytes:
+def write_part(type_: DataType, value: object) -> bytes:
     """The bytes of a value. Raises `InvalidChangeError` for a value that the type does not have."""
     written = write_value(type_, Encoding.TEXT, value)
     return write_number(_TO_NUMBER[type_](value)) if type_ in NUMBER_RANGE else written
@@ -99,7 +99,7 @@ def write_number(number: int) -> bytes:
     return (number + (sign if number < 0 else (sign << length) - sign)).to_bytes(length)
 
 
-def number_pattern(type_: ColumnType) -> str:
+def number_pattern(type_: DataType) -> str:
     """What the numbers of a type look like in upper-case hexadecimal digits, but for the least and the greatest of them.
 
     ASCII, for Python and for Java; to be matched as a whole.
@@ -120,18 +120,18 @@ def _number_of(length: int, filled: str, digit: tuple[str, ...], needless: tuple
     return f"{filled * whole}{shorter}{digit[rest]}[0-9A-F]{{{2 * length - whole - 1}}}"
 
 
-_FROM_NUMBER: Final[Mapping[ColumnType, Callable[[int], object]]] = {
-    ColumnType.BOOL: bool,
-    ColumnType.INT64: int,
-    ColumnType.NUMERIC: lambda number: Decimal(number).scaleb(-9, _EXACT),
-    ColumnType.DATE: lambda number: _EPOCH + timedelta(days=number),
-    ColumnType.TIMESTAMP: int,
+_FROM_NUMBER: Final[Mapping[DataType, Callable[[int], object]]] = {
+    DataType.BOOL: bool,
+    DataType.INT64: int,
+    DataType.NUMERIC: lambda number: Decimal(number).scaleb(-9, _EXACT),
+    DataType.DATE: lambda number: _EPOCH + timedelta(days=number),
+    DataType.TIMESTAMP: int,
 }
 
-_TO_NUMBER: Final[Mapping[ColumnType, Callable[..., int]]] = {
-    ColumnType.BOOL: int,
-    ColumnType.INT64: int,
-    ColumnType.NUMERIC: lambda value: int(value.scaleb(9, _EXACT)),
-    ColumnType.DATE: lambda value: (value - _EPOCH).days,
-    ColumnType.TIMESTAMP: int,
+_TO_NUMBER: Final[Mapping[DataType, Callable[..., int]]] = {
+    DataType.BOOL: int,
+    DataType.INT64: int,
+    DataType.NUMERIC: lambda value: int(value.scaleb(9, _EXACT)),
+    DataType.DATE: lambda value: (value - _EPOCH).days,
+    DataType.TIMESTAMP: int,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import ConfigError, TableError
 from connector.records.ordering import OrderBy as OrderBy
-from connector.tables.values import ColumnType, Encoding
+from connector.tables.values import DataType, Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,10 +76,10 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
     try:
         stored = json.loads(properties[DEFINITION_PROPERTY])
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])
-        parts = tuple(KeyPart(name, ColumnType(type_)) for name, type_ in stored["key"]["parts"])
+        parts = tuple(KeyPart(name, DataType(type_)) for name, type_ in stored["key"]["parts"])
         stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
         stored["columns"] = tuple(
-            Column(name, family, base64.b64decode(qualifier), ColumnType(type_), Encoding(encoding))
+            Column(name, family, base64.b64decode(qualifier), DataType(type_), Encoding(encoding))
             for name, family, qualifier, type_, encoding in stored["columns"]
         )
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])

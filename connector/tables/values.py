@@ -55,7 +55,7 @@ _EPOCH: Final = date(1970, 1, 1)
 _SHOWN_BYTES: Final = 64
 
 
-class ColumnType(StrEnum):
+class DataType(StrEnum):
     """What the cells of a column hold. A closed list, with BigQuery's names."""
 
     STRING = "STRING"
@@ -76,31 +76,31 @@ class Encoding(StrEnum):
     BINARY = "binary"
 
 
-TEXT_ONLY: Final = frozenset({ColumnType.NUMERIC, ColumnType.JSON})
+TEXT_ONLY: Final = frozenset({DataType.NUMERIC, DataType.JSON})
 """Types without a binary form."""
 
 _DATE = r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 _ZONE = r"(?:Z|[+-](?:(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00))"
 
-TEXT_PATTERN: Final[Mapping[ColumnType, str]] = {
-    ColumnType.BOOL: r"true|false",
-    ColumnType.INT64: r"-?[0-9]+",
-    ColumnType.FLOAT64: r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity",
-    ColumnType.NUMERIC: r"-?0*[0-9]{1,29}(?:\.[0-9]{1,9}0*)?",
-    ColumnType.DATE: _DATE,
-    ColumnType.TIMESTAMP: _DATE + "T" + _TIME + r"(?:\.[0-9]+)?" + _ZONE,
+TEXT_PATTERN: Final[Mapping[DataType, str]] = {
+    DataType.BOOL: r"true|false",
+    DataType.INT64: r"-?[0-9]+",
+    DataType.FLOAT64: r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity",
+    DataType.NUMERIC: r"-?0*[0-9]{1,29}(?:\.[0-9]{1,9}0*)?",
+    DataType.DATE: _DATE,
+    DataType.TIMESTAMP: _DATE + "T" + _TIME + r"(?:\.[0-9]+)?" + _ZONE,
 }
 """What a value looks like as text. Beside it: INT64 lies between -2^63 and 2^63 - 1; digits of FLOAT64 do not stand for
 an infinite number; days exist in their month; TIMESTAMP lies in the years 1 to 9999 in UTC, decimals of the second
 beyond the sixth are cut off. For NUMERIC the pattern says all: 29 digits, 9 decimals, zeros at the ends do not count."""
 
-CANONICAL_PATTERN: Final[Mapping[ColumnType, str]] = {
-    ColumnType.BOOL: r"true|false",
-    ColumnType.INT64: r"0|-?[1-9][0-9]{0,18}",
-    ColumnType.NUMERIC: r"0|-?(?:[1-9][0-9]{0,28}|(?:0|[1-9][0-9]{0,28})\.[0-9]{0,8}[1-9])",
-    ColumnType.DATE: _DATE,
-    ColumnType.TIMESTAMP: _DATE + "T" + _TIME + r"\.[0-9]{6}Z",
+CANONICAL_PATTERN: Final[Mapping[DataType, str]] = {
+    DataType.BOOL: r"true|false",
+    DataType.INT64: r"0|-?[1-9][0-9]{0,18}",
+    DataType.NUMERIC: r"0|-?(?:[1-9][0-9]{0,28}|(?:0|[1-9][0-9]{0,28})\.[0-9]{0,8}[1-9])",
+    DataType.DATE: _DATE,
+    DataType.TIMESTAMP: _DATE + "T" + _TIME + r"\.[0-9]{6}Z",
 }
 """What is written, and the only form that a part of a key may have. What `TEXT_PATTERN` demands beside it holds here too."""
 
@@ -121,30 +121,30 @@ class Unreadable:
         return f"expected {self.expected}, got {cut!r}{more}"
 
 
-def read_value(type_: ColumnType, encoding: Encoding, value: bytes) -> object | Unreadable:
+def read_value(type_: DataType, encoding: Encoding, value: bytes) -> object | Unreadable:
     """The value that the bytes of a cell stand for. Never raises; `Unreadable` for bytes that do not fit (TBL-7, TBL-9)."""
     assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
-    if type_ is ColumnType.BYTES:
+    if type_ is DataType.BYTES:
         return value
-    if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+    if encoding is Encoding.BINARY and type_ is not DataType.STRING:
         return _read_binary(type_, value)
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError as error:
         return Unreadable(f"{type_} in UTF-8 (byte {error.start} is not)", value)
-    if type_ is ColumnType.STRING:
+    if type_ is DataType.STRING:
         return text
     return _read_text(type_, text, value)
 
 
-def write_value(type_: ColumnType, encoding: Encoding, value: object) -> bytes:
+def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:
     """The canonical bytes of a value. Raises `InvalidChangeError` (a `ValueError`) for a value that the type does not have."""
     assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
     _check_python_type(type_, value)
     if isinstance(value, bytes):
         return value
     try:
-        if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+        if encoding is Encoding.BINARY and type_ is not DataType.STRING:
             written = _WRITE_BINARY[type_](value)
         else:
             written = _WRITE_TEXT[type_](value).encode("utf-8")
@@ -158,8 +158,8 @@ def write_value(type_: ColumnType, encoding: Encoding, value: object) -> bytes:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_text(type_: ColumnType, text: str, value: bytes) -> object | Unreadable:
-    if type_ is ColumnType.JSON:
+def _read_text(type_: DataType, text: str, value: bytes) -> object | Unreadable:
+    if type_ is DataType.JSON:
         return text if _is_json(text) else Unreadable(_EXPECTED_JSON, value)
     matches = _matches[type_](text)
     read = _READ_TEXT[type_](text) if matches else None
@@ -233,48 +233,48 @@ def _no_constant(name: str) -> NoReturn:
 
 _EXPECTED_JSON: Final = f"JSON, nested at most {MAX_JSON_DEPTH} deep, with numbers of at most {MAX_JSON_DIGITS} digits"
 
-_READ_TEXT: Final[Mapping[ColumnType, Callable[[str], object | None]]] = {
-    ColumnType.BOOL: lambda text: text == "true",
-    ColumnType.INT64: _read_int64,
-    ColumnType.FLOAT64: _read_float64,
-    ColumnType.NUMERIC: Decimal,
-    ColumnType.DATE: _read_date,
-    ColumnType.TIMESTAMP: _read_timestamp,
+_READ_TEXT: Final[Mapping[DataType, Callable[[str], object | None]]] = {
+    DataType.BOOL: lambda text: text == "true",
+    DataType.INT64: _read_int64,
+    DataType.FLOAT64: _read_float64,
+    DataType.NUMERIC: Decimal,
+    DataType.DATE: _read_date,
+    DataType.TIMESTAMP: _read_timestamp,
 }
 
-_EXPECTED_TEXT: Final[Mapping[ColumnType, str]] = {
-    ColumnType.BOOL: "BOOL as true or false",
-    ColumnType.INT64: "INT64 in decimal digits, from -2^63 to 2^63 - 1",
-    ColumnType.FLOAT64: "FLOAT64 as a finite decimal number, NaN, Infinity or -Infinity",
-    ColumnType.NUMERIC: "NUMERIC in decimal digits, at most 29 before the point and 9 after it",
-    ColumnType.DATE: "DATE as YYYY-MM-DD, a day of the years 0001 to 9999",
-    ColumnType.TIMESTAMP: "TIMESTAMP as YYYY-MM-DDThh:mm:ss[.ffffff] with Z or ±hh:mm, in the years 0001 to 9999 UTC",
+_EXPECTED_TEXT: Final[Mapping[DataType, str]] = {
+    DataType.BOOL: "BOOL as true or false",
+    DataType.INT64: "INT64 in decimal digits, from -2^63 to 2^63 - 1",
+    DataType.FLOAT64: "FLOAT64 as a finite decimal number, NaN, Infinity or -Infinity",
+    DataType.NUMERIC: "NUMERIC in decimal digits, at most 29 before the point and 9 after it",
+    DataType.DATE: "DATE as YYYY-MM-DD, a day of the years 0001 to 9999",
+    DataType.TIMESTAMP: "TIMESTAMP as YYYY-MM-DDThh:mm:ss[.ffffff] with Z or ±hh:mm, in the years 0001 to 9999 UTC",
 }
 
 
-def _read_binary(type_: ColumnType, value: bytes) -> object | Unreadable:
+def _read_binary(type_: DataType, value: bytes) -> object | Unreadable:
     layout, expected = _BINARY[type_]
     if len(value) != struct.calcsize(layout):
         return Unreadable(expected, value)
     (number,) = struct.unpack(layout, value)
-    if type_ is ColumnType.BOOL:
+    if type_ is DataType.BOOL:
         return Unreadable(expected, value) if number not in (0, 1, 0xFF) else number != 0
-    if type_ is ColumnType.DATE:
+    if type_ is DataType.DATE:
         try:
             return _EPOCH + timedelta(days=number)
         except OverflowError:
             return Unreadable(expected, value)
-    if type_ is ColumnType.TIMESTAMP and not TIMESTAMP_MIN <= number <= TIMESTAMP_MAX:
+    if type_ is DataType.TIMESTAMP and not TIMESTAMP_MIN <= number <= TIMESTAMP_MAX:
         return Unreadable(expected, value)
-    return float(number) if type_ is ColumnType.FLOAT64 else int(number)
+    return float(number) if type_ is DataType.FLOAT64 else int(number)
 
 
-_BINARY: Final[Mapping[ColumnType, tuple[str, str]]] = {
-    ColumnType.BOOL: (">B", "BOOL in 1 byte: 00 (false), FF or 01 (true)"),
-    ColumnType.INT64: (">q", "INT64 in 8 bytes"),
-    ColumnType.FLOAT64: (">d", "FLOAT64 in 8 bytes"),
-    ColumnType.DATE: (">i", "DATE in 4 bytes: days since 1970-01-01, in the years 0001 to 9999"),
-    ColumnType.TIMESTAMP: (">q", "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999"),
+_BINARY: Final[Mapping[DataType, tuple[str, str]]] = {
+    DataType.BOOL: (">B", "BOOL in 1 byte: 00 (false), FF or 01 (true)"),
+    DataType.INT64: (">q", "INT64 in 8 bytes"),
+    DataType.FLOAT64: (">d", "FLOAT64 in 8 bytes"),
+    DataType.DATE: (">i", "DATE in 4 bytes: days since 1970-01-01, in the years 0001 to 9999"),
+    DataType.TIMESTAMP: (">q", "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999"),
 }
 
 
@@ -304,44 +304,44 @@ def _write_timestamp(moment: int) -> str:
     return f"{_EPOCH + timedelta(days=days)}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}Z"
 
 
-_WRITE_TEXT: Final[Mapping[ColumnType, Callable[..., str]]] = {
-    ColumnType.STRING: str,
-    ColumnType.BOOL: lambda value: "true" if value else "false",
-    ColumnType.INT64: str,
-    ColumnType.FLOAT64: _write_float64,
-    ColumnType.NUMERIC: _write_numeric,
-    ColumnType.DATE: date.isoformat,
-    ColumnType.TIMESTAMP: _write_timestamp,
-    ColumnType.JSON: str,
+_WRITE_TEXT: Final[Mapping[DataType, Callable[..., str]]] = {
+    DataType.STRING: str,
+    DataType.BOOL: lambda value: "true" if value else "false",
+    DataType.INT64: str,
+    DataType.FLOAT64: _write_float64,
+    DataType.NUMERIC: _write_numeric,
+    DataType.DATE: date.isoformat,
+    DataType.TIMESTAMP: _write_timestamp,
+    DataType.JSON: str,
 }
 
-_WRITE_BINARY: Final[Mapping[ColumnType, Callable[..., bytes]]] = {
-    ColumnType.BOOL: lambda value: b"\xff" if value else b"\x00",
-    ColumnType.INT64: lambda value: struct.pack(">q", value),
-    ColumnType.FLOAT64: lambda value: struct.pack(">d", value),
-    ColumnType.DATE: lambda value: struct.pack(">i", (value - _EPOCH).days),
-    ColumnType.TIMESTAMP: lambda value: struct.pack(">q", value),
+_WRITE_BINARY: Final[Mapping[DataType, Callable[..., bytes]]] = {
+    DataType.BOOL: lambda value: b"\xff" if value else b"\x00",
+    DataType.INT64: lambda value: struct.pack(">q", value),
+    DataType.FLOAT64: lambda value: struct.pack(">d", value),
+    DataType.DATE: lambda value: struct.pack(">i", (value - _EPOCH).days),
+    DataType.TIMESTAMP: lambda value: struct.pack(">q", value),
 }
 
-_PYTHON_TYPE: Final[Mapping[ColumnType, type]] = {
-    ColumnType.STRING: str,
-    ColumnType.BYTES: bytes,
-    ColumnType.BOOL: bool,
-    ColumnType.INT64: int,
-    ColumnType.FLOAT64: float,
-    ColumnType.NUMERIC: Decimal,
-    ColumnType.DATE: date,
-    ColumnType.TIMESTAMP: int,
-    ColumnType.JSON: str,
+_PYTHON_TYPE: Final[Mapping[DataType, type]] = {
+    DataType.STRING: str,
+    DataType.BYTES: bytes,
+    DataType.BOOL: bool,
+    DataType.INT64: int,
+    DataType.FLOAT64: float,
+    DataType.NUMERIC: Decimal,
+    DataType.DATE: date,
+    DataType.TIMESTAMP: int,
+    DataType.JSON: str,
 }
 
 
-def _check_python_type(type_: ColumnType, value: object) -> None:
+def _check_python_type(type_: DataType, value: object) -> None:
     # The exact type: a bool is an int and a datetime is a date to isinstance, and neither is meant.
     if type(value) is not _PYTHON_TYPE[type_]:
         raise InvalidChangeError("UNREADABLE_VALUE", "value", f"a Python {_PYTHON_TYPE[type_].__name__} for {type_}", value)
 
 
-def _refuse(type_: ColumnType, value: object) -> NoReturn:
-    limit = _EXPECTED_TEXT.get(type_, f"{type_} in UTF-8" if type_ is ColumnType.STRING else _EXPECTED_JSON)
+def _refuse(type_: DataType, value: object) -> NoReturn:
+    limit = _EXPECTED_TEXT.get(type_, f"{type_} in UTF-8" if type_ is DataType.STRING else _EXPECTED_JSON)
     raise InvalidChangeError("UNREADABLE_VALUE", "value", limit, value)

@@ -37,8 +37,9 @@ from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.local.folder import free_port
 from connector.lake.jobs import History as Jobs
-from connector.spark import Ingest, IngestPorts, JobLog, Pipeline
 from connector.spark.apply.apply import apply
+from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.pipeline import JobLog, Pipeline
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.table import Table

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from connector.records.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 
 ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")
 QUALIFIERS = (b"", b"q", b"\xff")
 MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
-COLUMNS = tuple(Column(f"c{n}", family, qualifier, ColumnType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
+COLUMNS = tuple(Column(f"c{n}", family, qualifier, DataType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
 """The columns of a table of such changes; other cells than the `MAPPED` have none."""
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))

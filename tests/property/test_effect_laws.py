@@ -12,7 +12,7 @@ from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.property.histories import Delivery, histories, history
 
 TODAY = 10**12
@@ -20,7 +20,7 @@ every_table = pytest.mark.parametrize(("order_by", "versions"), [(order_by, vers
 
 
 def table(order_by: OrderBy, versions: Versions) -> TableDefinition:
-    key = Key((KeyPart("id", ColumnType.BYTES),), form=KeyForm.DELIMITED)
+    key = Key((KeyPart("id", DataType.BYTES),), form=KeyForm.DELIMITED)
     return TableDefinition(name="t", stream="s", source="t", key=key, columns=(), order=order_by, versions=versions)
 
 

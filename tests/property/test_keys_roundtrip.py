@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from connector.errors import ConfigError, InvalidChangeError
 from connector.tables.column_names import unmapped_cell, unmapped_name
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.values import ColumnType, Unreadable
+from connector.tables.values import DataType, Unreadable
 from tests.property.test_values_roundtrip import VALUES
 
-KEY_TYPES = [type_ for type_ in ColumnType if type_ not in (ColumnType.FLOAT64, ColumnType.JSON)]
+KEY_TYPES = [type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)]
 DELIMITERS = ("#", "|", "::", "\x00", "--x", "aa", "-", ".", "T")
 
 
@@ -19,7 +19,7 @@ DELIMITERS = ("#", "|", "::", "\x00", "--x", "aa", "-", ".", "T")
 def keys(draw: st.DrawFn) -> Key:
     types = draw(st.lists(st.sampled_from(KEY_TYPES), min_size=1, max_size=5))
     parts = tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types))
-    if len(types) == 1 and types[0] in (ColumnType.BYTES, ColumnType.STRING) and draw(st.booleans()):
+    if len(types) == 1 and types[0] in (DataType.BYTES, DataType.STRING) and draw(st.booleans()):
         return Key(parts)
     if draw(st.booleans()):
         return Key(parts, KeyForm.ORDERED)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.ordered_key import NUMBER_RANGE, number_pattern, read_number, read_part, write_number
-from connector.tables.values import ColumnType, Unreadable
+from connector.tables.values import DataType, Unreadable
 from tests.property.test_keys_roundtrip import KEY_TYPES
 from tests.property.test_values_roundtrip import VALUES
 
@@ -18,7 +18,7 @@ NUMBER = st.integers(0, 135).flatmap(lambda bits: st.integers(-(2**bits), 2**bit
 SPECIAL = st.lists(st.sampled_from((0, 1, 0x40, 0x7F, 0x80, 0xC0, 0xFE, 0xFF)), max_size=12).map(bytes)
 
 
-def _numbers(type_: ColumnType) -> st.SearchStrategy[Any]:
+def _numbers(type_: DataType) -> st.SearchStrategy[Any]:
     least, greatest = NUMBER_RANGE[type_]
     numbers = st.integers(0, max(-least, greatest).bit_length()).flatmap(
         lambda bits: st.integers(max(least, -(2**bits)), min(greatest, 2**bits))
@@ -26,16 +26,16 @@ def _numbers(type_: ColumnType) -> st.SearchStrategy[Any]:
     return numbers.map(lambda number: read_part(type_, write_number(number)))
 
 
-NEAR: dict[ColumnType, st.SearchStrategy[Any]] = {
-    ColumnType.STRING: st.text("\x00\x01aä\uffff\U00010000", max_size=3),
-    ColumnType.BYTES: SPECIAL,
-    **{type_: _numbers(type_) for type_ in NUMBER_RANGE if type_ is not ColumnType.BOOL},
-    ColumnType.BOOL: st.booleans(),
+NEAR: dict[DataType, st.SearchStrategy[Any]] = {
+    DataType.STRING: st.text("\x00\x01aä\uffff\U00010000", max_size=3),
+    DataType.BYTES: SPECIAL,
+    **{type_: _numbers(type_) for type_ in NUMBER_RANGE if type_ is not DataType.BOOL},
+    DataType.BOOL: st.booleans(),
 }
 """Values that begin alike, and about as often of each length."""
 
 
-def ordered(types: list[ColumnType]) -> Key:
+def ordered(types: list[DataType]) -> Key:
     return Key(tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)), KeyForm.ORDERED)
 
 
@@ -80,8 +80,8 @@ def test_a_damaged_key_is_unreadable_or_another_key(
 
 @settings(max_examples=600)
 @given(st.sampled_from(sorted(NUMBER_RANGE)), st.binary(max_size=20) | SPECIAL | NUMBER.map(write_number))
-@example(ColumnType.INT64, b"")
-def test_the_pattern_of_numbers_is_what_is_written(type_: ColumnType, piece: bytes) -> None:
+@example(DataType.INT64, b"")
+def test_the_pattern_of_numbers_is_what_is_written(type_: DataType, piece: bytes) -> None:
     """TBL-7: between the least and the greatest, bytes match it exactly if they are the bytes of a number."""
     least, greatest = map(write_number, NUMBER_RANGE[type_])
     matches = re.fullmatch(number_pattern(type_), piece.hex().upper()) is not None and least <= piece <= greatest

@@ -19,7 +19,7 @@ from connector.tables.values import (
     TEXT_PATTERN,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
-    ColumnType,
+    DataType,
     Encoding,
     Unreadable,
     read_value,
@@ -33,17 +33,17 @@ JSONS = st.recursive(
     max_leaves=8,
 )
 VALUES = {
-    ColumnType.STRING: st.text(),
-    ColumnType.BYTES: st.binary(),
-    ColumnType.BOOL: st.booleans(),
-    ColumnType.INT64: st.integers(-(2**63), 2**63 - 1),
-    ColumnType.FLOAT64: st.floats(),
-    ColumnType.NUMERIC: NUMERICS,
-    ColumnType.DATE: st.dates(),
-    ColumnType.TIMESTAMP: st.integers(TIMESTAMP_MIN, TIMESTAMP_MAX),
-    ColumnType.JSON: JSONS.map(lambda document: json.dumps(document, ensure_ascii=False)),
+    DataType.STRING: st.text(),
+    DataType.BYTES: st.binary(),
+    DataType.BOOL: st.booleans(),
+    DataType.INT64: st.integers(-(2**63), 2**63 - 1),
+    DataType.FLOAT64: st.floats(),
+    DataType.NUMERIC: NUMERICS,
+    DataType.DATE: st.dates(),
+    DataType.TIMESTAMP: st.integers(TIMESTAMP_MIN, TIMESTAMP_MAX),
+    DataType.JSON: JSONS.map(lambda document: json.dumps(document, ensure_ascii=False)),
 }
-FORMS = [(type_, encoding) for type_ in ColumnType for encoding in Encoding if encoding is Encoding.TEXT or type_ not in TEXT_ONLY]
+FORMS = [(type_, encoding) for type_ in DataType for encoding in Encoding if encoding is Encoding.TEXT or type_ not in TEXT_ONLY]
 TYPED = st.sampled_from(FORMS).flatmap(lambda form: st.tuples(st.just(form[0]), st.just(form[1]), VALUES[form[0]]))
 # Mostly text that looks right and is not: the alphabet of all the grammars, and whole values with something wrong.
 LOOKALIKES = st.one_of(
@@ -55,7 +55,7 @@ LOOKALIKES = st.one_of(
 
 @settings(max_examples=400)
 @given(TYPED)
-def test_reading_gives_what_was_written(typed: tuple[ColumnType, Encoding, object]) -> None:
+def test_reading_gives_what_was_written(typed: tuple[DataType, Encoding, object]) -> None:
     """TBL-7: for every type in both encodings."""
     type_, encoding, value = typed
     read = read_value(type_, encoding, write_value(type_, encoding, value))
@@ -65,7 +65,7 @@ def test_reading_gives_what_was_written(typed: tuple[ColumnType, Encoding, objec
 
 @settings(max_examples=600)
 @given(st.sampled_from(FORMS), LOOKALIKES)
-def test_no_bytes_make_reading_fail(form: tuple[ColumnType, Encoding], value: bytes) -> None:
+def test_no_bytes_make_reading_fail(form: tuple[DataType, Encoding], value: bytes) -> None:
     """TBL-9: a value or `Unreadable`, never an exception; what is read can be written, and reads the same again."""
     type_, encoding = form
     read = read_value(type_, encoding, value)
@@ -79,7 +79,7 @@ def test_no_bytes_make_reading_fail(form: tuple[ColumnType, Encoding], value: by
 
 @settings(max_examples=600)
 @given(st.sampled_from(list(CANONICAL_PATTERN)), LOOKALIKES)
-def test_the_canonical_pattern_is_what_is_written(type_: ColumnType, value: bytes) -> None:
+def test_the_canonical_pattern_is_what_is_written(type_: DataType, value: bytes) -> None:
     """TBL-7: bytes match it and are readable exactly when writing what they mean gives the same bytes."""
     read = read_value(type_, Encoding.TEXT, value)
     matches = re.fullmatch(CANONICAL_PATTERN[type_], value.decode("utf-8", "replace"), re.ASCII) is not None
@@ -89,7 +89,7 @@ def test_the_canonical_pattern_is_what_is_written(type_: ColumnType, value: byte
 
 
 @given(st.sampled_from(list(CANONICAL_PATTERN)), st.data())
-def test_canonical_values_are_readable_text(type_: ColumnType, data: st.DataObject) -> None:
+def test_canonical_values_are_readable_text(type_: DataType, data: st.DataObject) -> None:
     """TBL-7: one grammar lies within the other."""
     text = write_value(type_, Encoding.TEXT, data.draw(VALUES[type_])).decode()
     assert re.fullmatch(CANONICAL_PATTERN[type_], text)
@@ -99,14 +99,14 @@ def test_canonical_values_are_readable_text(type_: ColumnType, data: st.DataObje
 @given(st.dates(), st.dates())
 def test_dates_as_text_lie_in_the_order_of_dates(one: date, other: date) -> None:
     """A canonical date may be compared as text."""
-    texts = [write_value(ColumnType.DATE, Encoding.TEXT, value) for value in (one, other)]
+    texts = [write_value(DataType.DATE, Encoding.TEXT, value) for value in (one, other)]
     assert (texts[0] < texts[1]) == (one < other)
 
 
-@given(TYPED, st.sampled_from(list(ColumnType)))
-def test_a_value_of_another_python_type_is_refused(typed: tuple[ColumnType, Encoding, object], other: ColumnType) -> None:
+@given(TYPED, st.sampled_from(list(DataType)))
+def test_a_value_of_another_python_type_is_refused(typed: tuple[DataType, Encoding, object], other: DataType) -> None:
     """Writing checks the Python type exactly: True is no INT64."""
-    same = {ColumnType.JSON: ColumnType.STRING, ColumnType.TIMESTAMP: ColumnType.INT64}
+    same = {DataType.JSON: DataType.STRING, DataType.TIMESTAMP: DataType.INT64}
     if same.get(other, other) != same.get(typed[0], typed[0]):
         with pytest.raises(InvalidChangeError):
             write_value(other, Encoding.TEXT, typed[2])

@@ -20,7 +20,7 @@ from connector.lake.jobs import History
 from connector.records import codec
 from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
-from connector.spark import JobLog, Pipeline
+from connector.spark.pipeline import JobLog, Pipeline
 from connector.spark.reader import table_path
 from connector.spark.storage.changelog import Changelog
 from connector.tables.column_names import BOOKKEEPING

@@ -32,7 +32,7 @@ from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import RowState, join, lift, visible
 from connector.tables.row import read_change, row_of
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.changes import change, put
 
 ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
@@ -40,8 +40,8 @@ ROWS = """key binary, value binary, topic string, partition int, offset bigint, 
 ARRIVAL = datetime(2024, 4, 30, 12, tzinfo=UTC)
 HEADERS = [("trace", b"\x00\xff"), ("empty", None)]
 
-KEY = Key((KeyPart("id", ColumnType.STRING),))
-COLUMNS = (Column("name", "f", b"name", ColumnType.STRING), Column("amount", "f", b"amount", ColumnType.INT64))
+KEY = Key((KeyPart("id", DataType.STRING),))
+COLUMNS = (Column("name", "f", b"name", DataType.STRING), Column("amount", "f", b"amount", DataType.INT64))
 STREAM = StreamConfig(name="s", topic="orders")
 
 

@@ -26,7 +26,7 @@ from connector.spark.storage import table as table_module
 from connector.spark.storage.table import Table
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.changes import change
 from tests.property.histories import history
 from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
@@ -57,8 +57,8 @@ def tombstones(spark: SparkSession, stream: Stream, name: str = "accounts") -> s
 
 def nasty(name: str, **others: Any) -> TableDefinition:
     """For generated histories: bytes, some of them in columns."""
-    columns = (Column("c0", "f", b"", ColumnType.BYTES), Column("c1", "f", b"q", ColumnType.BYTES))
-    return definition(name, key=Key((KeyPart("id", ColumnType.BYTES),)), columns=columns, **others)
+    columns = (Column("c0", "f", b"", DataType.BYTES), Column("c1", "f", b"q", DataType.BYTES))
+    return definition(name, key=Key((KeyPart("id", DataType.BYTES),)), columns=columns, **others)
 
 
 def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int) -> None:
@@ -177,9 +177,9 @@ def test_a_commit_names_a_bounded_number_of_attempts(
 @pytest.mark.long
 def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-7, TBL-8: any name but one that begins with _; and a key may be of several types, in order-preserving form."""
-    names = {"apply": ColumnType.INT64, "attempt": ColumnType.STRING, "known": ColumnType.BOOL, "kept": ColumnType.STRING}
+    names = {"apply": DataType.INT64, "attempt": DataType.STRING, "known": DataType.BOOL, "kept": DataType.STRING}
     key = Key(tuple(KeyPart(name, type_) for name, type_ in names.items()), KeyForm.ORDERED)
-    columns = tuple(Column(name, "f", name.encode(), ColumnType.STRING) for name in ("order", "entries", "x", "newest"))
+    columns = tuple(Column(name, "f", name.encode(), DataType.STRING) for name in ("order", "entries", "x", "newest"))
     wanted = definition(key=key, columns=columns)
     stream = Stream(spark, tmp_path)
     for at in (10, 20):

@@ -15,7 +15,7 @@ from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, 
 from connector.spark.storage.offsets import BatchRange
 from connector.state.jobs import CutRecord
 from connector.tables.keys import Key, KeyPart
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.property.bank import TOTAL, BankWorld, Written
 from tests.property.processes import as_record
 from tests.spark.streams import STREAM, Stream, account, definition, shown
@@ -30,7 +30,7 @@ class Bank:
     def __init__(self, spark: SparkSession, folder: Path, rng: Random, *, lies: bool = False) -> None:
         self.rng, self.world, self.stream = rng, BankWorld(rng, lies=lies), Stream(spark, folder, STREAM)
         self.stream.topic.records = []
-        self.table = self.stream.table(definition(key=Key((KeyPart("id", ColumnType.BYTES),))))
+        self.table = self.stream.table(definition(key=Key((KeyPart("id", DataType.BYTES),))))
         self.cuts: list[CutRecord] = []
         self.ingest(everything=True)
 

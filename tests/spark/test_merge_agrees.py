@@ -21,7 +21,7 @@ from connector.tables.column_names import unmapped_name
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import join, lift, visible
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -37,7 +37,7 @@ CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, tra
 
 
 def definition(**others: Any) -> TableDefinition:
-    return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", ColumnType.BYTES),)), columns=COLUMNS, **others)
+    return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", DataType.BYTES),)), columns=COLUMNS, **others)
 
 
 TABLES = {

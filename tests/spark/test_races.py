@@ -24,7 +24,7 @@ from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.keys import Key, KeyPart
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.property.histories import history
 from tests.spark.streams import CrashError, Stream, crash_at, definition, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS, nasty
@@ -142,7 +142,7 @@ def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(spark: SparkSe
     """JOB-3, TBL-10, TBL-17: whatever is killed, what is recorded as one cut is the bank at that moment, in both tables."""
     rng = Random(f"{seed}/cuts at once")
     bank, cuts = Bank(spark, tmp_path, rng), list[CutRecord]()
-    key = Key((KeyPart("id", ColumnType.BYTES),))
+    key = Key((KeyPart("id", DataType.BYTES),))
     tables = (definition(key=key), definition("copy", key=key))
     for turn in range(4):
         bank.world.turn()

@@ -25,7 +25,7 @@ from connector.state.overrides import StalenessOverride
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.changes import change, put
 from tests.property.histories import COLUMNS, history, plain_entries
 from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown
@@ -125,8 +125,8 @@ def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: 
 ANYTHING = definition(
     "anything",
     # Names that a merge might want for itself.
-    key=Key((KeyPart("changes", ColumnType.BYTES),)),
-    columns=(Column("count", "f", b"", ColumnType.BYTES), Column("highest", "g", b"q", ColumnType.BYTES)),
+    key=Key((KeyPart("changes", DataType.BYTES),)),
+    columns=(Column("count", "f", b"", DataType.BYTES), Column("highest", "g", b"q", DataType.BYTES)),
 )
 
 
@@ -148,7 +148,7 @@ OF_GENERATED = {
 PLAIN = "plain, newer, two families and key columns"
 OF_PLAIN = definition(
     "plain",
-    key=Key((KeyPart("rows", ColumnType.INT64), KeyPart("of_two", ColumnType.INT64)), KeyForm.DELIMITED, "."),
+    key=Key((KeyPart("rows", DataType.INT64), KeyPart("of_two", DataType.INT64)), KeyForm.DELIMITED, "."),
     columns=COLUMNS,
     keep_unmapped=False,
 )

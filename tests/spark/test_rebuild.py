@@ -19,7 +19,7 @@ from connector.spark.reader import read_table
 from connector.spark.storage.delta_log import DeltaLog
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.stored_definition import ColumnIds, from_properties
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.changes import change, put
 from tests.property.histories import history
 from tests.spark.streams import COLUMNS, STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
@@ -63,9 +63,9 @@ def stream(grown: Stream, tmp_path: Path) -> Stream:
 
 
 NEW_COLUMNS = (
-    Column("c1", "f", b"q", ColumnType.BYTES),
-    Column("number", "f", b"", ColumnType.NUMERIC),
-    Column("other", "g", b"q", ColumnType.NUMERIC),
+    Column("c1", "f", b"q", DataType.BYTES),
+    Column("number", "f", b"", DataType.NUMERIC),
+    Column("other", "g", b"q", DataType.NUMERIC),
 )
 
 

@@ -13,12 +13,12 @@ from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
 
-BYTES = Key((KeyPart("id", ColumnType.BYTES),))
-COLUMNS = (Column("q", "f", b"q", ColumnType.BYTES), Column("e", "f", b"", ColumnType.BYTES), Column("g", "g", b"q", ColumnType.BYTES))
+BYTES = Key((KeyPart("id", DataType.BYTES),))
+COLUMNS = (Column("q", "f", b"q", DataType.BYTES), Column("e", "f", b"", DataType.BYTES), Column("g", "g", b"q", DataType.BYTES))
 ROWS = 120
 
 
@@ -49,18 +49,18 @@ def test_states_without_a_jvm_are_those_of_the_merge(spark: SparkSession, tmp_pa
 
 def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-7: keys of several parts and types, values of each type."""
-    parts = (KeyPart("day", ColumnType.DATE), KeyPart("n", ColumnType.INT64), KeyPart("at", ColumnType.TIMESTAMP))
+    parts = (KeyPart("day", DataType.DATE), KeyPart("n", DataType.INT64), KeyPart("at", DataType.TIMESTAMP))
     key = Key(parts, form=KeyForm.DELIMITED)
     types = {
-        ColumnType.STRING: b"it's",
-        ColumnType.BYTES: b"\xff\x00",
-        ColumnType.BOOL: b"true",
-        ColumnType.INT64: b"-7",
-        ColumnType.FLOAT64: b"0.5",
-        ColumnType.NUMERIC: b"12.5",
-        ColumnType.DATE: b"9999-12-31",
-        ColumnType.TIMESTAMP: b"0001-01-01T00:00:00.000000Z",
-        ColumnType.JSON: b'{"a": 1}',
+        DataType.STRING: b"it's",
+        DataType.BYTES: b"\xff\x00",
+        DataType.BOOL: b"true",
+        DataType.INT64: b"-7",
+        DataType.FLOAT64: b"0.5",
+        DataType.NUMERIC: b"12.5",
+        DataType.DATE: b"9999-12-31",
+        DataType.TIMESTAMP: b"0001-01-01T00:00:00.000000Z",
+        DataType.JSON: b'{"a": 1}',
     }
     columns = tuple(Column(type_.lower(), "f", type_.encode(), type_) for type_ in types)
     wanted = definition(key=key, columns=columns)

@@ -16,7 +16,7 @@ from connector.records.rejection import Reason
 from connector.spark.storage.table import Table
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.values import ColumnType, Encoding
+from connector.tables.values import DataType, Encoding
 from tests.changes import change
 from tests.spark.streams import COLUMNS, Stream, account, copied, definition, shown, versions
 
@@ -95,16 +95,16 @@ def test_what_is_not_ours_is_left_alone(spark: SparkSession, tmp_path: Path) -> 
     assert (tmp_path / "accounts" / "data" / "notes.txt").read_text() == "mine"
 
 
-BINARY_AMOUNT = Column("amount", "f", b"amount", ColumnType.INT64, Encoding.BINARY)
+BINARY_AMOUNT = Column("amount", "f", b"amount", DataType.INT64, Encoding.BINARY)
 CHANGED = {
-    "key": definition(key=Key((KeyPart("id", ColumnType.BYTES),))),
-    "key name": definition(key=Key((KeyPart("row", ColumnType.STRING),))),
+    "key": definition(key=Key((KeyPart("id", DataType.BYTES),))),
+    "key name": definition(key=Key((KeyPart("row", DataType.STRING),))),
     "source": definition(source="other"),
     "stream": definition(stream="other"),
     "a column's cell": definition(columns=(replace(COLUMNS[0], qualifier=b"other"), COLUMNS[1])),
-    "a column's type": definition(columns=(COLUMNS[0], replace(COLUMNS[1], type=ColumnType.STRING))),
+    "a column's type": definition(columns=(COLUMNS[0], replace(COLUMNS[1], type=DataType.STRING))),
     "a column's encoding": definition(columns=(COLUMNS[0], BINARY_AMOUNT)),
-    "a column more": definition(columns=(*COLUMNS, Column("more", "f", b"more", ColumnType.STRING))),
+    "a column more": definition(columns=(*COLUMNS, Column("more", "f", b"more", DataType.STRING))),
     "a column less": definition(columns=COLUMNS[:1]),
     "a column renamed": definition(columns=(COLUMNS[0], replace(COLUMNS[1], name="sum"))),
     "unmapped cells": definition(keep_unmapped=False),
@@ -144,7 +144,7 @@ def test_nothing_is_applied_from_another_changelog(spark: SparkSession, stream: 
 def test_poison_is_contained_in_the_table_that_cannot_hold_it(spark: SparkSession, stream: Stream) -> None:
     """TBL-9, MRG-2, DLQ-1: a value or key that does not fit, or no number, makes the change, whole, a letter of that table alone."""
     accounts, names = stream.table(), stream.table(definition("names", columns=COLUMNS[:1]))
-    numbers = definition("numbers", key=Key((KeyPart("n", ColumnType.INT64),), KeyForm.DELIMITED), columns=COLUMNS[:1])
+    numbers = definition("numbers", key=Key((KeyPart("n", DataType.INT64),), KeyForm.DELIMITED), columns=COLUMNS[:1])
     numbered = definition("numbered", order=OrderBy.SEQUENCE_NUMBER, columns=COLUMNS[:1])
     stream.topic.send(account("a", 9, name="Eve", amount="much"), replace(account("7", 10, name="Seven"), change_sequence_number="7"))
     stream.topic.send(change(at=11, row_key=b"x", table="elsewhere"))

@@ -23,7 +23,7 @@ from connector.tables.values import (
     MAX_JSON_NAME_LENGTH,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
-    ColumnType,
+    DataType,
     Encoding,
     Unreadable,
     read_value,
@@ -171,9 +171,9 @@ def placed(spark: SparkSession, values: Sequence[bytes]) -> DataFrame:
     return spark.createDataFrame(list(enumerate(values)), "place int, cell binary")
 
 
-def shown(type_: ColumnType, expression: str) -> str:
+def shown(type_: DataType, expression: str) -> str:
     """A column that Python gets whole: its own times stop short of the year 9999 in some zones."""
-    return f"unix_micros({expression})" if type_ is ColumnType.TIMESTAMP else expression
+    return f"unix_micros({expression})" if type_ is DataType.TIMESTAMP else expression
 
 
 def same(value: object, other: object) -> bool:
@@ -293,27 +293,27 @@ def ordered_keys() -> list[Key]:
         Key(named[::-1], KeyForm.ORDERED),
         Key(named[:2], KeyForm.ORDERED),
         Key(tuple(KeyPart(f"k{n}", KEY_TYPES[n % 2]) for n in range(16)), KeyForm.ORDERED),
-        Key(tuple(KeyPart(f"k{n}", ColumnType.INT64) for n in range(16)), KeyForm.ORDERED),
+        Key(tuple(KeyPart(f"k{n}", DataType.INT64) for n in range(16)), KeyForm.ORDERED),
     ]
 
 
 def fixed_keys() -> list[Key]:
     parts = (
-        ColumnType.STRING,
-        ColumnType.BYTES,
-        ColumnType.INT64,
-        ColumnType.BOOL,
-        ColumnType.NUMERIC,
-        ColumnType.DATE,
-        ColumnType.TIMESTAMP,
+        DataType.STRING,
+        DataType.BYTES,
+        DataType.INT64,
+        DataType.BOOL,
+        DataType.NUMERIC,
+        DataType.DATE,
+        DataType.TIMESTAMP,
     )
     named = tuple(KeyPart(f"k{n}", type_) for n, type_ in enumerate(parts))
     return [
-        Key((KeyPart("k", ColumnType.BYTES),)),
-        Key((KeyPart("k", ColumnType.STRING),)),
+        Key((KeyPart("k", DataType.BYTES),)),
+        Key((KeyPart("k", DataType.STRING),)),
         *(Key((part,), KeyForm.DELIMITED) for part in named),
         *(Key(named[:count], KeyForm.DELIMITED, delimiter) for count in (2, 3, 7) for delimiter in ("#", "##", "$^", "a.b", "\\", "|")),
-        Key(tuple(KeyPart(f"k{n}", ColumnType.STRING) for n in range(16)), KeyForm.DELIMITED, "::"),
+        Key(tuple(KeyPart(f"k{n}", DataType.STRING) for n in range(16)), KeyForm.DELIMITED, "::"),
     ]
 
 

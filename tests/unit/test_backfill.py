@@ -10,7 +10,7 @@ from connector.records.model import ChildPartitions, Record
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Versions
 from connector.tables.merge import EMPTY, join, lift, visible
-from connector.watermarks.frontier import UNKNOWN, Frontier, Heard, Lineage, advance
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance
 from connector.watermarks.lineage import Announcements
 from tests.changes import change, delete_family, put
 
@@ -41,7 +41,7 @@ def test_it_holds_the_low_watermark_at_the_time_of_the_snapshot_until_it_ends() 
         if isinstance(record, ChildPartitions):
             announcements.sent(record, now=500)
             lineage.append(record)
-        heard = Heard(1, {name: {0: claim} for name, claim in claims.items()}, tuple(Lineage(0, 1, one) for one in lineage))
+        heard = BatchClaims(1, {name: {0: claim} for name, claim in claims.items()}, tuple(LineageRecord(0, 1, one) for one in lineage))
         return advance(frontier, heard, now=500)
 
     frontier = read(UNKNOWN, change(at=READ_AT, stream_partition="backfill"), {"backfill": READ_AT})

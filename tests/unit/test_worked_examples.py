@@ -12,7 +12,7 @@ from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import EMPTY, expire, join, lift, normal, visible
-from connector.tables.values import ColumnType, read_value
+from connector.tables.values import DataType, read_value
 from tests.changes import change, delete_cells, delete_family, put
 
 Q = ("f", b"q")
@@ -36,8 +36,8 @@ EMPLOYEES = TableDefinition(
     name="employees",
     stream="s",
     source="employees",
-    key=Key((KeyPart("id", ColumnType.INT64),), KeyForm.DELIMITED),
-    columns=(Column("name", "f", b"name", ColumnType.STRING), Column("salary", "f", b"salary", ColumnType.INT64)),
+    key=Key((KeyPart("id", DataType.INT64),), KeyForm.DELIMITED),
+    columns=(Column("name", "f", b"name", DataType.STRING), Column("salary", "f", b"salary", DataType.INT64)),
 )
 
 

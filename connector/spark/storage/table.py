@@ -43,7 +43,7 @@ from connector.tables.column_names import BUCKET, STATE
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, from_properties, to_properties
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
@@ -446,7 +446,7 @@ def _tombstones_state(expired_below: int) -> dict[str, object]:
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:
     """Delta keeps statistics of the key columns alone, and has none for bytes and truth values."""
-    keys = [f"`{part.name}`" for part in definition.key.parts if part.type not in (ColumnType.BYTES, ColumnType.BOOL)]
+    keys = [f"`{part.name}`" for part in definition.key.parts if part.type not in (DataType.BYTES, DataType.BOOL)]
     return {"delta.dataSkippingStatsColumns": ",".join(keys)} if keys else {"delta.dataSkippingNumIndexedCols": "0"}
 
 

@@ -19,20 +19,20 @@ from connector.tables.values import (
     TEXT_PATTERN,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
-    ColumnType,
+    DataType,
     Encoding,
 )
 
 SPARK_TYPE: Final = {
-    ColumnType.STRING: "string",
-    ColumnType.BYTES: "binary",
-    ColumnType.BOOL: "boolean",
-    ColumnType.INT64: "bigint",
-    ColumnType.FLOAT64: "double",
-    ColumnType.NUMERIC: "decimal(38,9)",
-    ColumnType.DATE: "date",
-    ColumnType.TIMESTAMP: "timestamp",
-    ColumnType.JSON: "string",
+    DataType.STRING: "string",
+    DataType.BYTES: "binary",
+    DataType.BOOL: "boolean",
+    DataType.INT64: "bigint",
+    DataType.FLOAT64: "double",
+    DataType.NUMERIC: "decimal(38,9)",
+    DataType.DATE: "date",
+    DataType.TIMESTAMP: "timestamp",
+    DataType.JSON: "string",
 }
 """The type of a column on disk."""
 
@@ -40,31 +40,31 @@ _DAYS: Final = "BETWEEN -719162 AND 2932896"
 _MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
 
 
-def typed(type_: ColumnType, encoding: Encoding, value: str) -> str:
+def typed(type_: DataType, encoding: Encoding, value: str) -> str:
     """The typed value of the SQL expression `value`, which yields the bytes of a cell; null where they do not fit."""
-    if type_ is ColumnType.BYTES:
+    if type_ is DataType.BYTES:
         return value
-    if encoding is Encoding.BINARY and type_ is not ColumnType.STRING:
+    if encoding is Encoding.BINARY and type_ is not DataType.STRING:
         return _binary(type_, value)
     text = f"cast({value} AS string)"
-    if type_ is ColumnType.STRING:
+    if type_ is DataType.STRING:
         return f"CASE WHEN is_valid_utf8({text}) THEN {text} END"
-    if type_ is ColumnType.JSON:
+    if type_ is DataType.JSON:
         return f"CASE WHEN is_valid_utf8({text}) AND {_is_json(text)} THEN {text} END"
     matches = rf"{text} RLIKE r'\A(?:{TEXT_PATTERN[type_]})\z'"
     return f"CASE WHEN {matches} THEN {_text(type_, text)} END"
 
 
-def _text(type_: ColumnType, text: str) -> str:
-    if type_ is ColumnType.BOOL:
+def _text(type_: DataType, text: str) -> str:
+    if type_ is DataType.BOOL:
         return f"{text} = 'true'"
-    if type_ is ColumnType.FLOAT64:
+    if type_ is DataType.FLOAT64:
         number = f"try_cast({text} AS double)"
         return f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN {number} END"
-    if type_ is ColumnType.NUMERIC:
+    if type_ is DataType.NUMERIC:
         # Zeros at the ends do not count, and the cast would count them.
         return rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1') AS decimal(38,9))"
-    if type_ is ColumnType.TIMESTAMP:
+    if type_ is DataType.TIMESTAMP:
         moment = f"try_cast({text} AS timestamp)"
         return f"CASE WHEN unix_micros({moment}) {_MICROS} THEN {moment} END"
     return f"try_cast({text} AS {SPARK_TYPE[type_]})"
@@ -84,16 +84,16 @@ _STRICT_JSON: Final = (
 )
 
 
-def _binary(type_: ColumnType, value: str) -> str:
-    if type_ is ColumnType.BOOL:
+def _binary(type_: DataType, value: str) -> str:
+    if type_ is DataType.BOOL:
         return f"CASE {value} WHEN X'00' THEN false WHEN X'01' THEN true WHEN X'FF' THEN true END"
-    width = 4 if type_ is ColumnType.DATE else 8
+    width = 4 if type_ is DataType.DATE else 8
     number = f"CASE WHEN octet_length({value}) = {width} THEN cast(conv(hex({value}), 16, -10) AS bigint) END"
-    if type_ is ColumnType.INT64:
+    if type_ is DataType.INT64:
         return number
-    if type_ is ColumnType.TIMESTAMP:
+    if type_ is DataType.TIMESTAMP:
         return f"CASE WHEN {number} {_MICROS} THEN timestamp_micros({number}) END"
-    if type_ is ColumnType.DATE:
+    if type_ is DataType.DATE:
         # conv reads 4 bytes as an unsigned number.
         days = f"({number} - CASE WHEN {number} > 2147483647 THEN 4294967296 ELSE 0 END)"
         return f"CASE WHEN {days} {_DAYS} THEN date_from_unix_date(cast({days} AS int)) END"
@@ -141,7 +141,7 @@ def _ordered_pieces(spaced: str, count: int) -> str:
     return f"CASE WHEN NOT {marked} RLIKE r'{wrong}' THEN split(translate({marked}, '~ -', '0'), ',', -1) END"
 
 
-def _ordered_part(type_: ColumnType, pieces: str, place: int) -> str:
+def _ordered_part(type_: DataType, pieces: str, place: int) -> str:
     """`ordered_key.read_part` on hexadecimal digits, which lie in the order of the bytes."""
     digits = f"get({pieces}, {place})"
     if type_ in NUMBER_RANGE:
@@ -150,19 +150,19 @@ def _ordered_part(type_: ColumnType, pieces: str, place: int) -> str:
     return f"CASE WHEN {pieces} IS NOT NULL THEN {value} END"
 
 
-def _ordered_number(type_: ColumnType, digits: str) -> str:
-    if type_ is ColumnType.BOOL:
+def _ordered_number(type_: DataType, digits: str) -> str:
+    if type_ is DataType.BOOL:
         return f"CASE {digits} WHEN '80' THEN false WHEN '81' THEN true END"
     least, greatest = (write_number(limit).hex().upper() for limit in NUMBER_RANGE[type_])
     fits = rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits} <= '{greatest}'"
-    if type_ is ColumnType.NUMERIC:
+    if type_ is DataType.NUMERIC:
         return f"CASE WHEN {fits} THEN {_ordered_numeric(digits)} END"
     # The last 7n bits are the number, the first of them its sign; what stands before them is shifted out.
     before = f"greatest(64 - shiftright(7 * length({digits}), 1), 0)"
     number = f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
-    if type_ is ColumnType.DATE:
+    if type_ is DataType.DATE:
         number = f"date_from_unix_date(int({number}))"
-    if type_ is ColumnType.TIMESTAMP:
+    if type_ is DataType.TIMESTAMP:
         number = f"timestamp_micros({number})"
     return f"CASE WHEN {fits} THEN {number} END"
 

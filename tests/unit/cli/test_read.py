@@ -15,7 +15,7 @@ from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
 from connector.state.jobs import Job, JobKind
-from connector.tables.values import ColumnType, Encoding, write_value
+from connector.tables.values import DataType, Encoding, write_value
 
 
 def test_no_table_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_a_broken_log_is_an_error(tmp_path: Path) -> None:
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=-(10**20), max_value=10**20))
 def test_a_numeric_is_written_as_in_a_cell(number: Decimal) -> None:
     """OPS-10: NUMERIC as text, in the one form that it has."""
-    assert _numeric(number).encode() == write_value(ColumnType.NUMERIC, Encoding.TEXT, number)
+    assert _numeric(number).encode() == write_value(DataType.NUMERIC, Encoding.TEXT, number)

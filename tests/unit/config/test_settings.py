@@ -14,7 +14,7 @@ from connector.errors import ConfigError
 from connector.records.ordering import OrderBy
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.values import ColumnType, Encoding
+from connector.tables.values import DataType, Encoding
 from connector.validation import Limits
 
 SMALLEST = """
@@ -122,11 +122,11 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (table.stream, table.source, table.max_staleness_s, table.apply_every_s) == ("orders", "shop.orders", 600, 3600)
     assert (table.order, table.versions) == (OrderBy.SEQUENCE_NUMBER, Versions.ALL)
     assert (table.keep_unmapped, table.deletion_vectors, table.block_rows) == (False, False, False)
-    assert table.key == Key((KeyPart("shop", ColumnType.STRING), KeyPart("number", ColumnType.INT64)), KeyForm.DELIMITED, "|")
+    assert table.key == Key((KeyPart("shop", DataType.STRING), KeyPart("number", DataType.INT64)), KeyForm.DELIMITED, "|")
     assert table.columns == (
-        Column("total", "f", b"t", ColumnType.NUMERIC),
-        Column("seen", "f", b"\xff", ColumnType.TIMESTAMP, Encoding.BINARY),
-        Column("note", "f", b"note", ColumnType.STRING),
+        Column("total", "f", b"t", DataType.NUMERIC),
+        Column("seen", "f", b"\xff", DataType.TIMESTAMP, Encoding.BINARY),
+        Column("note", "f", b"note", DataType.STRING),
     )
 
 
@@ -140,7 +140,7 @@ def test_defaults_are_those_of_the_documents() -> None:
     assert (table.source, table.keep_unmapped, table.deletion_vectors, table.max_staleness_s) == ("t", True, True, None)
     assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
     assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
-    assert table.key == Key((KeyPart("row_key", ColumnType.BYTES),))
+    assert table.key == Key((KeyPart("row_key", DataType.BYTES),))
     assert (stream, table) == (StreamConfig(name="s", topic="s"), TableDefinition(name="t", stream="s", source="t", key=table.key))
 
 

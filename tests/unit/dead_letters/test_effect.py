@@ -12,11 +12,11 @@ from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from tests.changes import change, delete_cells, delete_family, put
 
-COLUMNS = (Column("q", "f", b"q", ColumnType.STRING),)
-TABLE = TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("id", ColumnType.STRING),)), columns=COLUMNS)
+COLUMNS = (Column("q", "f", b"q", DataType.STRING),)
+TABLE = TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("id", DataType.STRING),)), columns=COLUMNS)
 PLACE = OrderPosition(1, 0, 0)
 
 

@@ -16,8 +16,9 @@ from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decisi
 from connector.records.codec import ChangeRecord, Schemas, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, SetCell
 from connector.records.rejection import Headers, Position, Reason, Rejection
-from connector.tables.definition import ColumnType, TableDefinition
+from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import DataType
 from connector.validation import KafkaRecord, Limits, validate_record
 from tests.property.strategies import dead_letters
 from tests.unit.dead_letters.test_envelope import POSITION, letter
@@ -26,7 +27,7 @@ CHANGE = DataChange(stream_partition="p", table="users", row_key=b"k", commit_ti
 VALUE = frame(encode(CHANGE, 4), None)
 BEAT = frame(encode(Heartbeat("p", 5), 4), None)
 NOW = 1_800_000_000_000_000
-NUMBERS = TableDefinition(name="eu", stream="s", source="users", key=Key(parts=(KeyPart("id", ColumnType.INT64),), form=KeyForm.DELIMITED))
+NUMBERS = TableDefinition(name="eu", stream="s", source="users", key=Key(parts=(KeyPart("id", DataType.INT64),), form=KeyForm.DELIMITED))
 
 
 def validated(record: KafkaRecord, schemas: Schemas, horizon: int | None = None, kafka_partitions: int = 4) -> ChangeRecord | Rejection:
@@ -117,7 +118,7 @@ FORCED_DOOR = ReplayTarget("orders", 7, 1_000_000, partial(validated, horizon=NO
 def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it_would_do() -> None:
     """DLQ-13: with the letter's key, headers, id and attempt; the ledger has that it was forced, with digests."""
     late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
-    door = replace(FORCED_DOOR, tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", ColumnType.BYTES),)))})
+    door = replace(FORCED_DOOR, tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),)))})
     force, calls = asked(lambda change: LATER)
     found = decided(late, standing=LetterStatus(LetterState.OPEN, 2, 1), door=door, force=force)
     assert (found.verdict, found.why, found.attempt, found.attempts_since_reopen, found.kafka_partition) == (Verdict.REPLAY, "", 3, 2, None)

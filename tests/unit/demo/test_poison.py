@@ -11,7 +11,7 @@ from connector.demo.poison import Poison, poison
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.model import DataChange, Rule, SetCell
 from connector.records.rejection import Position, Reason, Rejection
-from connector.tables.values import ColumnType, Encoding, Unreadable, read_value
+from connector.tables.values import DataType, Encoding, Unreadable, read_value
 from connector.validation import KafkaRecord, Limits, validate_record
 
 NOW = 1_800_000_000_000_000
@@ -60,9 +60,9 @@ def test_most_rules_are_among_them() -> None:
 
 
 def test_values_for_table_letters_do_not_fit_their_columns() -> None:
-    assert isinstance(read_value(ColumnType.INT64, Encoding.BINARY, UNREADABLE["accounts"].value), Unreadable)
-    assert isinstance(read_value(ColumnType.INT64, Encoding.TEXT, UNREADABLE["files"].value), Unreadable)
-    assert read_value(ColumnType.INT64, Encoding.BINARY, struct.pack(">q", -7)) == -7
+    assert isinstance(read_value(DataType.INT64, Encoding.BINARY, UNREADABLE["accounts"].value), Unreadable)
+    assert isinstance(read_value(DataType.INT64, Encoding.TEXT, UNREADABLE["files"].value), Unreadable)
+    assert read_value(DataType.INT64, Encoding.BINARY, struct.pack(">q", -7)) == -7
 
 
 def test_well_formed_poison_would_do_damage() -> None:

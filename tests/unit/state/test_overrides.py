@@ -11,11 +11,11 @@ from connector.lake.small_tables import append_next, select
 from connector.state.overrides import PaceOverride, StalenessOverride, bounds_in, bounds_in_force, pace_in_force, saying
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 
 
 def defined(name: str, bound: int | None) -> TableDefinition:
-    key = Key((KeyPart("id", ColumnType.STRING),))
+    key = Key((KeyPart("id", DataType.STRING),))
     return TableDefinition(name=name, stream="s", source="t", key=key, columns=(), max_staleness_s=bound)
 
 

@@ -21,14 +21,14 @@ from connector.state.table_status import table_status
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.retention import Retention
-from connector.tables.values import ColumnType
+from connector.tables.values import DataType
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, Stall, advance
 from connector.watermarks.stream_partition import KeyRange
 
 S = 1_000_000
 NOW = 1_000 * S
-TABLE = TableDefinition(name="one", stream="s", source="t", key=Key((KeyPart("id", ColumnType.STRING),)), columns=(), max_staleness_s=600)
+TABLE = TableDefinition(name="one", stream="s", source="t", key=Key((KeyPart("id", DataType.STRING),)), columns=(), max_staleness_s=600)
 APPLIED = TableState(apply_number=3, to_batch=2, complete_to_batch=1, apply_watermark=50, highest_applied=40, as_of=400 * S, letters=2)
 
 
@@ -351,7 +351,8 @@ def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
 def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     """WMK-12: 0 is no time."""
     view = stream_status("s", progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400).to_json()
-    assert view["lagging_partition"] == {"stream_partition": "a", "kafka_partition": 0, "watermark": None, "since": "1970-01-01T00:10:00.000000Z"}
+    since = "1970-01-01T00:10:00.000000Z"
+    assert view["lagging_partition"] == {"stream_partition": "a", "kafka_partition": 0, "watermark": None, "since": since}
     assert view["stalled"] == [view["lagging_partition"]]
     assert (view["low_watermark"], view["low_watermark_age_s"], view["horizon"]) == (None, None, None)
 

@@ -17,21 +17,21 @@ from connector.tables.definition import Column, TableDefinition, Versions, colum
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.row import read_change, row_of
 from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, from_properties, to_properties
-from connector.tables.values import ColumnType, Encoding, Unreadable
+from connector.tables.values import DataType, Encoding, Unreadable
 from tests.changes import change
 
-INT64, STRING, BYTES = ColumnType.INT64, ColumnType.STRING, ColumnType.BYTES
+INT64, STRING, BYTES = DataType.INT64, DataType.STRING, DataType.BYTES
 
 
-def column(name: str = "a", qualifier: bytes | None = None, type_: ColumnType = STRING, encoding: Encoding = Encoding.TEXT) -> Column:
+def column(name: str = "a", qualifier: bytes | None = None, type_: DataType = STRING, encoding: Encoding = Encoding.TEXT) -> Column:
     return Column(name, "f", name.encode() if qualifier is None else qualifier, type_, encoding)
 
 
-def delimited(*types: ColumnType, delimiter: str = "#") -> Key:
+def delimited(*types: DataType, delimiter: str = "#") -> Key:
     return Key(tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)), KeyForm.DELIMITED, delimiter)
 
 
-def ordered(*types: ColumnType) -> Key:
+def ordered(*types: DataType) -> Key:
     return replace(delimited(*types), form=KeyForm.ORDERED)
 
 
@@ -58,8 +58,8 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
         (delimited(INT64), b"7", (7,)),
         (delimited(STRING, STRING, STRING), b"a##", ("a", "", "")),
         (delimited(BYTES, BYTES), b"\xff#\x00", (b"\xff", b"\x00")),
-        (delimited(INT64, ColumnType.BOOL, ColumnType.NUMERIC), b"-1#true#0.5", (-1, True, Decimal("0.5"))),
-        (delimited(ColumnType.DATE, ColumnType.TIMESTAMP), b"2024-02-29#1970-01-01T00:00:00.000001Z", (date(2024, 2, 29), 1)),
+        (delimited(INT64, DataType.BOOL, DataType.NUMERIC), b"-1#true#0.5", (-1, True, Decimal("0.5"))),
+        (delimited(DataType.DATE, DataType.TIMESTAMP), b"2024-02-29#1970-01-01T00:00:00.000001Z", (date(2024, 2, 29), 1)),
         (delimited(STRING, INT64, delimiter="::"), b"a:b::1", ("a:b", 1)),
         (delimited(*[INT64] * 16), b"#".join([b"1"] * 16), (1,) * 16),
         (ordered(STRING, INT64, BYTES), b"a#\x00\x01\x7f\x00\x01\x00\xff", ("a#", -1, b"\x00")),
@@ -84,17 +84,17 @@ def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...
         (delimited(INT64), b"1\n"),
         (delimited(INT64, INT64), b"1"),
         (delimited(STRING, STRING), b"a#b#c"),
-        (delimited(ColumnType.NUMERIC), b"1.50"),
-        (delimited(ColumnType.NUMERIC), b"-0"),
-        (delimited(ColumnType.TIMESTAMP), b"1970-01-01T00:00:00Z"),
-        (delimited(ColumnType.TIMESTAMP), b"1970-01-01T01:00:00.000000+01:00"),
-        (delimited(ColumnType.BOOL), b"TRUE"),
+        (delimited(DataType.NUMERIC), b"1.50"),
+        (delimited(DataType.NUMERIC), b"-0"),
+        (delimited(DataType.TIMESTAMP), b"1970-01-01T00:00:00Z"),
+        (delimited(DataType.TIMESTAMP), b"1970-01-01T01:00:00.000000+01:00"),
+        (delimited(DataType.BOOL), b"TRUE"),
         (ordered(INT64), b""),
         (ordered(INT64), b"\xc0\x01"),
         (ordered(INT64, INT64), b"\x81"),
         (ordered(STRING, STRING), b"a\x00\x01"),
         (ordered(STRING), b"\xff"),
-        (ordered(ColumnType.BOOL), b"\x82"),
+        (ordered(DataType.BOOL), b"\x82"),
     ],
 )
 def test_a_key_that_would_not_be_written_the_same_is_unreadable(key: Key, row_key: bytes) -> None:
@@ -145,23 +145,23 @@ REFUSED = {
     "a name that is SQL": (lambda: column("a`; DROP"), "named"),
     "a family that cannot be": (lambda: Column("a", "f:", b"", STRING), "the family 'f:'"),
     "a long qualifier": (lambda: column("a", b"q" * 16_385), "a qualifier of 16385 bytes"),
-    "NUMERIC in binary": (lambda: column("a", b"", ColumnType.NUMERIC, Encoding.BINARY), "NUMERIC has no binary form"),
-    "JSON in binary": (lambda: column("a", b"", ColumnType.JSON, Encoding.BINARY), "JSON has no binary form"),
-    "FLOAT64 in a key": (lambda: delimited(ColumnType.FLOAT64), "Key column k0 is FLOAT64"),
-    "JSON in a key": (lambda: delimited(ColumnType.JSON), "Key column k0 is JSON"),
+    "NUMERIC in binary": (lambda: column("a", b"", DataType.NUMERIC, Encoding.BINARY), "NUMERIC has no binary form"),
+    "JSON in binary": (lambda: column("a", b"", DataType.JSON, Encoding.BINARY), "JSON has no binary form"),
+    "FLOAT64 in a key": (lambda: delimited(DataType.FLOAT64), "Key column k0 is FLOAT64"),
+    "JSON in a key": (lambda: delimited(DataType.JSON), "Key column k0 is JSON"),
     "a typed row key": (lambda: Key((KeyPart("id", INT64),)), "The row key itself is declared as id INT64"),
     "two columns for the row key": (lambda: Key((KeyPart("a", BYTES), KeyPart("b", BYTES))), "as a BYTES, b BYTES"),
     "no delimiter": (lambda: delimited(STRING, STRING, delimiter=""), "The delimiter of the key is ''"),
     "a delimiter that is no ASCII": (lambda: delimited(STRING, STRING, delimiter="§"), "1 to 8 ASCII characters"),
     "a delimiter in numbers": (lambda: delimited(STRING, INT64, delimiter="-"), "it could stand inside k1, which is INT64"),
-    "a delimiter in dates": (lambda: delimited(ColumnType.DATE, STRING, delimiter="--"), "k0, which is DATE"),
+    "a delimiter in dates": (lambda: delimited(DataType.DATE, STRING, delimiter="--"), "k0, which is DATE"),
     "a name outside the warehouse": (lambda: table(name="../t"), "A table is named '../t'"),
     "a stream outside the warehouse": (lambda: table(stream="a/b"), "The stream of tables.t is named 'a/b'"),
     "a source that cannot be": (lambda: table(source="a b"), "tables.t.source is 'a b'"),
     "a pace below a second": (lambda: table(apply_every_s=0), "tables.t.apply_every is 0 s"),
     "a negative bound": (lambda: table(max_staleness_s=-1), "tables.t.max_staleness is -1 s"),
     "a table of nothing": (lambda: table(keep_unmapped=False), "tables.t has no columns and keep_unmapped = false"),
-    "FLOAT64 in an ordered key": (lambda: ordered(ColumnType.FLOAT64), "Key column k0 is FLOAT64"),
+    "FLOAT64 in an ordered key": (lambda: ordered(DataType.FLOAT64), "Key column k0 is FLOAT64"),
     "an ordered key with a delimiter": (
         lambda: replace(ordered(INT64), delimiter="|"),
         "The delimiter of the key is '|'. the order-preserving",

@@ -7,7 +7,7 @@ import pytest
 
 from connector.errors import InvalidChangeError
 from connector.tables.ordered_key import NUMBER_RANGE, join_parts, read_number, read_part, split_parts, write_number, write_part
-from connector.tables.values import TIMESTAMP_MAX, ColumnType, Unreadable
+from connector.tables.values import TIMESTAMP_MAX, DataType, Unreadable
 
 PUBLISHED_NUMBERS = {
     0: "80",
@@ -92,21 +92,21 @@ def test_a_key_that_would_not_be_joined_the_same_has_no_parts(row_key: bytes) ->
 @pytest.mark.parametrize(
     ("type_", "value", "piece"),
     [
-        (ColumnType.STRING, "ä\x00", "c3a400"),
-        (ColumnType.BYTES, b"\xff", "ff"),
-        (ColumnType.BOOL, False, "80"),
-        (ColumnType.BOOL, True, "81"),
-        (ColumnType.INT64, -65, "3fbf"),
-        (ColumnType.NUMERIC, Decimal("-0.0"), "80"),
-        (ColumnType.NUMERIC, Decimal("0.000000001"), "81"),
-        (ColumnType.NUMERIC, Decimal("1.50"), "f859682f00"),
-        (ColumnType.NUMERIC, Decimal(-1), "07c4653600"),
-        (ColumnType.DATE, date(1969, 12, 31), "7f"),
-        (ColumnType.DATE, date(2024, 2, 29), "e04d46"),
-        (ColumnType.TIMESTAMP, 1_700_000_000_000_000, "ff060a24181e4000"),
+        (DataType.STRING, "ä\x00", "c3a400"),
+        (DataType.BYTES, b"\xff", "ff"),
+        (DataType.BOOL, False, "80"),
+        (DataType.BOOL, True, "81"),
+        (DataType.INT64, -65, "3fbf"),
+        (DataType.NUMERIC, Decimal("-0.0"), "80"),
+        (DataType.NUMERIC, Decimal("0.000000001"), "81"),
+        (DataType.NUMERIC, Decimal("1.50"), "f859682f00"),
+        (DataType.NUMERIC, Decimal(-1), "07c4653600"),
+        (DataType.DATE, date(1969, 12, 31), "7f"),
+        (DataType.DATE, date(2024, 2, 29), "e04d46"),
+        (DataType.TIMESTAMP, 1_700_000_000_000_000, "ff060a24181e4000"),
     ],
 )
-def test_parts_read_and_write(type_: ColumnType, value: object, piece: str) -> None:
+def test_parts_read_and_write(type_: DataType, value: object, piece: str) -> None:
     """TBL-7."""
     assert write_part(type_, value).hex() == piece
     assert read_part(type_, bytes.fromhex(piece)) == value
@@ -114,7 +114,7 @@ def test_parts_read_and_write(type_: ColumnType, value: object, piece: str) -> N
 
 
 @pytest.mark.parametrize("type_", NUMBER_RANGE)
-def test_numbers_beyond_the_values_of_a_type_are_unreadable(type_: ColumnType) -> None:
+def test_numbers_beyond_the_values_of_a_type_are_unreadable(type_: DataType) -> None:
     """TBL-7: the least and the greatest are values, and nothing beyond."""
     least, greatest = NUMBER_RANGE[type_]
     for number in (least, greatest):
@@ -125,8 +125,8 @@ def test_numbers_beyond_the_values_of_a_type_are_unreadable(type_: ColumnType) -
 
 @pytest.mark.parametrize(
     ("type_", "value"),
-    [(ColumnType.BOOL, 1), (ColumnType.INT64, 2**63), (ColumnType.TIMESTAMP, TIMESTAMP_MAX + 1), (ColumnType.STRING, "\ud800")],
+    [(DataType.BOOL, 1), (DataType.INT64, 2**63), (DataType.TIMESTAMP, TIMESTAMP_MAX + 1), (DataType.STRING, "\ud800")],
 )
-def test_a_value_that_the_type_does_not_have_is_not_written(type_: ColumnType, value: object) -> None:
+def test_a_value_that_the_type_does_not_have_is_not_written(type_: DataType, value: object) -> None:
     with pytest.raises(InvalidChangeError):
         write_part(type_, value)

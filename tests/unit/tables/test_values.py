@@ -13,15 +13,15 @@ from connector.tables.values import (
     MAX_JSON_NAME_LENGTH,
     TEXT_ONLY,
     TEXT_PATTERN,
-    ColumnType,
+    DataType,
     Encoding,
     Unreadable,
     read_value,
     write_value,
 )
 
-BOOL, INT64, FLOAT64, NUMERIC = ColumnType.BOOL, ColumnType.INT64, ColumnType.FLOAT64, ColumnType.NUMERIC
-DATE, TIMESTAMP, JSON, STRING, BYTES = ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.JSON, ColumnType.STRING, ColumnType.BYTES
+BOOL, INT64, FLOAT64, NUMERIC = DataType.BOOL, DataType.INT64, DataType.FLOAT64, DataType.NUMERIC
+DATE, TIMESTAMP, JSON, STRING, BYTES = DataType.DATE, DataType.TIMESTAMP, DataType.JSON, DataType.STRING, DataType.BYTES
 
 DAY_US = 86_400_000_000
 READABLE_TEXT = [
@@ -138,13 +138,13 @@ def brief_of_number(value: object) -> str:
 
 
 @pytest.mark.parametrize(("type_", "text", "value"), READABLE_TEXT, ids=brief)
-def test_readable_text(type_: ColumnType, text: str, value: object) -> None:
+def test_readable_text(type_: DataType, text: str, value: object) -> None:
     """TBL-7: the text forms."""
     assert read_value(type_, Encoding.TEXT, text.encode()) == value
 
 
 @pytest.mark.parametrize(("type_", "value"), UNREADABLE_TEXT, ids=brief)
-def test_unreadable_text(type_: ColumnType, value: bytes) -> None:
+def test_unreadable_text(type_: DataType, value: bytes) -> None:
     """TBL-9: a value, with what was expected and what came, not too long."""
     read = read_value(type_, Encoding.TEXT, value)
     assert isinstance(read, Unreadable)
@@ -161,7 +161,7 @@ def test_nan_is_read_and_bytes_are_anything() -> None:
 
 
 @pytest.mark.parametrize(("type_", "value", "read"), BINARY, ids=brief)
-def test_binary_as_hbase_writes_it(type_: ColumnType, value: bytes, read: object) -> None:
+def test_binary_as_hbase_writes_it(type_: DataType, value: bytes, read: object) -> None:
     """TBL-7: in both directions."""
     assert read_value(type_, Encoding.BINARY, value) == read
     assert write_value(type_, Encoding.BINARY, read) == value
@@ -181,7 +181,7 @@ def test_binary_as_hbase_writes_it(type_: ColumnType, value: bytes, read: object
     ],
     ids=brief,
 )
-def test_unreadable_binary(type_: ColumnType, value: bytes) -> None:
+def test_unreadable_binary(type_: DataType, value: bytes) -> None:
     """TBL-9: another length, a bool that is neither, a day or a moment beyond the calendar."""
     assert isinstance(read_value(type_, Encoding.BINARY, value), Unreadable)
 
@@ -210,7 +210,7 @@ def test_one_is_true_too() -> None:
         (TIMESTAMP, -1, b"1969-12-31T23:59:59.999999Z"),
     ],
 )
-def test_canonical_text(type_: ColumnType, value: object, text: bytes) -> None:
+def test_canonical_text(type_: DataType, value: object, text: bytes) -> None:
     """TBL-7: one form, that of which keys are made."""
     assert write_value(type_, Encoding.TEXT, value) == text
 
@@ -236,20 +236,20 @@ def test_canonical_text(type_: ColumnType, value: object, text: bytes) -> None:
         (FLOAT64, Encoding.BINARY, 1),
     ],
 )
-def test_a_value_that_the_type_does_not_have_is_not_written(type_: ColumnType, encoding: Encoding, value: object) -> None:
+def test_a_value_that_the_type_does_not_have_is_not_written(type_: DataType, encoding: Encoding, value: object) -> None:
     """TBL-7: an exception at the desk of whoever writes."""
     with pytest.raises(InvalidChangeError):
         write_value(type_, encoding, value)
 
 
 @pytest.mark.parametrize("encoding", Encoding)
-@pytest.mark.parametrize("type_", ColumnType)
+@pytest.mark.parametrize("type_", DataType)
 @pytest.mark.parametrize(
     "value",
     [10**5000, -(10**5000), Decimal(10) ** 5000, Decimal("1E-999999999"), Decimal("-1E+999999999"), Decimal("sNaN")],
     ids=brief_of_number,
 )
-def test_a_number_of_any_size_is_refused_as_others_are(type_: ColumnType, encoding: Encoding, value: object) -> None:
+def test_a_number_of_any_size_is_refused_as_others_are(type_: DataType, encoding: Encoding, value: object) -> None:
     """TBL-7: Python writes no integer of more than 4,300 digits; a few characters may stand for a billion of them."""
     if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
         encoding = Encoding.TEXT
@@ -269,7 +269,7 @@ def test_a_zero_of_any_exponent_is_written_as_zero() -> None:
 
 @pytest.mark.parametrize("type_", [INT64, FLOAT64, NUMERIC, DATE, TIMESTAMP, JSON])
 @pytest.mark.parametrize("text", ["{}", "-{}", "{}.5", "0.{}", "1e{}", "1e-{}", "1970-01-01T00:00:00.{}Z", "{}-01-01"])
-def test_digits_beyond_any_number_are_read_or_unreadable(type_: ColumnType, text: str) -> None:
+def test_digits_beyond_any_number_are_read_or_unreadable(type_: DataType, text: str) -> None:
     """TBL-9: reading never raises."""
     for digits in ("9" * 5000, "0" * 5000, "1" * 100_000):
         read = read_value(type_, Encoding.TEXT, text.format(digits).encode())
@@ -282,5 +282,5 @@ def test_patterns_are_ascii_and_have_no_anchors() -> None:
     for pattern in TEXT_PATTERN.values():
         assert pattern.isascii()
         assert not set(pattern) & set("^$")
-    assert set(ColumnType) - set(TEXT_PATTERN) == {STRING, BYTES, JSON}
+    assert set(DataType) - set(TEXT_PATTERN) == {STRING, BYTES, JSON}
     assert {NUMERIC, JSON} == TEXT_ONLY
