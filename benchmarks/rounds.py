@@ -65,7 +65,7 @@ ROUNDS = 7
 DELETES_PERCENT = 3
 STREAM_PARTITION = "p0"
 NAMES = {"logged": "ingest: logged", "letters published": "ingest: counted", "progress committed": "ingest: progress"}
-APPLY_NAMES = {"letters published": "apply: survey", "graveyard written": "apply: merge", "table committed": "apply: commit"}
+APPLY_NAMES = {"letters published": "apply: survey", "tombstones written": "apply: merge", "table committed": "apply: commit"}
 
 
 @dataclass(slots=True)

@@ -41,3 +41,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 record`, `1,234 records`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`, `2d4h`."""
+    rest = int(seconds)
+    parts = []
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        parts.append(f"{count}{unit}" if count else "")
+    first = next((place for place, part in enumerate(parts) if part), len(parts))
+    return "".join(parts[first : first + 2]) or "0s"

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from connector.cli import letter_actions, settings
-from connector.cli.letter_effects import Effects
 from connector.cli.letter_options import filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.terminal import console, escaped, out, say, table
+from connector.cli.terminal import console, escaped, out, say, table, tell
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import GROUPINGS, Group, LetterFilter, grouped
 from connector.dead_letters.ledger import LetterStatus
@@ -25,6 +24,8 @@ from connector.records.codec import ChangeRecord, decode
 from connector.records.json_view import to_line
 from connector.records.model import DataChange
 from connector.records.views import view_of_bytes, view_of_time
+from connector.services.dead_letters.effects import Effects
+from connector.services.load_config import find_stream
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List and explain what was rejected; replay, park, discard or restore it."""
+    """List and explain what was rejected; replay, park, discard or reopen it."""
 
 
-for _action in (letter_actions.replay, letter_actions.discard, letter_actions.park, letter_actions.restore):
+for _action in (letter_actions.replay, letter_actions.discard, letter_actions.park, letter_actions.reopen):
     command.add_command(_action)
 
 
@@ -109,13 +110,13 @@ def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, 
         out(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)))
     else:
         print_letter(letter, _schemas(config, letter), standing, ledger.story(letter.id), everything=everything)
-        _print_row(config, settings.stream(config, stream), queue, letter, standing)
+        _print_row(config, find_stream(config, stream), queue, letter, standing)
 
 
 def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter, standing: LetterStatus) -> None:
     """The row today, and what a replay would do to it."""
     found = decode(letter.value, queue.schemas)
-    effects = Effects.of(config, of)
+    effects = Effects.of(config, of, tell)
     if effects is not None and isinstance(found, ChangeRecord) and isinstance(found.record, DataChange):
         for name, row in effects.rows_of(found.record).items():
             out(f"row today       {escaped(name)}: {'there is none' if row is None else escaped(to_line(_row_view(row)))}")

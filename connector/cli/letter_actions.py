@@ -1,4 +1,4 @@
-"""`connector dead-letters replay | discard | park | restore`: what is done about dead letters (DLQ-10 to DLQ-14).
+"""`connector dead-letters replay | discard | park | reopen`: what is done about dead letters (DLQ-10 to DLQ-14).
 
 Each thing is done once, and kept in the ledger with who, when and why. What comes from a letter is escaped before it is shown.
 """
@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from connector.cli import settings
-from connector.cli.letter_effects import Effects
 from connector.cli.letter_options import check_chosen, filter_of, filter_options, queue_of, stream_option
 from connector.cli.letter_view import view_of_content
-from connector.cli.letter_wait import wait_for_tables
 from connector.cli.parameters import RATE, STEP
-from connector.cli.terminal import Progress, console, escaped, out, say, table
+from connector.cli.terminal import Progress, console, escaped, out, say, table, tell
 from connector.clock import now_us
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action
@@ -28,6 +26,9 @@ from connector.dead_letters.repair import Step, Unrepairable, content_of, edited
 from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Tally, Verdict
 from connector.errors import ConnectorError
 from connector.records.json_view import to_line
+from connector.services.dead_letters.effects import Effects
+from connector.services.dead_letters.wait import wait_for_tables
+from connector.services.load_config import find_stream
 from connector.text import counted, truncate_utf8
 
 if TYPE_CHECKING:
@@ -43,8 +44,14 @@ _everything = click.option("--all", "everything", is_flag=True, help="All letter
 @stream_option
 @filter_options
 @_everything
-@click.option("--mend", "steps", type=STEP, multiple=True, help="A step of mending, such as key-from-record; taken in the order given.")
-@click.option("--edit", is_flag=True, help="Mend one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
+@click.option(
+    "--repair",
+    "steps",
+    type=STEP,
+    multiple=True,
+    help="A step of the repair, for example key-from-record. Steps are taken in the order given.",
+)
+@click.option("--edit", is_flag=True, help="Repair one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
 @click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="After so many a letter is parked instead.")
 @click.option("--per-second", type=RATE, help="At most so many letters a second.")
 @click.option("--force", is_flag=True, help="Of TOO_LATE letters: send what they would do to their rows today, as new changes.")
@@ -85,22 +92,22 @@ def replay(
     config, queue = settings.load(ctx), queue_of(ctx, stream, with_horizon=True)
     if edit:
         steps = (*steps, _edit(queue, which, ids[0], steps))
-    of = settings.stream(config, stream)
+    of = find_stream(config, stream)
     how = _How(which, steps, max_attempts, per_second)
     if not execute:
-        planned = _show_plan(queue, how, Effects.of(config, of), force=force, as_json=as_json)
+        planned = _show_plan(queue, how, Effects.of(config, of, tell), force=force, as_json=as_json)
         _check_found(ids, planned.verdicts.total())
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
             say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
     began = now_us()
-    done = _execute(queue, how, why, _forced(Effects.of(config, of)) if force else None, wait=wait)
+    done = _execute(queue, how, why, _forced(Effects.of(config, of, tell)) if force else None, wait=wait)
     _check_found(ids, done.verdicts.total())
     if done.verdicts[Verdict.REPLAY] and not wait:
         say("what was replayed is in the change topic: `connector run` ingests and applies it; --wait follows it there")
     # Who runs it again may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
-    again = wait_for_tables(config, of, queue, began, truncate_utf8(str(which))) if wait else 0
+    again = wait_for_tables(config, of, queue, began, truncate_utf8(str(which)), tell) if wait else 0
     return 1 if again or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
@@ -213,18 +220,18 @@ def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tu
     _check_found((letter_id,), len(found))
     content = found[0]
     if isinstance(content, Unrepairable):
-        raise ConnectorError(f"Letter {letter_id} cannot be mended", content.why, "correct the step")
+        raise ConnectorError(f"Letter {letter_id} cannot be repaired", content.why, "correct the step")
     try:
         step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
     except (click.ClickException, OSError, UnicodeError) as error:
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConnectorError(
-            "The editor gave nothing back", cause, "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --mend"
+            "The editor gave nothing back", cause, "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --repair"
         ) from error
     if step is None:
         raise ConnectorError("Nothing was changed in the editor", "", "save the file with a change, or leave --edit out")
     if isinstance(step, Unrepairable):
-        raise ConnectorError(f"Letter {letter_id} cannot be mended in an editor", step.why, "use --mend, or edit it again")
+        raise ConnectorError(f"Letter {letter_id} cannot be repaired in an editor", step.why, "use --repair, or edit it again")
     return step
 
 
@@ -259,7 +266,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
 
 
 discard: Final = _verb(
-    Action.DISCARDED, "discard", "Say of dead letters that they are not to be replayed. The records stay; restore undoes it."
+    Action.DISCARDED, "discard", "Say of dead letters that they are not to be replayed. The records stay; reopen undoes it."
 )
-park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: nothing replays them before they are restored.")
-restore: Final = _verb(Action.REOPENED, "restore", "Open parked or discarded dead letters again, with as many tries as at first.")
+park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: nothing replays them before they are reopened.")
+reopen: Final = _verb(Action.REOPENED, "reopen", "Open parked or discarded dead letters again, with as many tries as at first.")

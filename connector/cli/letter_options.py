@@ -9,12 +9,12 @@ import click
 
 from connector.cli import settings
 from connector.cli.parameters import BYTES, SPAN, START
-from connector.cli.terminal import say
-from connector.config.settings import ConnectorConfig, StreamConfig
+from connector.cli.terminal import tell
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
-from connector.errors import TableError
 from connector.records.rejection import Reason
+from connector.services.dead_letters.service import dead_letters
+from connector.services.events import Event
 
 if TYPE_CHECKING:
     from connector.kafka.dead_letters.queue import DeadLetterQueue
@@ -81,18 +81,8 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def queue_of(ctx: click.Context, stream: str | None, *, with_horizon: bool = False) -> DeadLetterQueue:
     """The queue of the stream that a call is for; with the horizon of the stream, as far as this machine can know it."""
-    from connector.kafka.dead_letters.queue import DeadLetterQueue
-
-    config = settings.load(ctx)
-    of = settings.stream(config, stream)
-    return DeadLetterQueue(config, of, by=settings.who(), horizon=_horizon(config, of) if with_horizon else None)
+    return dead_letters(settings.load(ctx), stream, on_event=tell if with_horizon else _ignore).queue
 
 
-def _horizon(config: ConnectorConfig, stream: StreamConfig) -> int | None:
-    try:
-        from connector.lake.state_reader import progress_of
-
-        return progress_of(config.warehouse, stream.name).horizon
-    except (ModuleNotFoundError, TableError) as error:
-        say(f"warning: the horizon of {stream.name} is not known here: what is too late is found when it is rejected again ({error})")
-        return None
+def _ignore(event: Event) -> None:
+    """Where the horizon does not matter, nothing is said of it."""

@@ -12,6 +12,7 @@ import click
 from connector.cli import settings
 from connector.cli.terminal import Progress, say
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
+from connector.services.load_config import find_stream
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
     from connector.kafka.produce.producer import ChangeProducer
 
     config = settings.load(ctx)
-    of = settings.stream(config, stream)
+    of = find_stream(config, stream)
     if file.isatty():
         say("reading from the terminal, one JSON object a line; end with Ctrl-D")
     began = time.monotonic()

@@ -6,38 +6,24 @@ Names of stream partitions, keys and reasons came from outside: all of it is esc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import click
 
 from connector.cli import settings
-from connector.cli.open_letters import open_letters_of
 from connector.cli.terminal import console, escaped, out, say, table
-from connector.clock import now_us
-from connector.errors import TableError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
-from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
-from connector.state.open_dead_letters import OpenLetters
-from connector.state.overrides import bound_in_force, pace_in_force
+from connector.services.status import StatusReport, status
+from connector.state.jobs import Job, JobKind
 from connector.state.status_json import FEW, summarize_names
-from connector.state.stream_progress import Progress
-from connector.state.stream_status import StreamStatus, stream_status
-from connector.state.table_state import TableState
-from connector.state.table_status import TableStatus, table_status
-from connector.text import counted
+from connector.state.stream_status import StreamStatus
+from connector.state.table_status import TableStatus
+from connector.text import counted, duration
 from connector.watermarks.frontier import Stall
 
-if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig
-
 WATCH_EVERY_S: Final = 2.0
-_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-
-_Read = TypeVar("_Read")
 
 
 @click.command()
@@ -54,7 +40,7 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
         raise click.UsageError("--watch is for people; call `connector status --json` again instead")
     config = settings.load(ctx)
     while True:
-        found = Found.read(config, now_us())
+        found = status(config)
         if as_json:
             out(to_line(found.to_json()))
         else:
@@ -68,93 +54,7 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
         raise next(iter(found.errors.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """How the streams and tables of a configuration stand at `at`. Those that cannot be read are in `errors`, by their path."""
-
-    at: int
-    streams: dict[str, StreamStatus] = field(default_factory=dict)
-    tables: dict[str, TableStatus] = field(default_factory=dict)
-    errors: dict[str, TableError] = field(default_factory=dict)
-
-    @staticmethod
-    def read(config: ConnectorConfig, at: int) -> Found:
-        from connector.lake.overrides import Overrides
-        from connector.lake.state_reader import progress_of, table_state_of
-
-        found = Found(at)
-        bounds = found._try("settings", Overrides(config.warehouse).bounds) or {}
-        paces = found._try("settings", Overrides(config.warehouse).paces) or {}
-        tables = {name: found._try(f"tables.{name}", partial(table_state_of, config.warehouse, name)) for name in config.tables}
-        for name, stream in config.streams.items():
-            progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
-            if progress is None:
-                continue
-            of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
-            letters, of_tables = open_letters_of(config, stream, progress, of_stream)
-            found.streams[name] = stream_status(
-                *(name, progress, at),
-                stall_after_s=stream.stall_after_s,
-                dead_letters=letters,
-                roots=stream.partitions,
-                maintenance=found._maintenance(config, f"streams.{name}", stream=name),
-            )
-            for of, book in of_stream.items():
-                found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
-                every_s = pace_in_force(config.tables[of], bounds, paces)
-                found.tables[of] = found._table(config, of, book, progress, bounds, every_s, of_tables[of])
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "at": view_of_time(self.at),
-            "streams": {name: status.to_json() for name, status in self.streams.items()},
-            "tables": {name: status.to_json() for name, status in self.tables.items()},
-            "errors": {path: str(error) for path, error in self.errors.items()},
-        }
-
-    def _table(
-        self,
-        config: ConnectorConfig,
-        name: str,
-        book: TableState,
-        progress: Progress,
-        bounds: Mapping[str, int],
-        apply_every_s: float,
-        dead_letters: OpenLetters,
-    ) -> TableStatus:
-        from connector.lake.jobs import History
-
-        history, definition = History(config.warehouse), config.tables[name]
-        jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD))) or []
-        durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
-        bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
-        return table_status(
-            *(definition, book, progress, self.at),
-            dead_letters=dead_letters,
-            max_staleness_s=bound,
-            apply_every_s=apply_every_s,
-            last_job=last_job,
-            durations_us=durations,
-            bound_buffer_s=config.streams[definition.stream].buffer_s,
-            maintenance=self._maintenance(config, f"tables.{name}", table=name),
-        )
-
-    def _maintenance(self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = "") -> list[Job]:
-        from connector.lake.jobs import History
-
-        found = self._try(path, partial(History(config.warehouse).maintenance, table=table, stream=stream))
-        return list(found.values()) if found else []
-
-    def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
-        try:
-            return read()
-        except TableError as error:
-            self.errors[path] = error
-            return None
-
-
-def _print(found: Found) -> None:
+def _print(found: StatusReport) -> None:
     for stream in found.streams.values():
         out(f"stream {stream.name}")
         for name, fact in _facts(stream):
@@ -196,7 +96,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield "hint", hint
 
 
-def _print_tables(found: Found) -> None:
+def _print_tables(found: StatusReport) -> None:
     right = frozenset({"pending", "letters"})
     shown = table("table", "complete below", "cut", "letters", "age", "bound", "can keep", "pending", "due", "last job", right=right)
     for of in found.tables.values():
@@ -268,14 +168,3 @@ def _held(stall: Stall, now: int) -> str:
 def _ago(now: int, then: int) -> str:
     seconds = (now - then) / 1_000_000
     return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} ahead"
-
-
-def duration(seconds: float) -> str:
-    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`, `2d4h`."""
-    rest = int(seconds)
-    parts = []
-    for unit, size in _UNITS:
-        count, rest = divmod(rest, size)
-        parts.append(f"{count}{unit}" if count else "")
-    first = next((place for place, part in enumerate(parts) if part), len(parts))
-    return "".join(parts[first : first + 2]) or "0s"

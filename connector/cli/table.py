@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import click
 
-from connector import warehouse as places
-from connector.cli import local_spark, settings
+from connector.cli import settings
 from connector.cli.parameters import DURATION_S
-from connector.cli.status import duration
-from connector.cli.terminal import console, escaped, out, say
+from connector.cli.terminal import console, escaped, out, say, tell
 from connector.cli.terminal import table as empty_table
-from connector.clock import now_us
-from connector.dead_letters.ledger import LetterState
-from connector.errors import ConnectorError
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
-from connector.state.jobs import MAINTENANCE, RECOMMENDED_OVER_S, Job, JobKind, p95_s, recommended_bound_s
-from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
+from connector.services import tables
+from connector.services.load_config import find_table
+from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
 from connector.state.status_json import view_of_job
-from connector.text import counted, nearest
-
-if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig
-    from connector.spark.apply.rebuild import Rebuilt
+from connector.text import counted, duration, nearest
 
 JOBS_FOR_PEOPLE = 40
 BOUND = "max_staleness"
@@ -45,18 +33,15 @@ def command() -> None:
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
     """Show the jobs of table NAME, the newest first; then how long its applies take, and the bound that follows."""
-    from connector.lake.jobs import History
-
     config = settings.load(ctx)
-    definition = settings.table(config, name)
-    kept = History(config.warehouse)
-    jobs = kept.jobs(name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
+    definition = find_table(config, name)
+    jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
     if as_json:
         for job in jobs:
             out(to_line(view_of_job(job)))
     elif jobs:
         _print(jobs)
-    p95 = p95_s(kept.durations_us(name, since=now_us() - RECOMMENDED_OVER_S * 1_000_000))
+    p95 = tables.apply_p95_s(config, name)
     if p95 is None:
         say(f"{counted(len(jobs), 'job')} of {name}; no apply of the last seven days ended well")
     else:
@@ -87,23 +72,22 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
 
     Readers see it at once, and a running pipeline within ten seconds; nothing has to be started again.
     """
-    from connector.lake.overrides import Overrides
-
     if (setting is None) is not unset:
         raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
     wanted = {} if setting is None else _setting(ctx, setting)
     config = settings.load(ctx)
-    definition, overrides = settings.table(config, name), Overrides(config.warehouse)
-    about = (now_us(), settings.who())
-    if unset or BOUND in wanted:
-        overrides.set(StalenessOverride(name, wanted.get(BOUND), *about))
-    if PACE in wanted or (unset and name in overrides.paces()):
-        overrides.set(PaceOverride(name, wanted.get(PACE), *about))
+    definition = find_table(config, name)
+    if unset:
+        tables.unset(config, name)
+    elif BOUND in wanted:
+        tables.set_max_staleness(config, name, wanted[BOUND])
+    else:
+        tables.set_apply_every(config, name, wanted[PACE])
     whose = "of the configuration" if unset else "until it is unset"
     if unset or BOUND in wanted:
         bound = wanted.get(BOUND, definition.max_staleness_s)
         say(f"{name}: {BOUND} {duration(bound)} {whose}" if bound else f"{name}: no {BOUND}, every read merges what is not applied")
-    every = pace_in_force(definition, overrides.bounds(), overrides.paces())
+    every = tables.apply_every_s(config, name)
     say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
 
 
@@ -130,41 +114,7 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
 
     Stop `connector run` first. Readers see the old table until the new one is whole. Kill it at any instant: the old one stays.
     """
-    from connector.lake.jobs import History
-
-    config = settings.load(ctx)
-    settings.table(config, name)
-    history, started_at = History(config.warehouse), now_us()
-    job = Job(JobKind.REBUILD, name, started_at, started_at)
-    with ExitStack() as stack:
-        try:
-            made = _rebuild(config, name, stack, cores=cores, memory=memory)
-        except ConnectorError as error:
-            history.add_job(replace(job, ended_at=now_us(), error=error.problem))
-            raise
-    before, after = made.before, made.table_state
-    done = replace(job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters)
-    history.add_job(replace(done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark))
-    say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {after.to_batch}")
+    made = tables.rebuild(settings.load(ctx), name, on_event=tell, cores=cores, memory=memory)
+    say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
     if made.misfits:
         say(f"{counted(made.misfits, 'cell')} of new columns cannot be read as they are declared, and stay in _unmapped")
-
-
-def _rebuild(config: ConnectorConfig, name: str, stack: ExitStack, *, cores: str, memory: str) -> Rebuilt:
-    from connector.kafka.dead_letters.ledger_topic import read_ledger
-    from connector.kafka.dead_letters.topic import DeadLetterPublisher
-    from connector.spark.apply.rebuild import rebuild
-    from connector.spark.storage.changelog import Changelog
-
-    definition = config.tables[name]
-    stream = config.streams[definition.stream]
-    # Kafka is needed for letters only.
-    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
-    spark = local_spark.start(stack, cores=cores, memory=memory)
-    changelog = Changelog(spark, places.changelog(config.warehouse, stream.name), stream.name)
-    cut = changelog.progress().cut(now_us(), stream.stall_after_s)
-    return rebuild(
-        *(spark, places.table_folder(config.warehouse, name), definition, changelog, cut),
-        publish=publisher.publish,
-        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
-    )

@@ -13,6 +13,7 @@ from connector.cli.terminal import out, say
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.dead_letters.envelope import letter_id
 from connector.records.rejection import Rejection
+from connector.services.load_config import find_stream
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def command(ctx: click.Context, stream: str | None, start: Literal["beginning", 
     from connector.kafka.consumer import ChangeConsumer
 
     config = settings.load(ctx)
-    of = settings.stream(config, stream)
+    of = find_stream(config, stream)
     consumer = ChangeConsumer(
         config.kafka,
         of.topic,

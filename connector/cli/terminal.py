@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from connector.errors import ConnectorError
+from connector.services.events import Event
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +46,11 @@ def shortened(text: str, limit: int) -> str:
 def say(message: str) -> None:
     """Talk: one line on standard error."""
     click.echo(escaped(message, keep="\n"), err=True)
+
+
+def tell(event: Event) -> None:
+    """Say an event of a service."""
+    say(f"warning: {event.text}" if event.level == "warning" else event.text)
 
 
 def out(line: str) -> None:

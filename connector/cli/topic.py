@@ -7,6 +7,7 @@ import click
 from connector.cli import settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import out, say
+from connector.services.load_config import find_stream
 
 HEADROOM_BYTES = 500_000
 """What a topic takes beyond `max_record_bytes`: headers and the framing of a batch."""
@@ -33,7 +34,7 @@ def create(ctx: click.Context, stream: str | None, kafka_partitions: int, retent
     from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_topic
 
     config = settings.load(ctx)
-    of = settings.stream(config, stream)
+    of = find_stream(config, stream)
     facts = create_topic(
         config.kafka,
         of.topic,

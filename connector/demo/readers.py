@@ -134,7 +134,7 @@ class Readers:
             say(f"  without it the table differs from its commit in {counted(len(lacking), 'place')}: {shortened(lacking[0], 100)}")
         else:
             say("  without it the table equals its commit all the same: a newer change of the row has come since")
-        replay = ("dead-letters", "replay", letter_id, "--mend", "key-from-record", "--execute", "--why", "a wrong key")
+        replay = ("dead-letters", "replay", letter_id, "--repair", "key-from-record", "--execute", "--why", "a wrong key")
         say(f"  mended and replayed: connector {shlex.join(replay)}")
         pipeline.outcome(self._folder, self._look, *replay)
         publisher.done.replayed += OFFSETS_OF_A_REPLAY

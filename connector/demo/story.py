@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.cli.settings import load_file
 from connector.cli.terminal import Progress, a_person_watches, say
 from connector.clock import now_us
 from connector.demo import pipeline, readers, report, settings, truth
@@ -38,6 +37,7 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.topics import TopicFacts, create_topic
 from connector.lake.plain_table import open_table
 from connector.records.model import MAX_ROW_KEY_BYTES
+from connector.services.load_config import load_config
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -93,7 +93,7 @@ def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str, choices:
     text = configuration(chosen.sources, bootstrap_servers, str(folder.broker), choices.stall_after_s)
     folder.config.write_text(text, encoding="utf-8")
     folder.query.write_text(QUERY_SCRIPT, encoding="utf-8")
-    kafka = load_file(folder.config, {}).kafka
+    kafka = load_config(folder.config, {}).kafka
     return kafka, create_topic(kafka, STREAM, kafka_partitions=KAFKA_PARTITIONS)
 
 

@@ -126,7 +126,7 @@ class StreamIngest:
                 self._ingest.renew()
 
     def end_partitions(self) -> None:
-        """Have those stream partitions end that operators want ended, whether anything is to be read or not (WMK-8)."""
+        """Have those stream partitions close that operators want ended, whether anything is to be read or not (WMK-8)."""
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping and self._ingest.end_partitions():
                 self._heard()

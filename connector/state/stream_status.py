@@ -88,11 +88,11 @@ class StreamStatus:
             found.append(f"the low watermark stands: {wrong}")
         if self.undeclared:
             found.append(
-                f"{summarize_names(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions end` it"
+                f"{summarize_names(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions close` it"
             )
         if self.stalled:
             names = summarize_names([stall.stream_partition for stall in self.stalled])
-            remedy = "have heartbeats sent, or `connector partitions end` what is over"
+            remedy = "have heartbeats sent, or `connector partitions close` what is over"
             if self.stalls_unverified:
                 remedy = "ingest has not asked Kafka for so long: see that `connector run` is at work"
             found.append(f"{names}: stalled; {remedy}")

@@ -24,8 +24,6 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
-from connector.cli import run
-from connector.cli.settings import load_file
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
@@ -37,6 +35,8 @@ from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.local.folder import free_port
 from connector.lake.jobs import History as Jobs
+from connector.services.load_config import load_config
+from connector.services.run import _earliest, ports_of
 from connector.spark.apply.apply import apply
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.pipeline import JobLog, Pipeline
@@ -92,7 +92,7 @@ INGEST_POINTS = (
     "stream s: progress committed",
 )
 APPLY_POINTS = tuple(
-    f"table {name}: {step}" for name in ("rows", "accounts") for step in ("letters published", "graveyard written", "table committed")
+    f"table {name}: {step}" for name in ("rows", "accounts") for step in ("letters published", "tombstones written", "table committed")
 )
 JOURNAL_POINTS = ("job: not kept yet", "job: kept", "cut: not kept yet", "cut: kept")
 POINTS = INGEST_POINTS + APPLY_POINTS + JOURNAL_POINTS
@@ -165,7 +165,7 @@ class System:
 
     @property
     def config(self) -> ConnectorConfig:
-        return load_file(self.folder.config, {})
+        return load_config(self.folder.config, {})
 
     @property
     def stream(self) -> StreamConfig:
@@ -329,11 +329,11 @@ class System:
             points.reach("cut: kept")
 
         journal = JobLog(add_job, add_cut, jobs.newest_cut, last_clean_up=jobs.last_clean_up, forget_cuts=jobs.forget_cuts)
-        earliest = {"s": run._earliest(self.config, self.stream)}
+        earliest = {"s": _earliest(self.config, self.stream)}
         return Pipeline(self.spark, self.config, {"s": self._world(points, life)}, earliest, journal, on_step=points.reach)
 
     def _world(self, points: Failpoints, life: ExitStack) -> IngestPorts:
-        world = run._world(self.config, self.stream, life)
+        world = ports_of(self.config, self.stream, life)
 
         def topic() -> topics.TopicFacts:
             points.reach("Kafka asked")

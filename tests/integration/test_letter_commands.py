@@ -93,16 +93,16 @@ def test_from_the_first_look_to_the_last_letter(
     assert run("replay", "--reason", "unknown_table", "--execute", "--why", "again") == 0
     assert run("replay", letters[0].id, "--execute", "--why", "again") == 1
     assert "it is replayed" in shell.err
-    assert run("replay", "--reason", "KEY_MISMATCH", "--mend", "key-from-record", "--execute", "--why", "typo") == 0
+    assert run("replay", "--reason", "KEY_MISMATCH", "--repair", "key-from-record", "--execute", "--why", "typo") == 0
     assert sorted(found.source.key or b"" for found in received(kafka, facts)) == [b"row-0", b"row-0", b"row-1", b"row-2"]
 
     assert run("park", letters[4].id, "--why", "ask the source") == 0
     assert run("discard", "--state", "any", "--reason", "TOO_LATE", "--why", "sent again") == 0
-    assert run("restore", "--all", "--why", "by mistake") == 0
-    assert run("restore", letters[0].id, "--why", "by mistake") == 1
+    assert run("reopen", "--all", "--why", "by mistake") == 0
+    assert run("reopen", letters[0].id, "--why", "by mistake") == 1
     assert "replayed already" in shell.err
     assert run("show", letters[4].id) == 0
-    assert [word for word in ("parked", "discarded", "restored", "ask the source") if word not in shell.out] == []
+    assert [word for word in ("parked", "discarded", "reopened", "ask the source") if word not in shell.out] == []
 
     monkeypatch.setattr("click.edit", lambda text, extension: text.replace('"t"', '"people"'))
     assert run("replay", letters[0].id, "--edit", "--json") == 1
@@ -110,7 +110,7 @@ def test_from_the_first_look_to_the_last_letter(
     monkeypatch.setattr("click.edit", lambda text, extension: None)
     assert run("replay", letters[3].id, "--edit") == 1
     assert "Nothing was changed" in shell.err
-    assert run("replay", letters[3].id, "--mend", "cut-prefix=99999", "--edit") == 1
+    assert run("replay", letters[3].id, "--repair", "cut-prefix=99999", "--edit") == 1
     assert run("replay", letters[5].id, "--edit") == 1
     assert "cannot be decoded" in shell.err
 

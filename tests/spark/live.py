@@ -12,7 +12,6 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from connector.cli import run
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.kafka import topics
 from connector.kafka.dead_letters.topic import read_letters
@@ -20,6 +19,7 @@ from connector.lake.jobs import History
 from connector.records import codec
 from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
+from connector.services.run import _earliest, ports_of
 from connector.spark.pipeline import JobLog, Pipeline
 from connector.spark.reader import table_path
 from connector.spark.storage.changelog import Changelog
@@ -53,14 +53,14 @@ class Live:
 
     def pipeline(self, on_step: Callable[[str], None] = lambda step: None) -> Pipeline:
         """A new one, as after a restart."""
-        worlds = {"s": run._world(self.config, self.stream, self.stack)}
+        worlds = {"s": ports_of(self.config, self.stream, self.stack)}
         history = History(str(self.warehouse))
         journal = JobLog(
             *(history.add_job, history.add_cut, history.newest_cut),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
         )
-        return Pipeline(self.spark, self.config, worlds, {"s": run._earliest(self.config, self.stream)}, journal, on_step=on_step)
+        return Pipeline(self.spark, self.config, worlds, {"s": _earliest(self.config, self.stream)}, journal, on_step=on_step)
 
     def publish(self, *changes: DataChange, at: int | None = None) -> None:
         """To the Kafka partition of the key, or to the one given."""

@@ -32,7 +32,7 @@ from tests.property.histories import history
 from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
 from tests.spark.test_cut import ANNOUNCED, S
 
-STEPS = ("letters published", "graveyard written", "table committed")
+STEPS = ("letters published", "tombstones written", "table committed")
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +51,8 @@ def delete(row: str, at: int) -> DataChange:
 
 def tombstones(spark: SparkSession, stream: Stream, name: str = "accounts") -> set[tuple[str, int]]:
     """Row and apply number of every entry, whether it counts or not."""
-    rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/graveyard").select("id", "_apply").collect()
-    return {(row["id"], row["_apply"]) for row in rows}
+    rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/tombstones").select("id", "_apply_number").collect()
+    return {(row["id"], row["_apply_number"]) for row in rows}
 
 
 def nasty(name: str, **others: Any) -> TableDefinition:
@@ -116,7 +116,7 @@ def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(spark: SparkS
 def test_resumable_after_a_death_while_changelog_and_table_were_made(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-2, TBL-12: half of a first commit, which Delta takes for a table, is made anew."""
     stream = Stream(spark, tmp_path)
-    for path in (stream.path, f"{tmp_path}/tables/accounts/data", f"{tmp_path}/tables/accounts/graveyard"):
+    for path in (stream.path, f"{tmp_path}/tables/accounts/data", f"{tmp_path}/tables/accounts/tombstones"):
         log = Path(path) / "_delta_log"
         (log / "_staged_commits").mkdir(parents=True)
         (log / ".00000000000000000000.json.0c5b.tmp").write_bytes(b'{"commitInfo":')
@@ -133,7 +133,7 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: Spark
     stream.apply(stream.table())
     table = stream.table()
     before = table.table_state()
-    invented = spark.read.format("delta").load(f"{stream.folder}/tables/accounts/graveyard").selectExpr("'c' AS id", "_state", "_bucket")
+    invented = spark.read.format("delta").load(f"{stream.folder}/tables/accounts/tombstones").selectExpr("'c' AS id", "_state", "_bucket")
     for earlier in (replace(before, apply_number=before.apply_number - 1), before):
         table.bury(invented, earlier, attempt="dead")
     assert {("c", before.apply_number), ("c", before.apply_number + 1)} <= tombstones(spark, stream)
@@ -319,7 +319,7 @@ def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(spark: Sp
     stream.topic.send(account("a", 10, name="Ada"), account("b", 11, name="Bob"), delete("b", 12))
     stream.ingest()
     stream.apply(stream.table())
-    log = tmp_path / "tables/accounts/graveyard/_delta_log"
+    log = tmp_path / "tables/accounts/tombstones/_delta_log"
     stream.topic.send(account("a", 9, name="late", amount="1"))
     stream.ingest()
     table = stream.table()

@@ -67,11 +67,11 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
             stream.apply(table)
         if part:
             before, logged = table.table_state(), stream.logged_offsets()
-            tombstones, changelog = files(spark, f"{folder}/graveyard"), files(spark, stream.path)
+            tombstones, changelog = files(spark, f"{folder}/tombstones"), files(spark, stream.path)
             table.compact()
             compact(stream.changelog())
             assert (table.table_state(), stream.logged_offsets()) == (before, logged)
-            assert files(spark, f"{folder}/graveyard") < tombstones or part == 2
+            assert files(spark, f"{folder}/tombstones") < tombstones or part == 2
             assert files(spark, stream.path) < changelog
             assert files(spark, f"{folder}/data") <= table.layout.buckets
     assert rows_by_key(read_table(spark, str(tmp_path), "all").rows, wanted) == stream.truth(wanted)
@@ -203,7 +203,7 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: Spark
     stream.topic.send(delete("b", 3))
     stream.ingest()
     stream.apply(stream.table())
-    places = (stream.path, f"{folder}/data", f"{folder}/graveyard")
+    places = (stream.path, f"{folder}/data", f"{folder}/tombstones")
     assert kept(*places) == [interval(600)] * 3
     stream.changelog().declare()
     stream.table()

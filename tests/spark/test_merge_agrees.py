@@ -63,7 +63,9 @@ def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table:
     assert not differing, [(key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key]) for key in differing[:2]]
     assert known.count() == len(want)
     assert has_tombstones > 0
-    remembered = known.selectExpr("explode(_state.rest) AS x").where("x.value IS NULL").selectExpr(f"x.order.change.{layout.age} AS age")
+    remembered = (
+        known.selectExpr("explode(_state.residual) AS x").where("x.value IS NULL").selectExpr(f"x.order.change.{layout.age} AS age")
+    )
     assert {row["age"] for row in remembered.distinct().collect()} == {age for age in AGES[wanted.order] if age >= horizon}
 
 

@@ -23,11 +23,11 @@ from confluent_kafka.cimpl import NewTopic as KafkaTopic
 from pyspark.sql import SparkSession
 
 from connector import cli
-from connector.cli import local_spark
 from connector.config.settings import KafkaConfig
 from connector.errors import StorageError, TopicError
 from connector.lake.jobs import History
 from connector.lake.state_reader import table_state_of
+from connector.services import tables
 from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.pipeline import StreamIngest
 from connector.spark.pools import Pool, in_pool
@@ -98,7 +98,7 @@ def test_a_table_gets_a_column_by_the_command(live: Live, monkeypatch: pytest.Mo
     live.pipeline().run_once()
     file = write_config(live.warehouse.parent, live.kafka.bootstrap_servers, live.topic, ACCOUNTS)
     monkeypatch.setenv("CONNECTOR__WAREHOUSE", str(live.warehouse))
-    monkeypatch.setattr(local_spark, "start", lambda *_, **__: live.spark)
+    monkeypatch.setattr(tables, "session_of", lambda *_, **__: live.spark)
     assert cli.invoke(["--config", str(file), "table", "rebuild", "accounts"]) == 0
     assert "accounts is rebuilt from 2 changes, up to batch 1" in capsys.readouterr().err
 

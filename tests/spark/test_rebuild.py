@@ -132,7 +132,7 @@ def test_who_applies_to_the_table_meanwhile_is_noticed(stream: Stream) -> None:
     running = stream.table()
 
     def at_the_last_step(intrude: Callable[[], object]) -> Callable[[str], None]:
-        return lambda step: intrude() if step == "graveyard written" else None  # type: ignore[return-value]
+        return lambda step: intrude() if step == "tombstones written" else None  # type: ignore[return-value]
 
     with pytest.raises(WriterConflictError, match="while it was rebuilt"):
         rebuilt(stream, on_step=at_the_last_step(lambda: stream.apply(running)))
@@ -165,7 +165,7 @@ def test_a_damaged_table_is_made_whole(spark: SparkSession, stream: Stream) -> N
     path = f"{stream.folder}/tables/accounts"
     spark.sql(f"RESTORE TABLE delta.`{path}/data` TO VERSION AS OF 1")
     spark.sql(f"DELETE FROM delta.`{path}/data` WHERE id = 'a'")
-    shutil.rmtree(f"{path}/graveyard")
+    shutil.rmtree(f"{path}/tombstones")
     with pytest.raises(TableError):
         stream.table()
     rebuilt(stream)

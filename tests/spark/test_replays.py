@@ -9,7 +9,6 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.cli.letter_effects import Effects
 from connector.dead_letters.envelope import replay_claim
 from connector.dead_letters.repair import Content
 from connector.dead_letters.replay import Decision, Verdict
@@ -17,6 +16,7 @@ from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, kafka_key
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Headers, Reason
+from connector.services.dead_letters.effects import Effects
 from connector.spark.ingest.replays import ATTEMPT, FIRST, with_replays, without_replays
 from connector.spark.reader import read_table
 from tests.changes import change, delete_family

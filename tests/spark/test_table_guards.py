@@ -41,7 +41,7 @@ def stream(applied: Stream, tmp_path: Path) -> Stream:
     return copied(applied, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("step", ["letters published", "graveyard written"])
+@pytest.mark.parametrize("step", ["letters published", "tombstones written"])
 def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     """TBL-14, TBL-12: two apply at once; the later one is refused, and what it remembered does not count."""
     first, second = stream.table(), stream.table()
@@ -74,12 +74,12 @@ def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession
 
 def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Stream) -> None:
     """TBL-12: a graveyard that somebody changed or took away is noticed before a late change brings a row back."""
-    tombstones = f"{stream.folder}/tables/accounts/graveyard"
+    tombstones = f"{stream.folder}/tables/accounts/tombstones"
     spark.sql(f"DELETE FROM delta.`{tombstones}`")
-    with pytest.raises(TableError, match=r"graveyard.*DELETE"):
+    with pytest.raises(TableError, match=r"tombstone.*DELETE"):
         stream.apply(stream.table())
     shutil.rmtree(tombstones)
-    with pytest.raises(TableError, match=r"graveyard.*gone"):
+    with pytest.raises(TableError, match=r"tombstone.*gone"):
         stream.apply(stream.table())
     assert set(shown(stream.table())) == {"a"}
 

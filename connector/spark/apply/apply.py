@@ -76,7 +76,7 @@ def apply(
         seen, attempt = found.seen, new_attempt()
         after = replace(_after(table, before, found, cut, holding.dead if holding else (), attempt), changelog_id=newest.changelog_id)
         if not seen.buckets:
-            on_step("graveyard written")
+            on_step("tombstones written")
             table.commit(None, (), after)
         else:
             is_single = is_sparse(table, seen)
@@ -90,7 +90,7 @@ def apply(
                 rows = keep(rows, eager=not is_single)
                 if table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt):
                     after = replace(after, has_tombstones=True, attempt_ids={**after.attempt_ids, after.apply_number: attempt})
-            on_step("graveyard written")
+            on_step("tombstones written")
             if is_single:
                 table.commit_rows(rows.where("_exists"), places, version, files, after)
             else:

@@ -113,7 +113,7 @@ def _analyzed(pivoted: DataFrame, layout: Layout, before: TableState, counts: st
         F.expr(f"count_if({counts})").alias("changes"),
         F.expr(f"count_if(({counts}) AND _unreadable)").alias("unreadable"),
         F.expr(f"count_if({good} AND (_may_remove OR {may_be_older}))").alias("may_remove"),
-        F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("with_rest"),
+        F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("has_residual"),
         F.expr(f"count_if(({counts}) AND NOT _plain) = 0").alias("all_plain"),
         F.expr(f"count_if(({counts}) AND NOT _whole) = 0").alias("all_whole"),
         F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),

@@ -164,7 +164,7 @@ class Table:
         """
         apply = before.apply_number + 1
         age = self.layout.age
-        newest = f"greatest(array_max({STATE}.orders.{age}), array_max({STATE}.rest.order.change.{age}))"
+        newest = f"greatest(array_max({STATE}.orders.{age}), array_max({STATE}.residual.order.change.{age}))"
         entries = gone.selectExpr(
             *self.layout.keys,
             STATE,
@@ -356,7 +356,7 @@ class Table:
             by_whom = f"was changed by somebody else (version {commit.version}, {commit.operation})"
             what = "has forgotten deletes that the table has not seen: the table was set back" if is_ours else by_whom
         raise TableError(
-            f"The graveyard of table {self._definition.name} {what}",
+            f"The tombstone table of {self._definition.name} {what}",
             "It remembers what was deleted: without it, late changes would bring rows back",
             f"Put {self._tombstones_path} back as it was, or run `connector table rebuild {self._definition.name}`",
         )

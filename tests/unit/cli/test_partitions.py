@@ -74,7 +74,7 @@ def test_a_person_sees_no_name_unescaped(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_end_is_kept_for_ingest_with_who_when_and_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """WMK-8: also of a root that the configuration names and that never speaks; asked for twice it is one wish."""
     for name in (HOSTILE, "mistyped", HOSTILE):
-        assert cli.invoke(["partitions", "end", "s", name, "--reason", "gone"]) == 0
+        assert cli.invoke(["partitions", "close", "s", name, "--why", "gone"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder)).ends("s", above=0)
     assert [(override.number, override.stream_partition, override.reason) for override in overrides] == [
@@ -88,19 +88,19 @@ def test_the_end_is_kept_for_ingest_with_who_when_and_why(folder: Path, capsys: 
 
 def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """WMK-8, WMK-9: a name has one life, so one that nobody has heard of is not ended in advance."""
-    assert cli.invoke(["partitions", "end", "s", "rihgt", "--reason", "gone"]) == 1
+    assert cli.invoke(["partitions", "close", "s", "rihgt", "--why", "gone"]) == 1
     assert "did you mean right?" in capsys.readouterr().err
-    assert cli.invoke(["partitions", "end", "s", "right"]) == 2
-    assert cli.invoke(["partitions", "end", "s", "right", "--reason", " "]) == 2
+    assert cli.invoke(["partitions", "close", "s", "right"]) == 2
+    assert cli.invoke(["partitions", "close", "s", "right", "--why", " "]) == 2
     assert Overrides(str(folder)).ends("s", above=0) == []
 
 
 def test_one_that_has_ended_is_not_ended_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.invoke(["partitions", "end", "s", "right", "--reason", "gone"]) == 0
+    assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 0
     overrides = Overrides(str(folder)).ends("s", above=0)
     before = progress_of(str(folder), "s", with_frontier=True)
     log_progress(
         folder, "s", before.after(2, BatchCounts(heard=BatchClaims(1)), {0: 7}, EndOffsets(9, {0: 7}), Retention(), frozenset(), overrides)
     )
-    assert cli.invoke(["partitions", "end", "s", "right", "--reason", "gone"]) == 1
+    assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 1
     assert "it ended at" in capsys.readouterr().err

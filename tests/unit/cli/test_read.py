@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector import cli
-from connector.cli.read import _keep, _numeric
+from connector.cli.read import _numeric
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
+from connector.services.read import _keep
 from connector.state.jobs import Job, JobKind
 from connector.tables.values import DataType, Encoding, write_value
 
@@ -29,17 +30,18 @@ def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
         open_table(str(tmp_path / "data"))
 
 
-def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path) -> None:
     """JOB-1: it ends when its rows are printed; where it cannot be kept, that is said, and the read is none the worse."""
     history, job = History(str(tmp_path)), Job(JobKind.RUNTIME_MERGE, "one", 1, 2, changes=3)
-    _keep(history, [job])
+    events: list[Event] = []
+    _keep(history, [job], events.append)
     (kept,) = history.jobs("one")
     assert (kept.kind, kept.started_at, kept.changes) == (job.kind, 1, 3)
     assert kept.ended_at > 2
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/_connector").write_text("no folder")
-    _keep(History(str(tmp_path / "taken")), [job])
-    assert "warning: " in capsys.readouterr().err
+    _keep(History(str(tmp_path / "taken")), [job], events.append)
+    assert [event.level for event in events] == ["warning"]
 
 
 def test_a_snapshot_has_no_other_bound(capsys: pytest.CaptureFixture[str]) -> None:

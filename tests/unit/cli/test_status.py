@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from connector import cli
-from connector.cli.status import duration
 from connector.lake.jobs import History
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.table_state import TableState
 from connector.tables.retention import Retention
+from connector.text import duration
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
 from tests.unit.warehouses import log_progress, log_table

@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from connector.cli.terminal import say
 from connector.dead_letters.envelope import replay_claim
 from connector.dead_letters.filter import LetterFilter
+from connector.services.events import OnEvent, info, log_event
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ LOOK_EVERY_S: Final = 1.0
 SAY_EVERY_S: Final = 15.0
 
 
-def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int, selection: str) -> int:
+def wait_for_tables(
+    config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int, selection: str, on_event: OnEvent = log_event
+) -> int:
     """Return once all that is in the change topic now is ingested, and in every table of the stream: 0. Return 1 as soon as it is
     ingested if a replay since `began` (microseconds), or one of the same `selection`, was rejected again, which is said. Rows that wait
     for other letters are not waited for. Ctrl-C ends the waiting, and nothing else.
@@ -37,7 +39,7 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
     while True:
         if batch is None:
             batch = batch_with(config.warehouse, stream.name, ends)
-            if batch is not None and _are_rejected_again(queue, began, selection):
+            if batch is not None and _are_rejected_again(queue, began, selection, on_event):
                 return 1
         if batch is not None:
             behind = [name for name in tables if not _has(table_state_of(config.warehouse, name), batch)]
@@ -46,11 +48,11 @@ def wait_for_tables(config: ConnectorConfig, stream: StreamConfig, queue: DeadLe
         waits_for = "ingest: is `connector run` at work?" if batch is None else f"table {behind[0]}"
         if time.monotonic() - said_at > SAY_EVERY_S:
             said_at = time.monotonic()
-            say(f"waiting for {waits_for}")
+            on_event(info("WAITING", f"waiting for {waits_for}"))
         time.sleep(LOOK_EVERY_S)
-    if _are_rejected_again(queue, began, selection):
+    if _are_rejected_again(queue, began, selection, on_event):
         return 1
-    say(f"all tables of {stream.name} have what was replayed")
+    on_event(info("REPLAYS_APPLIED", f"all tables of {stream.name} have what was replayed"))
     return 0
 
 
@@ -58,7 +60,7 @@ def _has(table: TableState, batch: int) -> bool:
     return table.complete_to_batch >= batch or (bool(table.blocked_rows) and table.to_batch >= batch)
 
 
-def _are_rejected_again(queue: DeadLetterQueue, began: int, selection: str) -> bool:
+def _are_rejected_again(queue: DeadLetterQueue, began: int, selection: str, on_event: OnEvent) -> bool:
     """Whether one of the replays since `began`, or of that `selection`, is a letter again, in ingest or in a table; it is said."""
     ledger, again = queue.ledger(), Counter[str]()
     for letter, _ in queue.letters(LetterFilter(), ledger):
@@ -67,5 +69,5 @@ def _are_rejected_again(queue: DeadLetterQueue, began: int, selection: str) -> b
             again[letter.reason] += 1
     if again:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in again.most_common())
-        say(f"{counted(again.total(), 'replay')} rejected again: {reasons}; see connector dead-letters list")
+        on_event(info("REJECTED_AGAIN", f"{counted(again.total(), 'replay')} rejected again: {reasons}; see connector dead-letters list"))
     return bool(again)

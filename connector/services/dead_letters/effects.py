@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from connector.cli.terminal import say
 from connector.dead_letters.batching import in_batches
 from connector.dead_letters.effect import Effect, as_of_today, difference, effect
 from connector.dead_letters.envelope import DeadLetter
@@ -15,6 +14,7 @@ from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.ordering import OrderPosition
 from connector.records.sizes import size_of
+from connector.services.events import OnEvent, log_event, warning
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
 from connector.tables.row import read_change, row_of
@@ -39,7 +39,7 @@ class Effects:
         self._known: dict[tuple[str, bytes], RowState] = {}
 
     @staticmethod
-    def of(config: ConnectorConfig, stream: StreamConfig) -> Effects | None:
+    def of(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent = log_event) -> Effects | None:
         """None, and a warning, where the warehouse cannot be read from here."""
         try:
             from connector.lake.state_reader import progress_of
@@ -49,7 +49,7 @@ class Effects:
             for name in tables:
                 found._states(name)
         except (ModuleNotFoundError, TableError) as error:
-            say(f"warning: what would become of the rows is not known here ({error})")
+            on_event(warning("EFFECTS_UNKNOWN", f"what would become of the rows is not known here ({error})"))
             return None
         return found
 

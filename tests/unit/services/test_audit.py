@@ -17,12 +17,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from connector import cli
-from connector.cli.audit import Kafka, audit
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import TableError
 from connector.lake.audit_log import AuditLog
 from connector.lake.changelog_reader import STEP_ROWS, open_logged
 from connector.records.rejection import Position, Reason
+from connector.services.audit import KafkaSide, audit_stream
 from connector.state.audit import Range, Ranges, Seen, StreamAudit, union_ranges
 
 COLUMNS = pa.schema(
@@ -89,7 +89,9 @@ class Stream:
     def audit(self, step_rows: int = STEP_ROWS) -> StreamAudit:
         logged = open_logged(str(self.warehouse), "s", step_rows)
         assert logged is not None
-        return audit("s", logged, AuditLog(str(self.warehouse), "s", "t", "c", "id"), Kafka(self._look, self._letters), now=lambda: 7)
+        return audit_stream(
+            "s", logged, AuditLog(str(self.warehouse), "s", "t", "c", "id"), KafkaSide(self._look, self._letters), now=lambda: 7
+        )
 
     def _look(self, places: Mapping[int, Ranges]) -> dict[int, Seen]:
         self.looked += places.items()

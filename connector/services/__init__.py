@@ -1,0 +1,52 @@
+"""The use cases of lowmark as functions: what the commands do, for Python programs.
+
+A service takes values, returns a value, and raises `ConnectorError`. It prints nothing and handles no signal. Events, such as warnings,
+go to `on_event`. Spark, Kafka's client and deltalake are imported only when a function needs them.
+
+For example:
+
+    from connector.services import load_config, run, read
+
+    config = load_config("connector.toml")
+    run(config, once=True)
+    with read(config, "orders") as found:
+        print(found.as_of, list(found.rows))
+"""
+
+from connector.services.audit import audit
+from connector.services.dead_letters.service import DeadLetters, dead_letters
+from connector.services.events import Event, log_event
+from connector.services.load_config import load_config
+from connector.services.partitions import Closing, PartitionList, close_partition, partitions
+from connector.services.read import TableRead, read
+from connector.services.run import RunReport, run
+from connector.services.status import StatusReport, status
+from connector.services.tables import RebuildReport, jobs, rebuild, set_apply_every, set_max_staleness, unset
+from connector.services.validate_config import Finding, validate_config
+
+__all__ = [
+    "Closing",
+    "DeadLetters",
+    "Event",
+    "Finding",
+    "PartitionList",
+    "RebuildReport",
+    "RunReport",
+    "StatusReport",
+    "TableRead",
+    "audit",
+    "close_partition",
+    "dead_letters",
+    "jobs",
+    "load_config",
+    "log_event",
+    "partitions",
+    "read",
+    "rebuild",
+    "run",
+    "set_apply_every",
+    "set_max_staleness",
+    "status",
+    "unset",
+    "validate_config",
+]

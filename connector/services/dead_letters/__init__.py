@@ -1,0 +1,1 @@
+"""Dead letters of a stream, with what the warehouse and Kafka know of them."""

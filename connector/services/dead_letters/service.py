@@ -1,0 +1,192 @@
+"""Dead letters of one stream: list, explain, repair and replay, park, discard, reopen (DLQ-8 to DLQ-14)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.clock import now_us
+from connector.dead_letters.effect import Effect
+from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import Action, LedgerEntry, LetterStatus
+from connector.dead_letters.repair import Step
+from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, Tally
+from connector.errors import ConnectorError, TableError
+from connector.records.codec import ChangeRecord, decode
+from connector.records.model import DataChange
+from connector.services.dead_letters.effects import Effects
+from connector.services.dead_letters.wait import wait_for_tables
+from connector.services.events import OnEvent, log_event, warning
+from connector.services.load_config import find_stream, who
+from connector.text import truncate_utf8
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
+
+
+@dataclass(frozen=True, slots=True)
+class LetterReport:
+    """One dead letter, and what is known of it.
+
+    Attributes:
+        letter: The rejected record with its original bytes, and the reason.
+        status: Its state, and how often it was replayed.
+        history: Each thing that was done about it, the oldest first.
+        rows: Its row as readers see it now, by table; None where there is no row. Empty if the warehouse cannot be read.
+        decision: The verdict of a replay.
+        effects: What a replay would do to the row, by table.
+    """
+
+    letter: DeadLetter
+    status: LetterStatus
+    history: tuple[LedgerEntry, ...]
+    rows: Mapping[str, Mapping[str, object] | None]
+    decision: Decision
+    effects: Mapping[str, Effect]
+
+
+class DeadLetters:
+    """The dead letters of one stream. Make it with `dead_letters`. Each method may raise `BrokerError` and `TopicError`.
+
+    An action is done once per letter and stored in the ledger, with who, when and why. You can stop it at any time and repeat it.
+    """
+
+    def __init__(self, config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, on_event: OnEvent) -> None:
+        self._config, self._stream, self._on_event = config, stream, on_event
+        self.queue = queue
+
+    def list(self, which: LetterFilter | None = None) -> Iterator[tuple[DeadLetter, LetterStatus]]:
+        """The letters that a filter selects, with their status; without one, the open letters."""
+        return self.queue.letters(LetterFilter() if which is None else which)
+
+    def show(self, letter_id: str) -> LetterReport:
+        """One letter in detail. Raises `ConnectorError` if there is none with this id."""
+        ledger = self.queue.ledger()
+        named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
+        letter, status = next(self.queue.letters(named, ledger), (None, None))
+        if letter is None or status is None:
+            cause = f"none in {dead_letter_topic(self.queue.topic)} has this id"
+            raise ConnectorError(
+                f"There is no dead letter {letter_id}", cause, "connector dead-letters list --state any --json has their ids"
+            )
+        found, effects = decode(letter.value, self.queue.schemas), self.effects()
+        rows: Mapping[str, Mapping[str, object] | None] = {}
+        if effects is not None and isinstance(found, ChangeRecord) and isinstance(found.record, DataChange):
+            rows = effects.rows_of(found.record)
+        decision = self.queue.decision(letter, status)
+        done = next(iter(effects.of_each([decision], self.queue.schemas)))[1] if effects else {}
+        return LetterReport(letter, status, tuple(ledger.story(letter.id)), rows, decision, done)
+
+    def plan(
+        self, which: LetterFilter, *, steps: Iterable[Step] = (), max_attempts: int = MAX_ATTEMPTS, force: bool = False
+    ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
+        """What `replay` would do with each letter, and to its row by table. Nothing is sent.
+
+        `steps` repair each letter first, for example `Step.parse("key-from-record")`. `force` is for letters that are too late: it raises
+        `ConnectorError` if the warehouse cannot be read.
+        """
+        effects = self.effects()
+        forced = self._forced(effects) if force else None
+        decisions = self.queue.plan(which, steps=tuple(steps), max_attempts=max_attempts, force=forced)
+        # A forced effect was worked out with the decision: the row shows it already.
+        return ((decision, {}) for decision in decisions) if effects is None or force else effects.of_each(decisions, self.queue.schemas)
+
+    def replay(
+        self,
+        which: LetterFilter,
+        *,
+        why: str,
+        steps: Iterable[Step] = (),
+        max_attempts: int = MAX_ATTEMPTS,
+        force: bool = False,
+        per_second: float | None = None,
+        stop: threading.Event | None = None,
+        on_progress: Callable[[int, int], None] = lambda looked, done: None,
+    ) -> Tally:
+        """Send letters to the change topic again. Each takes effect once.
+
+        `per_second` limits the rate. `stop` ends it after the transaction in flight. Returns the number of letters by verdict.
+        """
+        return self.queue.replay(
+            which,
+            why=why,
+            steps=tuple(steps),
+            max_attempts=max_attempts,
+            force=self._forced(self.effects()) if force else None,
+            per_second=per_second,
+            on_progress=on_progress,
+            stop=stop or threading.Event(),
+        )
+
+    def park(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
+        """Set letters aside: no replay takes them before they are reopened. Returns their number, and those left alone by state."""
+        return self.queue.act(Action.PARKED, which, why=why)
+
+    def discard(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
+        """Declare that letters are not to be replayed; the records stay in the topic. Returns as `park` does."""
+        return self.queue.act(Action.DISCARDED, which, why=why)
+
+    def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
+        """Open parked or discarded letters again. Returns as `park` does."""
+        return self.queue.act(Action.REOPENED, which, why=why)
+
+    def wait(self, which: LetterFilter, *, since: int | None = None) -> bool:
+        """Wait until each table has what is in the change topic now. False: a replay of `which` since `since` was rejected again."""
+        began = now_us() if since is None else since
+        return wait_for_tables(self._config, self._stream, self.queue, began, truncate_utf8(str(which)), self._on_event) == 0
+
+    def effects(self) -> Effects | None:
+        """The rows of the stream's tables as they are now; None, with a warning, if the warehouse cannot be read."""
+        return Effects.of(self._config, self._stream, self._on_event)
+
+    @staticmethod
+    def _forced(effects: Effects | None) -> Force:
+        if effects is None:
+            raise ConnectorError(
+                "Cannot force a too-late change: the warehouse is unreadable",
+                "what it would do to its row is worked out from the tables",
+                "run this where the warehouse is, with `pip install 'lowmark[lake]'`",
+            )
+        return effects.forced
+
+
+def dead_letters(
+    config: ConnectorConfig, stream: str | None = None, *, by: str | None = None, on_event: OnEvent = log_event
+) -> DeadLetters:
+    """The dead letters of a stream.
+
+    For example: `dead_letters(config, "orders").replay(LetterFilter(), why="the schema is registered now")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream. None: the only one of the configuration.
+        by: The person or program that acts. None: the user and the host of this process.
+        on_event: Receives warnings, for example that the horizon is unknown because the warehouse cannot be read.
+
+    Returns:
+        Methods on the letters.
+
+    Raises:
+        ConfigError: There is no such stream.
+    """
+    from connector.kafka.dead_letters.queue import DeadLetterQueue
+
+    of = find_stream(config, stream)
+    queue = DeadLetterQueue(config, of, by=by or who(), horizon=_horizon(config, of, on_event))
+    return DeadLetters(config, of, queue, on_event)
+
+
+def _horizon(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent) -> int | None:
+    try:
+        from connector.lake.state_reader import progress_of
+
+        return progress_of(config.warehouse, stream.name).horizon
+    except (ModuleNotFoundError, TableError) as error:
+        text = f"the horizon of {stream.name} is not known here: what is too late is found when it is rejected again ({error})"
+        on_event(warning("HORIZON_UNKNOWN", text, stream=stream.name))
+        return None

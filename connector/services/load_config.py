@@ -1,0 +1,112 @@
+"""Load a configuration from a file and the environment, and find streams and tables in it (OPS-1)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from connector.config.settings import ConnectorConfig, StreamConfig, parse
+from connector.config.settings_reader import ENVIRONMENT_PREFIX
+from connector.errors import ConfigError
+from connector.tables.definition import TableDefinition
+from connector.text import nearest, one_of
+
+DEFAULT_FILE: Final = "connector.toml"
+FILE_SUFFIX: Final = "_FILE"
+"""`CONNECTOR__KAFKA__SASL_PASSWORD_FILE` names a file that holds the value of `CONNECTOR__KAFKA__SASL_PASSWORD`: a secret (OPS-7)."""
+
+
+def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> ConnectorConfig:
+    """Load the configuration of a file, with environment variables over it.
+
+    For example: `config = load_config("connector.toml")`.
+
+    Args:
+        path: The file. None: `connector.toml` in the current folder, or the environment alone where that file does not exist.
+        environment: Variables such as `CONNECTOR__KAFKA__BOOTSTRAP_SERVERS`. None: those of this process.
+
+    Returns:
+        The configuration. A relative `warehouse` is taken from the folder of the file.
+
+    Raises:
+        ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only the first.
+    """
+    config_file = None if path is None else Path(path)
+    environment = os.environ if environment is None else environment
+    given = _with_files(environment)
+    file = config_file or Path(DEFAULT_FILE)
+    if config_file is None and not file.exists() and any(name.startswith(ENVIRONMENT_PREFIX) for name in given):
+        document: dict[str, object] = {}
+    else:
+        document = _document(file)
+    config = parse(document, given)
+    return replace(config, warehouse=_absolute(config.warehouse, file.parent))
+
+
+def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
+    """The stream of that name, or whose topic has it; without a name the only one there is. Raises `ConfigError`."""
+    if name is None:
+        if len(config.streams) == 1:
+            return next(iter(config.streams.values()))
+        raise ConfigError(
+            "no stream was named", f"the configuration has {len(config.streams)}: {one_of(config.streams)}", "name one with --stream"
+        )
+    if (found := config.streams.get(name) or next((of for of in config.streams.values() if of.topic == name), None)) is not None:
+        return found
+    remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
+    raise ConfigError(f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy)
+
+
+def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
+    """The table of that name. Raises `ConfigError`."""
+    if (found := config.tables.get(name)) is not None:
+        return found
+    remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
+    raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
+
+
+def who() -> str:
+    """Who calls, as far as the system knows: user and host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _document(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {file}", "", "name the configuration with --config FILE, before the command") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{file} is not a TOML document", str(error), "mend that place; text needs quotes, a section [brackets]"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read", str(error), "check its permissions, and that it is UTF-8 text") from None
+
+
+def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with each of our variables that names a file replaced by what stands in it, without the last line end."""
+    given = dict(environment)
+    for variable, name in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable.endswith(FILE_SUFFIX):
+            try:
+                given[variable.removesuffix(FILE_SUFFIX)] = Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"the file that {variable} names cannot be read", str(error), "name a text file that this user may read"
+                ) from None
+            del given[variable]
+    return given
+
+
+def _absolute(warehouse: str, folder: Path) -> str:
+    return warehouse if "://" in warehouse else str((folder / Path(warehouse).expanduser()).resolve())

@@ -1,0 +1,54 @@
+"""The Spark session of a service: yours, or a local one that ends with the call."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from sys import __stderr__, __stdout__
+from typing import TYPE_CHECKING
+
+from connector.services.events import OnEvent, info
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session_of(
+    spark: SparkSession | None, stack: ExitStack, on_event: OnEvent, *, cores: str, memory: str, for_writing: bool = False
+) -> SparkSession:
+    """Your session, checked and otherwise untouched; without one a local session, which ends with `stack`.
+
+    A local session uses the locked jars. They are fetched first where they are missing.
+    """
+    from connector import jars
+    from connector.spark.session import check_session, start_session
+
+    if spark is not None:
+        check_session(spark, for_writing=for_writing)
+        return spark
+    paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), lambda text: on_event(info("JARS", text)))
+    scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
+    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    with _output_is_ours():
+        started = start_session(paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory})
+    stack.callback(started.stop)
+    return started
+
+
+@contextmanager
+def _output_is_ours() -> Iterator[None]:
+    """Whatever process is started meanwhile has standard error in place of standard output: a JVM's warnings would stand between rows."""
+    if __stdout__ is None or __stderr__ is None:  # closed, as daemons have them
+        yield
+        return
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(output, 1)
+        os.close(output)

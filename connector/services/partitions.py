@@ -1,0 +1,97 @@
+"""List the stream partitions of a stream, and close one that does not end by itself (WMK-8, WMK-12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.clock import now_us
+from connector.errors import ConfigError
+from connector.records.views import view_of_time
+from connector.services.load_config import find_stream, who
+from connector.state.overrides import ClosePartition
+from connector.state.stream_status import PartitionStatus, partition_statuses
+from connector.text import nearest
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionList:
+    """The stream partitions of a stream that have not ended, those first that delay the low watermark.
+
+    Attributes:
+        stream: The name of the stream.
+        now: The time of the report, in microseconds.
+        low_watermark: The stream is complete below it; None: unknown.
+        ingest_batch: The batch that the report is of.
+        partitions: One status for each partition.
+    """
+
+    stream: str
+    now: int
+    low_watermark: int | None
+    ingest_batch: int
+    partitions: list[PartitionStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A request to close a partition. `is_new` is False if an earlier request waits for ingest: then it is that one."""
+
+    request: ClosePartition
+    is_new: bool
+
+
+def partitions(config: ConnectorConfig, stream: str | None = None) -> PartitionList:
+    """List the stream partitions that have not ended. Without `stream`: those of the only stream of the configuration.
+
+    For example: `[one.name for one in partitions(config, "orders").partitions if one.is_stalled]`. Raises `ConfigError` if there is no
+    such stream, `TableError` if the warehouse cannot be read.
+    """
+    from connector.lake.state_reader import progress_of
+
+    of, now = find_stream(config, stream), now_us()
+    progress = progress_of(config.warehouse, of.name, with_frontier=True)
+    found = partition_statuses(progress.frontier, now, of.stall_after_s)
+    return PartitionList(of.name, now, progress.low_watermark, progress.ingest_batch, found)
+
+
+def close_partition(config: ConnectorConfig, stream: str, name: str, *, why: str, by: str | None = None) -> Closing:
+    """Close a stream partition: it no longer delays the low watermark. A closed partition cannot come back.
+
+    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it runs again. Records that the
+    partition still sends are late, and are applied. For example: `close_partition(config, "orders", "p7", why="the shard was deleted")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        name: The stream partition.
+        why: Kept with the request.
+        by: The person or program that asks. None: the user and the host of this process.
+
+    Returns:
+        The request.
+
+    Raises:
+        ConfigError: There is no such stream, or no such partition that has not ended.
+        TableError: The warehouse cannot be read or written.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import progress_of
+
+    of, overrides = find_stream(config, stream), Overrides(config.warehouse)
+    progress = progress_of(config.warehouse, of.name, with_frontier=True)
+    frontier = progress.frontier
+    known = {*frontier.partitions, *of.partitions} - frontier.ended.keys()
+    if name not in known:
+        cause = f"It ended at {view_of_time(frontier.ended[name].at)}" if name in frontier.ended else ""
+        remedy = nearest(name, known) or f"connector partitions list {of.name} shows the active ones"
+        raise ConfigError(f'Stream {of.name} has no active stream partition "{name}"', cause, remedy)
+    asked = (request for request in overrides.ends(of.name, above=progress.closed_to) if request.stream_partition == name)
+    if (before := next(asked, None)) is not None:
+        return Closing(before, is_new=False)
+    request = ClosePartition(progress.closed_to + 1, of.name, name, why, now_us(), by or who())
+    overrides.add_closed(request)
+    return Closing(request, is_new=True)

@@ -1,0 +1,178 @@
+"""Run the pipeline: ingest streams and apply them to their tables (OPS-4)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.clock import now_us
+from connector.dead_letters.ledger import LetterState
+from connector.errors import ConfigError
+from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.local_spark import session_of
+from connector.state.jobs import Job, JobKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.dead_letters.envelope import DeadLetter
+    from connector.spark.ingest.ingest import IngestPorts
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The work of one `run`.
+
+    Attributes:
+        batches: The ingest batches that it added to changelogs, of all streams.
+        applies: The applies that it finished, of all tables.
+        dead_letters: The dead letters that it published.
+    """
+
+    batches: int
+    applies: int
+    dead_letters: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    applies: int = 0
+    dead_letters: int = 0
+
+
+def run(
+    config: ConnectorConfig,
+    *,
+    spark: SparkSession | None = None,
+    once: bool = False,
+    stop: threading.Event | None = None,
+    on_event: OnEvent = log_event,
+    cores: str = "*",
+    memory: str = "2g",
+) -> RunReport:
+    """Ingest all streams of a configuration and apply them to their tables.
+
+    You can kill the process at any moment and call `run` again: it goes on where it was. For example, a nightly job calls
+    `run(load_config(), once=True)`.
+
+    Args:
+        config: At least one stream.
+        spark: Your own session, which is neither changed nor stopped. None: a local session on the locked jars.
+        once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until `stop` is set.
+        stop: Set it from another thread or from a signal handler: the batch in flight ends first.
+        on_event: Receives warnings and progress.
+        cores: Threads of a local session; `*` for as many as there are processors.
+        memory: Heap of a local session, for example `2g`.
+
+    Returns:
+        The work that was done.
+
+    Raises:
+        ConfigError: No stream is configured, or Spark cannot be given a Kafka setting.
+        ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its remedy. Nothing is lost.
+    """
+    if not config.streams:
+        raise ConfigError("No stream is configured", "", 'Add a section such as [streams.orders] with topic = "orders"')
+    stop, counts = stop or threading.Event(), _Counts()
+    before = _batches(config)
+    with ExitStack() as stack:
+        ports = {name: ports_of(config, stream, stack, on_event, counts) for name, stream in config.streams.items()}
+        started = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
+        _pipeline(config, started, ports, stop, on_event, counts, once=once)
+    return RunReport(_batches(config) - before, counts.applies, counts.dead_letters)
+
+
+def _pipeline(
+    config: ConnectorConfig,
+    spark: SparkSession,
+    ports: Mapping[str, IngestPorts],
+    stop: threading.Event,
+    on_event: OnEvent,
+    counts: _Counts,
+    *,
+    once: bool,
+) -> None:
+    from connector.lake.jobs import History
+    from connector.lake.overrides import Overrides
+    from connector.spark.pipeline import JobLog, Pipeline
+
+    history, overrides = History(config.warehouse), Overrides(config.warehouse)
+
+    def add_job(job: Job) -> None:
+        history.add_job(job)
+        counts.applies += job.kind is JobKind.APPLY and not job.error
+
+    log = JobLog(
+        *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
+        last_clean_up=history.last_clean_up,
+        forget_cuts=history.forget_cuts,
+    )
+    earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
+    pipeline = Pipeline(spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text)))
+    if once:
+        pipeline.run_once(stop)
+    else:
+        on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
+        pipeline.run(stop)
+    if stop.is_set():
+        on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+
+def _batches(config: ConnectorConfig) -> int:
+    from connector.lake.state_reader import progress_of
+
+    return sum(progress_of(config.warehouse, name).ingest_batch for name in config.streams)
+
+
+def ports_of(
+    config: ConnectorConfig, stream: StreamConfig, stack: ExitStack, on_event: OnEvent = log_event, counts: _Counts | None = None
+) -> IngestPorts:
+    """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
+    from connector.kafka import topics
+    from connector.kafka.dead_letters.ledger_topic import read_ledger
+    from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
+    from connector.lake.overrides import Overrides
+    from connector.spark.ingest.ingest import IngestPorts
+
+    facts = topics.describe(config.kafka, stream.topic)
+    for problem in topics.check(facts):
+        on_event(warning("TOPIC_SETTING", problem, stream=stream.name))
+    topics.create_dead_letter_topics(config.kafka, facts)
+    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
+    one_at_a_time = threading.Lock()
+
+    def publish(letters: Iterable[DeadLetter]) -> int:
+        with one_at_a_time:
+            published = publisher.publish(letters)
+        if counts is not None:
+            counts.dead_letters += published
+        return published
+
+    return IngestPorts(
+        topic=lambda: topics.describe(config.kafka, stream.topic),
+        publish=publish,
+        now=now_us,
+        high_watermarks=lambda: topics.high_watermarks(config.kafka, topics.describe(config.kafka, stream.topic)),
+        schema_by_id=_registry(config, stack),
+        ends=lambda taken_to: Overrides(config.warehouse).ends(stream.name, above=taken_to),
+        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
+        outside=lambda known, published: external_dead_letters(config.kafka, stream.topic, known, published),
+    )
+
+
+def _registry(config: ConnectorConfig, stack: ExitStack) -> Callable[[int], str | None] | None:
+    if config.registry is None:
+        return None
+    from connector.kafka.schema_registry import RegistryClient
+
+    return stack.enter_context(RegistryClient(config.registry)).schema
+
+
+def _earliest(config: ConnectorConfig, stream: StreamConfig) -> Callable[[], Mapping[int, int]]:
+    from connector.kafka import topics
+
+    return lambda: topics.beginning_offsets(config.kafka, topics.describe(config.kafka, stream.topic))

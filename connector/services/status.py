@@ -1,0 +1,130 @@
+"""The status of streams and tables, from their newest commits and the totals of ledgers, without a JVM (OPS-5, TBL-20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from connector.clock import now_us
+from connector.errors import TableError
+from connector.records.views import view_of_time
+from connector.services.dead_letters.open_count import open_letters_of
+from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
+from connector.state.open_dead_letters import OpenLetters
+from connector.state.overrides import bound_in_force, pace_in_force
+from connector.state.stream_progress import Progress
+from connector.state.stream_status import StreamStatus, stream_status
+from connector.state.table_state import TableState
+from connector.state.table_status import TableStatus, table_status
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
+
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    """The status of the streams and tables of a configuration at the time `at` (microseconds).
+
+    A stream or table that cannot be read is in `errors`, by its path, for example `tables.orders`.
+    """
+
+    at: int
+    streams: dict[str, StreamStatus] = field(default_factory=dict)
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+    errors: dict[str, TableError] = field(default_factory=dict)
+
+    @staticmethod
+    def _read(config: ConnectorConfig, at: int) -> StatusReport:
+        from connector.lake.overrides import Overrides
+        from connector.lake.state_reader import progress_of, table_state_of
+
+        found = StatusReport(at)
+        bounds = found._try("settings", Overrides(config.warehouse).bounds) or {}
+        paces = found._try("settings", Overrides(config.warehouse).paces) or {}
+        tables = {name: found._try(f"tables.{name}", partial(table_state_of, config.warehouse, name)) for name in config.tables}
+        for name, stream in config.streams.items():
+            progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
+            if progress is None:
+                continue
+            of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
+            letters, of_tables = open_letters_of(config, stream, progress, of_stream)
+            found.streams[name] = stream_status(
+                *(name, progress, at),
+                stall_after_s=stream.stall_after_s,
+                dead_letters=letters,
+                roots=stream.partitions,
+                maintenance=found._maintenance(config, f"streams.{name}", stream=name),
+            )
+            for of, book in of_stream.items():
+                found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
+                every_s = pace_in_force(config.tables[of], bounds, paces)
+                found.tables[of] = found._table(config, of, book, progress, bounds, every_s, of_tables[of])
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": view_of_time(self.at),
+            "streams": {name: status.to_json() for name, status in self.streams.items()},
+            "tables": {name: status.to_json() for name, status in self.tables.items()},
+            "errors": {path: str(error) for path, error in self.errors.items()},
+        }
+
+    def _table(
+        self,
+        config: ConnectorConfig,
+        name: str,
+        book: TableState,
+        progress: Progress,
+        bounds: Mapping[str, int],
+        apply_every_s: float,
+        dead_letters: OpenLetters,
+    ) -> TableStatus:
+        from connector.lake.jobs import History
+
+        history, definition = History(config.warehouse), config.tables[name]
+        jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD))) or []
+        durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
+        bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
+        return table_status(
+            *(definition, book, progress, self.at),
+            dead_letters=dead_letters,
+            max_staleness_s=bound,
+            apply_every_s=apply_every_s,
+            last_job=last_job,
+            durations_us=durations,
+            bound_buffer_s=config.streams[definition.stream].buffer_s,
+            maintenance=self._maintenance(config, f"tables.{name}", table=name),
+        )
+
+    def _maintenance(self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = "") -> list[Job]:
+        from connector.lake.jobs import History
+
+        found = self._try(path, partial(History(config.warehouse).maintenance, table=table, stream=stream))
+        return list(found.values()) if found else []
+
+    def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
+        try:
+            return read()
+        except TableError as error:
+            self.errors[path] = error
+            return None
+
+
+def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
+    """Report how far each stream is ingested and complete, and how old each table is.
+
+    It reads the warehouse. It asks Kafka only for the state of dead letters, and only if there ever was one.
+    For example: `status(config).tables["orders"].age_s`.
+
+    Args:
+        config: All its streams and tables are reported.
+        now: The time in microseconds that ages are counted to. None: the clock.
+
+    Returns:
+        The report. It raises nothing for a stream or table that cannot be read: see its `errors`.
+    """
+    return StatusReport._read(config, now_us() if now is None else now)

@@ -1,0 +1,179 @@
+"""Operate tables: rebuild one, list its jobs, set its bound and its pace (TBL-19, TBL-20, TBL-21)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from connector import warehouse as places
+from connector.clock import now_us
+from connector.dead_letters.ledger import LetterState
+from connector.errors import ConnectorError
+from connector.services.events import OnEvent, log_event
+from connector.services.load_config import find_table, who
+from connector.services.local_spark import session_of
+from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
+from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from connector.config.settings import ConnectorConfig
+    from connector.spark.apply.rebuild import Rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """The result of a rebuild.
+
+    Attributes:
+        changes: The changes that were merged.
+        dead_letters: The changes that the table could not hold and that became dead letters.
+        misfits: The cells of new columns that cannot be read as declared; they stay in `_unmapped`.
+        to_batch: The last ingest batch that the table contains.
+    """
+
+    changes: int
+    dead_letters: int
+    misfits: int
+    to_batch: int
+
+
+def rebuild(
+    config: ConnectorConfig,
+    table: str,
+    *,
+    spark: SparkSession | None = None,
+    on_event: OnEvent = log_event,
+    cores: str = "*",
+    memory: str = "2g",
+) -> RebuildReport:
+    """Make a table again from the whole changelog, with the columns that are declared now, and put it in the place of the old one.
+
+    Stop the pipeline first. Readers see the old table until the new one is complete. If the process dies, the old table stays.
+    For example: `rebuild(config, "orders").changes`.
+
+    Args:
+        config: It has the table.
+        table: The name of the table.
+        spark: Your own session, which is neither changed nor stopped. None: a local session.
+        on_event: Receives events.
+        cores: Threads of a local session; `*` for as many as there are processors.
+        memory: Heap of a local session, for example `2g`.
+
+    Returns:
+        The result. The rebuild is in the history of the table, also if it failed.
+
+    Raises:
+        ConfigError: There is no such table.
+        ConnectorError: Kafka or the warehouse cannot be used, the changelog is incomplete, or another process writes to the table.
+    """
+    find_table(config, table)
+    from connector.lake.jobs import History
+
+    history, started_at = History(config.warehouse), now_us()
+    job = Job(JobKind.REBUILD, table, started_at, started_at)
+    with ExitStack() as stack:
+        try:
+            made = _rebuild(config, table, spark, stack, on_event, cores=cores, memory=memory)
+        except ConnectorError as error:
+            history.add_job(replace(job, ended_at=now_us(), error=error.problem))
+            raise
+    before, after = made.before, made.table_state
+    done = replace(job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters)
+    history.add_job(replace(done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark))
+    return RebuildReport(made.changes, made.letters, made.misfits, after.to_batch)
+
+
+def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
+    """The applies, rebuilds, merging reads and maintenance of a table, the newest first.
+
+    For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is no such table, `TableError` if the
+    history cannot be read.
+    """
+    from connector.lake.jobs import History
+
+    find_table(config, table)
+    return History(config.warehouse).jobs(table, limit=limit)
+
+
+def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
+    """The duration in seconds that 95 of 100 applies of the last seven days took at most; None: there was none (TBL-19)."""
+    from connector.lake.jobs import History
+
+    find_table(config, table)
+    return p95_s(History(config.warehouse).durations_us(table, since=now_us() - RECOMMENDED_OVER_S * 1_000_000))
+
+
+def set_max_staleness(config: ConnectorConfig, table: str, seconds: int | None) -> StalenessOverride:
+    """Set the `max_staleness` of a table while the pipeline runs. None: the one of the configuration counts again (TBL-20).
+
+    Readers see it at once, and a running pipeline within ten seconds. For example: `set_max_staleness(config, "orders", 60)`.
+    Raises `ConfigError` if there is no such table, `TableError` if it cannot be stored.
+    """
+    from connector.lake.overrides import Overrides
+
+    find_table(config, table)
+    override = StalenessOverride(table, seconds, now_us(), who())
+    Overrides(config.warehouse).set(override)
+    return override
+
+
+def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) -> PaceOverride:
+    """Set the time from one apply of a table to the next. None: the one of the configuration counts again (JOB-2).
+
+    For example: `set_apply_every(config, "orders", 3600)`. Raises as `set_max_staleness` does.
+    """
+    from connector.lake.overrides import Overrides
+
+    find_table(config, table)
+    override = PaceOverride(table, seconds, now_us(), who())
+    Overrides(config.warehouse).set(override)
+    return override
+
+
+def unset(config: ConnectorConfig, table: str) -> None:
+    """Have the `max_staleness` and `apply_every` of the configuration count again. Raises as `set_max_staleness` does."""
+    from connector.lake.overrides import Overrides
+
+    set_max_staleness(config, table, None)
+    if table in Overrides(config.warehouse).paces():
+        set_apply_every(config, table, None)
+
+
+def apply_every_s(config: ConnectorConfig, table: str) -> float:
+    """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as `set_max_staleness` does."""
+    from connector.lake.overrides import Overrides
+
+    overrides = Overrides(config.warehouse)
+    return pace_in_force(find_table(config, table), overrides.bounds(), overrides.paces())
+
+
+def _rebuild(
+    config: ConnectorConfig,
+    name: str,
+    spark: SparkSession | None,
+    stack: ExitStack,
+    on_event: OnEvent,
+    *,
+    cores: str,
+    memory: str,
+) -> Rebuilt:
+    from connector.kafka.dead_letters.ledger_topic import read_ledger
+    from connector.kafka.dead_letters.topic import DeadLetterPublisher
+    from connector.spark.apply import rebuild
+    from connector.spark.storage.changelog import Changelog
+
+    definition = config.tables[name]
+    stream = config.streams[definition.stream]
+    # Kafka is needed for letters only.
+    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
+    session = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
+    changelog = Changelog(session, places.changelog(config.warehouse, stream.name), stream.name)
+    cut = changelog.progress().cut(now_us(), stream.stall_after_s)
+    return rebuild.rebuild(
+        *(session, places.table_folder(config.warehouse, name), definition, changelog, cut),
+        publish=publisher.publish,
+        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
+    )
