@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 
-from connector import cli
+from connector import cli, warehouse
 from connector.config.settings import parse
 from connector.config.settings_reader import Section
+from connector.lake import audit_log, jobs, overrides
 from connector.records.json_view import from_json
+from connector.records.ordering import OrderBy
 from connector.spark.session import JVM_OPTIONS
+from connector.spark.storage import changelog
+from connector.spark.storage.layout import Layout
+from connector.state.stream_progress import Progress
+from connector.state.table_state import TableState
+from connector.watermarks.frontier import Frontier
+from connector.watermarks.stream_partition import StreamPartition
 from tests.documents import DEAD_LETTERS, PAGES, ROOT, code_blocks, with_reasons
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
 COMMANDS = ROOT / "docs/reference/commands.md"
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+ARCHITECTURE = ROOT / "docs/explanation/architecture.md"
+ON_DISK = ROOT / "docs/reference/on-disk-format.md"
+GUARANTEES = ROOT / "docs/reference/guarantees.md"
+PROJECT_PAGES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+each_page = pytest.mark.parametrize("page", [*PAGES, *PROJECT_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @each_page
@@ -50,17 +64,107 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         reached.add(page)
         links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text("utf-8"))
         ways += [target for link in links if (target := (page.parent / link).resolve()) not in reached and target.exists()]
-    assert set(PAGES) <= reached
+    assert {*PAGES, *PROJECT_PAGES} <= reached
+
+
+def _promises() -> list[tuple[str, str, str]]:
+    """Each promise of the README, whether it is kept, and its tests."""
+    return re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
 
 
 def test_promises_name_tests_that_name_them() -> None:
     """The overview's rule: a promise without a test named after it is not made."""
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    rows = _promises()
     assert len(rows) == 10
-    for promise, kept, audit_log in rows:
-        tests = re.findall(r"`([^`]+)`", audit_log)
+    for promise, kept, proof in rows:
+        tests = re.findall(r"`([^`]+)`", proof)
         assert bool(tests) == kept.strip().startswith("kept"), promise
         assert not tests or any(promise in (ROOT / test).read_text("utf-8") for test in tests), promise
+
+
+def test_guarantees_are_the_promises_with_the_same_tests() -> None:
+    sections = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", GUARANTEES.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in sections] == [promise for promise, _, _ in _promises()]
+    for (name, body), (_, _, tests) in zip(sections, _promises(), strict=True):
+        parts = dict(re.findall(r"^\*\*(\w+)\.\*\*(.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL))
+        assert [*parts] == ["Meaning", "Limits", "Tests"], name
+        assert re.findall(r"`(tests/[^`]+)`", parts["Tests"]) == re.findall(r"`([^`]+)`", tests), name
+
+
+# ── layers, and what is on disk ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _layers(name: str) -> list[str]:
+    """The layers of a contract, as rows of a table name them; parentheses say that a package may be missing."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["name"] == name)
+    return [" \\| ".join(f"`{package.strip(' ()')}`" for package in layer.split("|")) for layer in layers]
+
+
+@pytest.mark.parametrize(
+    ("contract", "package"),
+    [
+        ("Layers of the package", "connector"),
+        ("Layers of connector.spark", "connector.spark"),
+        ("Layers of connector.kafka", "connector.kafka"),
+    ],
+)
+def test_the_architecture_lists_the_layers_of_each_contract_in_order(contract: str, package: str) -> None:
+    section = ARCHITECTURE.read_text("utf-8").split(f"The layers of `{package}`, from the top:\n\n")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?`) \| ", section, re.MULTILINE)
+    assert rows == _layers(contract)
+
+
+def test_the_architecture_names_every_package_and_root_module() -> None:
+    named = set(re.findall(r"`([\w./]+)`", ARCHITECTURE.read_text("utf-8")))
+    found = {path.stem for path in (ROOT / "connector").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert found - {"__init__"} <= named
+    assert "connector/__init__.py" in named
+
+
+def _first_cells(heading: str) -> set[str]:
+    """The names in the first column of the table below a heading of the on-disk page."""
+    body = re.split(rf"^#+ {heading}$", ON_DISK.read_text("utf-8"), flags=re.MULTILINE)[1]
+    table = re.split(r"^#", body, flags=re.MULTILINE)[0]
+    return {name for cell in re.findall(r"^\| ((?:`[\w<>/-]+`(?:, )?)+) \|", table, re.MULTILINE) for name in re.findall(r"`(.*?)`", cell)}
+
+
+def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
+    folder = warehouse.table_folder("W", "<table>")
+    of_tables = (warehouse.data(folder), warehouse.tombstones(folder), warehouse.tombstones(folder, "<rebuild>"))
+    of_warehouse = (getattr(warehouse, name)("W") for name in ("jobs", "cuts", "overrides", "closed_partitions", "audit_log"))
+    paths = {warehouse.changelog("W", "<stream>"), f"{warehouse.stream_folder('W', '<stream>')}/checkpoint", *of_tables, *of_warehouse}
+    assert _first_cells("Folders") == {path.removeprefix("W/") for path in paths}
+
+
+def test_the_keys_of_commits_are_those_of_the_code() -> None:
+    partition = Frontier(partitions={"p0": StreamPartition()}).to_json()["partitions"]["p0"]
+    assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
+    assert _first_cells("Keys of the progress") == set(Progress().to_json())
+    assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
+    assert _first_cells("Keys of a stream partition") == set(partition)
+
+    written = ("_create", "_append", "_said_of", "append_progress", "renew", "declare", "trim")
+    sources = (inspect.getsource(getattr(changelog.Changelog, name)) for name in written)
+    assert _first_cells("Keys of a changelog commit") == {key for source in sources for key in re.findall(r'"(\w+)": ', source)}
+
+
+def test_the_columns_on_disk_are_those_of_the_code() -> None:
+    columns = {re.split(r"\s", column)[-1] for column in changelog._split(changelog._COLUMNS)}
+    assert _first_cells("Columns of the changelog") == columns
+
+    page = ON_DISK.read_text("utf-8")
+    definition = parse(MINIMAL, {}).tables["NAME"]
+    for order in OrderBy:
+        layout = Layout(replace(definition, order=order), 1)
+        fields = re.findall(r"(\w+): ", layout.state_type)
+        assert [name for name in {*fields, *(name for name, _ in layout.column_types[-3:])} if f"`{name}`" not in page] == []
+    assert _first_cells("Fields of _state") == set(re.findall(r"(\w+): array<", layout.state_type))
+
+    beside = {"jobs": jobs._JOBS, "cuts": jobs._CUTS, "overrides": overrides._SETTINGS, "closed_partitions": overrides._ENDS}
+    for name, stored in {**beside, "audit_log": audit_log._PROOFS}.items():
+        (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", page.split("## Tables in _connector")[1], re.MULTILINE)
+        assert set(re.findall(r"`(\w+)`", row)) == set(stored), name
 
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

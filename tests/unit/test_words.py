@@ -1,0 +1,172 @@
+"""The words of pages and docstrings: some are refused, and pages for users speak to the reader and give examples."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+
+from tests.documents import PAGES, ROOT
+
+PACKAGE = ROOT / "connector"
+PROSE_PAGES = [page for page in PAGES if ROOT / "docs/decisions" not in page.parents]
+PROSE_PAGES += [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES_FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs/tutorial").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
+
+_REFUSED = re.compile(
+    r"\b(nobody|somebody|anybody|anew|bears|whoever|mend(?:s|ed|ing)?|lies|stands|let go|who holds|is over|is none)\b", re.IGNORECASE
+)
+_WHAT_FIRST = re.compile(r"(?:\A|\n\n\s*|[.!?:] +|^[ \t]*[*-] +|\| *)(What)\b", re.MULTILINE)
+_READER, _EXAMPLE = re.compile(r"\byou(?:r|rs)?\b", re.IGNORECASE), re.compile(r"\bexamples?\b", re.IGNORECASE)
+YOU_PER_1000, EXAMPLE_PER_1000 = 8, 3
+
+EXCEPTIONS = {
+    "docs/howto/write-a-producer.md": 1,
+    "docs/reference/commands.md": 17,
+    "docs/reference/configuration.md": 2,
+    "docs/reference/dead-letters.md": 10,
+    "docs/reference/performance.md": 3,
+    "docs/reference/requirements.md": 2,
+}
+"""How many refused words a page may still have. A number may only become smaller; a page without any must leave the list."""
+
+IN_DOCSTRINGS = {
+    "cli": 27,
+    "config": 12,
+    "dead_letters": 47,
+    "demo": 39,
+    "errors": 7,
+    "jars": 3,
+    "kafka": 56,
+    "lake": 21,
+    "records": 22,
+    "spark": 127,
+    "state": 43,
+    "tables": 22,
+    "text": 1,
+    "validation": 5,
+    "warehouse": 1,
+    "watermarks": 28,
+}
+"""The same for the docstrings of each package, and of each module at the root."""
+
+
+def prose(page: str) -> str:
+    """The prose of a page in Markdown: no code blocks, no code in backticks, no headings, and each paragraph on one line."""
+    text = re.sub(r"^([ \t]*)(```|~~~).*?^\1\2[ \t]*$", "", page, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"(?:\A|(?<=\n\n))(?: {4}.*\n)+", "", text)
+    text = re.sub(r"`+[^`]*`+", "`", text)
+    text = re.sub(r"^#+ .*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"(?<=[^\n|])\n(?=[^\n|*#\s-])", " ", text)
+
+
+def refused(text: str) -> list[str]:
+    """The refused words in prose: those in lower case, and each `What` that is the first word of a sentence."""
+    return [found.lower() for found in _REFUSED.findall(" ".join(text.split()))] + _WHAT_FIRST.findall(text)
+
+
+def rate(words: re.Pattern[str], text: str) -> float:
+    """How often the words are in a text, per 1,000 words."""
+    return 1000 * len(words.findall(text)) / max(1, len(re.findall(r"[A-Za-z]+", text)))
+
+
+def docstrings(source: str) -> list[str]:
+    """All docstrings of a module, without code in backticks."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, documented))
+    return [re.sub(r"`+[^`]*`+", "`", text) for text in found if text]
+
+
+def faults(found: dict[str, int], allowed: dict[str, int]) -> list[str]:
+    """Where there are more refused words than allowed, and what must leave the list because it has none."""
+    return [
+        f"{name}: {found.get(name, 0)} refused words, {allowed.get(name, 0)} are allowed"
+        for name in sorted({*found, *allowed})
+        if found.get(name, 0) > allowed.get(name, 0) or not found.get(name, 0)
+    ]
+
+
+def _in_pages() -> dict[str, int]:
+    counted = {page.relative_to(ROOT).as_posix(): len(refused(prose(page.read_text("utf-8")))) for page in PROSE_PAGES}
+    return {name: count for name, count in counted.items() if count}
+
+
+def _in_docstrings() -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        counted[place] += sum(len(refused(text)) for text in docstrings(path.read_text("utf-8")))
+    return {name: count for name, count in counted.items() if count}
+
+
+def test_pages_have_no_refused_words() -> None:
+    assert faults(_in_pages(), EXCEPTIONS) == []
+
+
+def test_docstrings_get_no_further_refused_words() -> None:
+    assert faults(_in_docstrings(), IN_DOCSTRINGS) == []
+
+
+@pytest.mark.parametrize(("words", "least"), [(_READER, YOU_PER_1000), (_EXAMPLE, EXAMPLE_PER_1000)], ids=["you", "example"])
+def test_pages_for_users_speak_to_the_reader_and_give_examples(words: re.Pattern[str], least: float) -> None:
+    text = "\n\n".join(prose(page.read_text("utf-8")) for page in PAGES_FOR_USERS)
+    assert rate(words, text) >= least
+
+
+def test_all_pages_and_packages_are_looked_at() -> None:
+    """Without texts there would be no faults."""
+    assert len(PROSE_PAGES) > 20
+    assert len(PAGES_FOR_USERS) > 8
+    assert all(prose(page.read_text("utf-8")).strip() for page in PROSE_PAGES)
+    assert sum(len(docstrings(path.read_text("utf-8"))) for path in PACKAGE.rglob("*.py")) > 500
+
+
+# ── canaries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MADE_UP = """\
+# What a heading may say
+
+What it does. It lists what is there: What now? `nobody` and `What` are code.
+
+```python
+anybody = "bears"
+```
+
+    somebody lies in an indented block
+
+- What a list says
+- The alliesbears standstill mends
+
+| a table | What it is |
+|---|---|
+| Whoever | the low watermark is
+over, and is none |
+"""
+
+
+def test_refused_words_are_found_in_a_made_up_page() -> None:
+    text = prose(MADE_UP.replace("watermark is\nover", "watermark is over"))
+    assert sorted(refused(text)) == ["What", "What", "What", "What", "is none", "is over", "mends", "whoever"]
+    assert refused(prose("The stream partition is\nover, and they let\ngo.\n")) == ["is over", "let go"]
+    assert refused(prose("It says what is there.\nWhat follows is new.\n")) == ["What"]
+    assert refused(prose("It says\nWhat the field `What` is.\n")) == []
+
+
+def test_refused_words_are_found_in_made_up_docstrings() -> None:
+    source = '"""What it is."""\n\ndef f():\n    """It lies `somebody` in\n    wait. Nobody stands."""\n    x = "anew"\n'
+    assert [word for text in docstrings(source) for word in refused(text)] == ["What", "lies", "nobody", "stands"]
+
+
+def test_an_allowance_may_only_shrink() -> None:
+    assert faults({"a": 2, "b": 1}, {"a": 2, "b": 1}) == []
+    assert faults({"a": 3}, {"a": 2}) == ["a: 3 refused words, 2 are allowed"]
+    assert faults({"a": 1}, {"a": 2}) == []
+    assert faults({}, {"a": 2}) == ["a: 0 refused words, 2 are allowed"]
+    assert faults({"b": 1}, {}) == ["b: 1 refused words, 0 are allowed"]
+
+
+def test_a_rate_is_per_thousand_words() -> None:
+    assert rate(_READER, "You and your table, young one " + "word " * 94) == 20
+    assert rate(_EXAMPLE, "For example: exemplary. " + "word " * 97) == 10
