@@ -103,4 +103,4 @@ def test_one_that_has_ended_is_not_ended_again(folder: Path, capsys: pytest.Capt
         folder, "s", before.after(2, BatchCounts(heard=BatchClaims(1)), {0: 7}, EndOffsets(9, {0: 7}), Retention(), frozenset(), overrides)
     )
     assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 1
-    assert "it ended at" in capsys.readouterr().err
+    assert "It ended at" in capsys.readouterr().err

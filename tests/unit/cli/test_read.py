@@ -14,6 +14,7 @@ from connector.cli.read import _numeric
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
+from connector.services.events import Event
 from connector.services.read import _keep
 from connector.state.jobs import Job, JobKind
 from connector.tables.values import DataType, Encoding, write_value

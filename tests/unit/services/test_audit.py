@@ -300,7 +300,7 @@ def test_the_command_fails_with_problem_cause_and_remedy(stream: Stream, capsys:
     assert connector(stream, "s", "--json") == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["verdict"] == "failed"
-    assert "1 commit of somebody else on top of its changelog" in said.err
+    assert "1 commit of another program on top of its changelog" in said.err
     assert "error:  Stream s breaks nothing_lost: 1 offset is in the changelog more than once" in said.err
     assert "cause:" in said.err
     assert "remedy:" in said.err
