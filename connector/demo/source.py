@@ -20,8 +20,8 @@ ENOUGH_CHANGES: Final = 2000
 ACCOUNTS: Final = 500
 TRANSFERS: Final = 2_500
 _BANK_OPENS_US: Final = 60_000_000
-"""How long ago the bank's transactions are: after the history, because a low watermark passes the
-history before it reaches them.
+"""The bank's first transaction is this long ago, in microseconds. That is after the history, because
+the low watermark passes the history first.
 """
 
 

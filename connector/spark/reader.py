@@ -107,7 +107,8 @@ def read_table(
         The rows and their freshness.
 
     Raises:
-        StaleTableError: Ingest is so far behind that even a merge is older than the bound.
+        StaleTableError: Ingest is so far behind that even a merge is older than the bound, and
+            `allow_stale` is false.
         TableError: There is no such table, or it is damaged.
         WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
             the read needs. Read again.
