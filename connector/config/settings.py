@@ -86,7 +86,7 @@ class StreamConfig:
 
     - `partitions`: the root stream partitions that must send a record before the low watermark is
       known (WMK-6). Empty: the announced ones.
-    - `changelog_retention_s`: None keeps the changelog for ever (TBL-15).
+    - `changelog_retention_s`: None never deletes batches of the changelog (TBL-15).
     - `file_retention_s`, `snapshot_retention_s`: how long old versions are kept (TBL-23).
       `retention` has the values in force.
     - `halt_on_first`: stop the stream at the first rejected record (DLQ-5).

@@ -162,8 +162,7 @@ class Publisher:
         return Silence(min(delivery.live, key=lambda name: (delivery.sent[name], name)))
 
     def speak_again(self, table: str, silence: Silence) -> None:
-        """Send the changes that `silence` kept, and a heartbeat up to the last window of the others.
-        """
+        """Send the changes that `silence` kept, and a heartbeat up to the last window of the others."""
         delivery = self.deliveries[table]
         for change in silence.kept:
             self._change(delivery, change)

@@ -70,8 +70,8 @@ class Choices:
 
 
 def tell(choices: Choices) -> bool:
-    """Run the whole demo. Returns whether the result equals the truth. Raises `ConnectorError`. All
-    its processes have ended then.
+    """Run the whole demo. Returns whether the result equals the truth. Raises `ConnectorError`. At
+    the end, all its processes have ended.
     """
     began = time.monotonic()
     jars = JarStore.from_environment(os.environ)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LAST_SECOND: Final = 253402300799  # of the year 9999
-_BLANKS: Final = b" \t\r\n"  # what git calls white space
+_BLANKS: Final = b" \t\r\n"  # the white space of git
 _TREES_KEPT: Final = 20_000
 _AT_ONCE: Final = 100  # requests under way: few enough that git never waits for us to read while we still write
 

@@ -61,7 +61,7 @@ class RowStates:
         self._changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
     def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
-        """The state of each of these rows, `EMPTY` if there is none. A key that the table cannot
+        """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table cannot
         read has no row.
         """
         read = {row_key: self.definition.key.read_key(row_key) for row_key in row_keys}

@@ -178,7 +178,7 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
 
 
 def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The Spark session of this process, with lowmark's jars on the class path. If there is none,
+    """The Spark session of this process, with lowmark's jars on the class path. If there is no session,
     it is started.
 
     `scratch` is a local folder for Spark's temporary files, and for the files that configure its

@@ -5,7 +5,7 @@ tests make in it.
   time.
 - A trouble is another fault during that life.
 
-A life in this process is a new `Pipeline`. It stands for a process: it shares only the JVM with the
+A life in this process is a new `Pipeline`. It represents a process: it shares only the JVM with the
 next one. A life that ends by SIGKILL is a separate process with `connector run`.
 """
 
@@ -403,7 +403,7 @@ def system(spark: SparkSession, rng: Random, history: History) -> Iterator[Syste
     port = free_port()
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(port))
-        # The broker tells clients to connect through the proxy.
+        # The broker makes clients connect through the proxy.
         advertised = {"advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}"}
         broker = stack.enter_context(LocalBroker.start(history.folder / "broker", jar_store(), port=port, settings=advertised))
         kafka = KafkaConfig(f"{HOST}:{proxy.port}")

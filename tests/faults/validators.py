@@ -164,7 +164,7 @@ def newest_wins(e: Evidence) -> None:
 
 
 def deletes_stay_deleted(e: Evidence) -> None:
-    """At the end there is no row that the source has deleted. Only changes older than the horizon
+    """At the end there is no row that the source has deleted. Exactly the changes older than the horizon
     before them are refused.
     """
     for name in e.definitions:

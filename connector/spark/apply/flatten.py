@@ -241,7 +241,7 @@ def _change_order(layout: Layout) -> str:
 def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     """Whether the table cannot hold the change.
 
-    It cannot if there is no number to order by, or if the key or a cell of a column cannot be read.
+    This is so if there is no number to order by, or if the key or a cell of a column is unreadable.
     A cell that a later entry of the change overwrites counts too (TBL-9).
     """
     number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
@@ -255,8 +255,8 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
 def _may_remove(layout: Layout) -> str:
     """Whether the change may leave its row without a cell.
 
-    It cannot if it is plain and sets a cell after every deletion of the family. If all versions are
-    kept, it cannot if its last entry sets a cell.
+    A plain change leaves a cell if it sets one after the deletion of its family. If all versions
+    are kept, a change leaves a cell if its last entry sets one.
     """
     if layout.definition.versions is Versions.ALL:
         if layout.late and not layout.definition.keep_unmapped:

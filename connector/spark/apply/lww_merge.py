@@ -50,7 +50,7 @@ def registers_of_changes(
 ) -> RowRegisters:
     """The registers of all changes of a row, with a column `_changed` that is true.
 
-    If `partitions` is None, the changes are in one partition and stay there. `all_whole` promises
+    With `partitions` None, the changes are in one partition and stay there. `all_whole` promises
     that every change is `_whole`, so only the newest change of a row counts. `has_residual` false
     promises that `_rest` is always null.
     """

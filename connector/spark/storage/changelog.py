@@ -404,8 +404,8 @@ class Changelog:
             rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
 
     def clean(self) -> Work:
-        """Remove the files of versions that are older than the retention (TBL-23). Ingest may run
-        meanwhile.
+        """Remove files that are only needed for versions older than the retention (TBL-23). Ingest may
+        run meanwhile.
         """
         if self._stored_in() is None:
             return Work()
@@ -522,10 +522,8 @@ class Changelog:
         return reader.load(self._path)
 
     def _frontier_of(self, table_state: Mapping[str, Any]) -> Frontier:
-        known, ingest_batch = (
-            self._frontier,
-            int(table_state["progress"]["ingest_batch"]),
-        )  # read once, because another thread may change it
+        # `_frontier` is read once, because another thread may change it.
+        known, ingest_batch = self._frontier, int(table_state["progress"]["ingest_batch"])
         if known[0] == ingest_batch:
             return known[1]
         if (stored := table_state.get("frontier")) is not None:

@@ -333,8 +333,9 @@ class Table:
         return done
 
     def clean(self, now: int, keep: Collection[int] = ()) -> Work:
-        """Remove the files of versions that are older than the table's retention, except those that
-        `keep` names (TBL-23).
+        """Remove files that are only needed for versions older than the table's retention (TBL-23).
+
+        The files of versions in `keep` stay.
 
         It also removes the tombstone tables of tables that were replaced long ago.
         """

@@ -23,7 +23,7 @@ class Transaction:
     only.
 
     `app_id` names the writer. Its commits have rising numbers, of which `newest` is the last (-1:
-    there is none). If another process commits under this name meanwhile, `commit` raises Delta's
+    no commit yet). If another process commits under this name meanwhile, `commit` raises Delta's
     conflict. Without `app_id`, commits have no numbers.
     """
 
@@ -36,7 +36,7 @@ class Transaction:
         self._written = scala_list(spark, ())
 
     def _newest_of(self, app_id: str) -> int:
-        """The greatest number that was committed under the name. -1: there is none."""
+        """The greatest number that was committed under the name. -1: there is no commit."""
         checksum = self.delta.snapshot().checksumOpt()
         if checksum.isEmpty() or checksum.get().setTransactions().isEmpty():
             return int(self.delta.txnVersion(app_id))
