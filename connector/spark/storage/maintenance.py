@@ -217,7 +217,8 @@ def _data_file(file: Any) -> DataFile:
 def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
     """Remove files that are only needed for versions older than the table's retention.
 
-    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns the number of removed files.
+    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns the
+    number of removed files.
     """
     jvm: Any = spark._jvm
     going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
