@@ -1,1 +1,3 @@
-"""What the connector reaches, beside what others reach on the same work in the same run. `python -m benchmarks` runs it all."""
+"""Benchmarks of lowmark, compared with other tools on the same work in the same run. `python -m
+benchmarks` runs all.
+"""

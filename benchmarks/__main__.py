@@ -1,8 +1,9 @@
-"""All benchmarks, or one: `python -m benchmarks [NAME] [--quick] [--write FILE]`.
+"""Run all benchmarks, or one: `python -m benchmarks [NAME] [--quick] [--write FILE]`.
 
-Each runs in a process of its own. The last lines are all figures, `name value bar`; with `--write`, they are kept as a table, in place
-of what the file has of the same benchmarks; a missed bar is marked there, and named at the top. The exit code is 1 if a figure misses its
-bar.
+Each one runs in its own process. The last lines are all figures, `name value bar`. With `--write`,
+they are written as a table, which replaces the figures of the same benchmarks in the file. Figures
+that miss their bar are marked there, and named at the top. The exit code is 1 if a figure misses
+its bar.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ says.
 
 MISSED = "**missed**"
 WHY = {"merge_to_ours_partial_8m_rows": "[what stands in the way](../decisions/0014-sparse-applies.md)"}
-"""Where it is said why a figure misses its bar."""
+"""The page that explains why a figure misses its bar."""
 
 
 def run(name: str, *, quick: bool) -> tuple[int, str]:
-    """Exit code and output of one benchmark; the output is shown as it comes."""
+    """The exit code and the output of one benchmark. The output is also printed."""
     words = [sys.executable, "-m", f"benchmarks.{name}", *(["--quick"] if quick else [])]
     lines = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -46,7 +47,7 @@ def run(name: str, *, quick: bool) -> tuple[int, str]:
 
 
 def section(output: str) -> str:
-    """A benchmark as a part of the page."""
+    """The section of the page for one benchmark."""
     facts = "\n".join(f"* {line}" for line in output.splitlines() if line.startswith(("command:", "versions:", "machine:")))
     rows = "\n".join(map(_row, figures(output)))
     return f"{facts}\n\n| figure | value | bar |\n|---|---|---|\n{rows}\n"
@@ -57,7 +58,7 @@ def _row(figure: Figure) -> str:
 
 
 def page(before: str, outputs: dict[str, str]) -> str:
-    """The page with these outputs, and otherwise as it was `before`; all missed bars are named at its top."""
+    """The page `before` with the new outputs. All missed bars are named at its top."""
     sections = dict(part.split("\n\n", 1) for part in before.split("\n## ")[1:])
     sections |= {name: section(output) for name, output in outputs.items()}
     kept = {name: sections[name] for name in NAMES if name in sections}
@@ -65,7 +66,7 @@ def page(before: str, outputs: dict[str, str]) -> str:
 
 
 def _missed(sections: str) -> str:
-    """Which figures of all sections miss their bars."""
+    """The figures of all sections that miss their bars."""
     found = re.findall(rf"^\| `(\w+)` \| (\S+) \| (\S+) {re.escape(MISSED)} \|$", sections, re.MULTILINE)
     lines = [f"* `{name}` is {value}, the bar is `{bar}`{f': {WHY[name]}' if name in WHY else ''}" for name, value, bar in found]
     return "\n" + ("\n".join(["Missed bars:", "", *lines]) if lines else "No bar is missed.") + "\n"

@@ -1,15 +1,21 @@
-"""A dense apply beside the usual recipe: the same changes, merged in one go and by MERGE batch by batch (TBL-13).
+"""A bucket-level apply compared with the usual recipe: the same changes, merged at once or by MERGE
+batch by batch (TBL-13).
 
     python -m benchmarks apply [--quick]
 
-Two million whole-row changes with distinct commit timestamps, on a table of a million rows; an eleventh of the keys are new.
-Ours is one `apply` of everything that the changelog has, after the ingest (not in the time). The recipe is what its users write:
-`foreachBatch`, the latest change of each key by `row_number`, MERGE with update all, insert all and delete, 100,000 changes a
-batch, a plain Delta table, Spark's and Delta's default settings; once more in our session, with the settings that the connector makes.
-It reads the changes already decoded, from Parquet files in the order of their commits, and so pays neither Kafka nor Avro; ours
-reads the entries in the changelog. All tables are compared with the truth, row by row and column by column.
+There are two million whole-row changes with distinct commit timestamps, on a table of a million
+rows. An eleventh of the keys are new.
 
-Partial changes, three columns of five, are ours alone: the recipe's update of all columns would write nulls over the other two.
+lowmark does one `apply` of the whole changelog. The ingest before is not measured. The recipe is
+common code: `foreachBatch`, the latest change of each key by `row_number`, MERGE with update all,
+insert all and delete, 100,000 changes a batch, a plain Delta table, and the default settings of
+Spark and Delta. It runs once more in a session with the settings of lowmark. The recipe reads
+decoded changes from Parquet files in the order of their commits, so it has no cost for Kafka or
+Avro. lowmark reads the entries in the changelog. All tables are compared with the truth, row by row
+and column by column.
+
+Partial changes (three columns of five) are measured for lowmark alone. The recipe updates all
+columns and would write nulls into the other two.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ from connector.spark.storage.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Rows before, changes, and changes in a batch of the recipe."""
+    """The rows before, the changes, and the changes in a batch of the recipe."""
 
     rows: int
     changes: int
@@ -60,7 +66,7 @@ QUICK = Sizes(rows=100_000, changes=200_000, batch=10_000)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Our table with the rows before, a changelog with the changes, and the table that both must make of it."""
+    """A table of lowmark with the rows before, a changelog with the changes, and the expected table."""
 
     warehouse: Path
     truth: DataFrame
@@ -68,7 +74,7 @@ class Prepared:
 
 
 def prepare(at: Stage, sizes: Sizes, work: Workload) -> Prepared:
-    """Send, ingest and apply the rows before; send and ingest the changes."""
+    """Send, ingest and apply the rows before. Then send and ingest the changes."""
     warehouse = at.folder / f"apply-{work.shape}-{work.deletes_percent}"
     topic = at.new_topic()
     at.produce(topic, at.decoded(sizes.base), sizes.base.shape)
@@ -83,7 +89,7 @@ def prepare(at: Stage, sizes: Sizes, work: Workload) -> Prepared:
 
 
 def run_ours(at: Stage, warehouse: Path, tables: str = "tables", buckets: int = 1) -> None:
-    """One apply of everything ingested, to a table that has so many buckets if this one makes it."""
+    """One apply of everything ingested. If it creates the table, the table has this many buckets."""
     definition = workload.definition(buckets=buckets)
     table = Table(at.spark, str(warehouse / tables / definition.name), definition)
     changelog = Changelog(at.spark, str(warehouse / "streams" / workload.STREAM / "changelog"), workload.STREAM)
@@ -101,7 +107,7 @@ def ours(at: Stage, prepared: Prepared) -> tuple[Cost, DataFrame]:
 
 
 def upsert(spark: SparkSession, path: str) -> Callable[[DataFrame, int], None]:
-    """The recipe."""
+    """The merge of the recipe."""
     target = DeltaTable.forPath(spark, path)
     newest_first = Window.partitionBy("row_key").orderBy(F.col("commit_timestamp").desc())
 
@@ -120,7 +126,9 @@ def upsert(spark: SparkSession, path: str) -> Callable[[DataFrame, int], None]:
 
 
 def with_defaults(spark: SparkSession) -> SparkSession:
-    """A session of the same process without our settings, as the recipe's users have it. Delta itself stays."""
+    """A session of the same process without the settings of lowmark, as users of the recipe have
+    it. It still has Delta.
+    """
     session = spark.newSession()
     for name in SETTINGS:
         if name.startswith(("spark.sql.", "spark.databricks.")) and session.conf.isModifiable(name):
@@ -129,7 +137,7 @@ def with_defaults(spark: SparkSession) -> SparkSession:
 
 
 def recipe(at: Stage, spark: SparkSession, prepared: Prepared, sizes: Sizes) -> tuple[Cost, DataFrame]:
-    """The same changes through the recipe in the session `spark`, on a table with the same rows."""
+    """The same changes with the recipe in the session `spark`, on a table with the same rows."""
     folder = at.folder / f"recipe-{time.monotonic_ns()}"
     table, names = str(folder / "table"), ("row_key", "commit_timestamp", *COLUMNS)
     at.decoded(sizes.base).select(*names).write.format("delta").save(table)
@@ -142,7 +150,9 @@ def recipe(at: Stage, spark: SparkSession, prepared: Prepared, sizes: Sizes) -> 
 
 
 def in_order(files: DataFrame, folder: Path) -> Path:
-    """A folder of the same files in which each is younger than the one before: the order in which a stream takes them."""
+    """A folder with the same files, in which each file is newer than the one before. A stream reads
+    them in this order.
+    """
     folder.mkdir(parents=True)
     for place, uri in enumerate(sorted(files.inputFiles())):
         copy = folder / f"{place:05}.parquet"
@@ -153,7 +163,7 @@ def in_order(files: DataFrame, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What each paid for the same changes."""
+    """The cost of each one for the same changes."""
 
     ours: Cost
     recipe: Cost
@@ -161,7 +171,7 @@ class Round:
 
 
 def measure_whole(at: Stage, sizes: Sizes, rounds: int) -> list[Round]:
-    """Ours and the recipe in both sessions, in turns; each result is compared with the truth."""
+    """lowmark and the recipe in both sessions, in turns. Each result is compared with the truth."""
     prepared, plain = prepare(at, sizes, sizes.work(Shape.WHOLE)), with_defaults(at.spark)
     found = []
     for number in range(rounds):
@@ -178,7 +188,7 @@ def measure_whole(at: Stage, sizes: Sizes, rounds: int) -> list[Round]:
 
 
 def measure_alone(at: Stage, sizes: Sizes, work: Workload, rounds: int) -> list[Cost]:
-    """Ours alone on another kind of changes, compared with the truth."""
+    """lowmark alone on another kind of changes, compared with the truth."""
     prepared = prepare(at, sizes, work)
     found = []
     for _ in range(rounds):

@@ -1,14 +1,19 @@
-"""A backlog from a fresh process: a million changes in Kafka, decoded, logged and applied, beside the usual recipe (TBL-13).
+"""A backlog with a new process: a million changes in Kafka, decoded, logged and applied, compared
+with the usual recipe (TBL-13).
 
     python -m benchmarks backlog [--quick]
+
     python -m benchmarks.backlog [--rounds N]
 
-Ours is `connector run --once`, as a user starts it. The recipe is a program of its own: `from_avro`, a column from the entries by `filter`,
-the latest change of each key by `row_number`, MERGE in `foreachBatch`; Spark's and Delta's defaults, the same heap. It takes the backlog in
-one trigger, its best case, and in triggers of 100,000. The table is empty at first, or has a million rows. Each counts from the start of
-its process to the end, in the same run; best of the rounds. Every table equals the truth at the end.
+lowmark runs `connector run --once`, as a user starts it. The recipe is a separate program:
+`from_avro`, a column from the entries by `filter`, the latest change of each key by `row_number`,
+MERGE in `foreachBatch`, the defaults of Spark and Delta, the same heap. It reads the backlog in one
+trigger, which is its best case, and in triggers of 100,000. The table is empty at first, or has a
+million rows. The time is from the start of the process to its end, in the same run. The best round
+counts. Every table must equal the truth at the end.
 
-The recipe keeps no changelog, checks nothing, and would lose deletions where changes come out of order.
+The recipe keeps no changelog and validates nothing. It would lose deletions if changes were out of
+order.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ BARS = {"empty": "<1.3", "existing": "<1.0"}
 
 
 class Backlog:
-    """A topic with a backlog behind the first rows, if there are any; and tables that have these."""
+    """A topic with a backlog after the first rows, if there are any, and tables with these rows."""
 
     def __init__(self, at: Stage, name: str, rows: int, changes: int) -> None:
         self._at, self._name, self._folder, self._topic = at, name, at.folder / name, at.new_topic()
@@ -72,7 +77,7 @@ class Backlog:
             send_heartbeat(producer, rows + changes)
 
     def ours(self) -> float:
-        """Seconds that `connector run --once` takes from here, with a warehouse of its own each time."""
+        """The seconds of `connector run --once`, each time with a new warehouse."""
         kept = self._folder / "kept"
         if self._warehouse.exists():
             shutil.copytree(self._warehouse, kept)
@@ -84,7 +89,7 @@ class Backlog:
         return took
 
     def recipe(self, trigger: int) -> float:
-        """The same of the recipe, with so many changes in a trigger."""
+        """The seconds of the recipe, with this many changes in a trigger."""
         copy = self._folder / "copy"
         shutil.copytree(self._recipe, copy)
         told = {
@@ -110,7 +115,7 @@ class Backlog:
 
 
 def timed(command: list[str]) -> float:
-    """Seconds of a process, which must not fail."""
+    """The seconds of a process, which must not fail."""
     began = perf_counter()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     took = perf_counter() - began
@@ -119,12 +124,12 @@ def timed(command: list[str]) -> float:
 
 
 def configuration_of(kafka: KafkaConfig, topic: str) -> str:
-    """What `connector run` needs. The backlog and its heartbeats are one batch."""
+    """The configuration for `connector run`. The backlog and its heartbeats are one batch."""
     return configuration(kafka, topic, f"max_offsets_per_trigger = {4 * CHANGES}\n", "")
 
 
 def run_recipe(told: str) -> None:
-    """The recipe, in this process: what a team writes that knows Spark and Delta."""
+    """The recipe, in this process: the code of a team that knows Spark and Delta."""
     wanted = json.loads(told)
     builder = SparkSession.builder.master("local[*]").appName("recipe")
     for name, value in {
@@ -151,7 +156,7 @@ def run_recipe(told: str) -> None:
 
 def changes_of(records: DataFrame) -> DataFrame:
     """Kafka records as rows of plain columns."""
-    # Behind the single-object head, by the newest schema and no other.
+    # After the single-object header, with the newest schema only.
     decoded = records.select(from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")).select("record.data_change")
     cell = "filter(data_change.entries, e -> e.kind = 'SET_CELL' AND e.family = '{}' AND e.qualifier = cast('{}' AS binary))[0].value"
     values = [f"cast(cast({cell.format(FAMILY, name)} AS string) AS {type_.value}) AS {name}" for name, type_ in COLUMNS.items()]

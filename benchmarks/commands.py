@@ -2,7 +2,8 @@
 
     python -m benchmarks commands [--quick]
 
-Each runs as a process of its own, several times; the best counts, since a machine can only add to it.
+Each command runs as a process several times. The best time counts, because other load can only add
+time.
 """
 
 from __future__ import annotations

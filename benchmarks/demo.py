@@ -2,8 +2,9 @@
 
     python -m benchmarks demo [--quick]
 
-The first run has an empty cache folder, and so fetches the jars over the network; the second has what the first left. Making
-`.venv`, which comes before the first `make demo`, is not in the time.
+The first run has an empty cache folder, so it downloads the jars over the network. The second run
+uses the files of the first. The time to make `.venv`, which comes before the first `make demo`, is
+not measured.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MIB = 2**20
 
 
 def run(cache: Path, output: Path) -> float:
-    """Seconds of one demo."""
+    """The seconds of one demo."""
     connector = str(Path(sys.executable).with_name("connector"))
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     began = perf_counter()

@@ -1,15 +1,21 @@
-"""What a pipeline leaves on disk under a steady load, while old versions come and go (TBL-23).
+"""The disk space of a pipeline under a steady load, while old versions are made and removed
+(TBL-23).
 
     python -m benchmarks disk [--quick]
-    python -m benchmarks.disk [--minutes M] [--rate N] [--rows N] [--file-retention D] [--snapshot-retention D] [--trigger D] [--bound D]
 
-`connector run` is a process of its own with its default heap, `benchmarks.load` changes random rows. Every half minute it is written down
-what lies where: the table's folder, with graveyard and logs, beside what it may have at most, which is twice the size of its live files and
-three times the bytes of the rows that were changed within `file_retention`; the changelog; its `_delta_log`; the job history and the cuts.
+    python -m benchmarks.disk [--minutes M] [--rate N] [--rows N] [--file-retention D]
+    [--snapshot-retention D] [--trigger D] [--bound D]
 
-The ratio of a table's folder to its allowance is the greatest after the first retention has passed. What the changelog's log grows by is
-that of the second half of the run, scaled to a day. The longest time between two commits of the changelog tells whether maintenance stops
-ingest. At the end the table is compared with what was sent.
+`connector run` is a separate process with its default heap. `benchmarks.load` changes random rows.
+Every half minute, the sizes are recorded: the table's folder with its tombstone tables and logs,
+the changelog, its `_delta_log`, the job history and the cuts. The allowance of a table's folder is
+twice the size of its live files, plus three times the bytes of the rows that were changed within
+`file_retention`.
+
+The ratio of a table's folder to its allowance is the greatest one after the first retention. The
+growth of the changelog's log is that of the second half of the run, scaled to a day. The longest
+time between two commits of the changelog shows whether maintenance stops ingest. At the end the
+table is compared with the sent changes.
 """
 
 from __future__ import annotations
@@ -37,12 +43,14 @@ EVERY_S = 30.0
 MIB = 2**20
 ALLOWED_LIVE, ALLOWED_CHANGED = 2, 3
 LOG_BAR = "<200"
-"""MiB a day of the changelog's log, at a trigger of 5 s."""
+"""MiB a day of the changelog's log, with a trigger of 5 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What lay on disk at a moment (seconds from the start), in bytes; `files` counts those of the log, of jobs and of cuts."""
+    """The sizes in bytes at one time (seconds from the start). `files` counts those of the log, of
+    jobs and of cuts.
+    """
 
     at_s: float
     table: int
@@ -73,7 +81,7 @@ def live_bytes(table: Path) -> int:
 
 
 def merged_since(commits: Commits, since_us: int) -> int:
-    """How many changes the table has merged in commits made since."""
+    """How many changes the table has merged in commits made since that time."""
     counts = [(at, int(said.get("merged", 0))) for at, said in zip(commits.at, commits.said, strict=True)]
     before = max((merged for at, merged in counts if at < since_us), default=0)
     return max((merged for _, merged in counts), default=0) - before
@@ -165,7 +173,7 @@ def main() -> int:
 
 
 def said_of_maintenance(log: Path) -> list[str]:
-    """What the pipeline has said of its maintenance, the last lines of it."""
+    """The last lines that the pipeline has printed about its maintenance."""
     signs = ("small files fewer", "files of old versions", "maintenance failed")
     return [line for line in log.read_text(errors="replace").splitlines() if any(sign in line for sign in signs)][-20:]
 

@@ -1,13 +1,14 @@
-"""How fast changes become bytes, and bytes changes, on one core: ours beside fastavro (REC-20).
+"""The speed of encoding and decoding changes on one core, compared with fastavro (REC-20).
 
     python -m benchmarks.encoder
 
-5,000 changes of five `SetCell`s each, all keys and values different, a body of about 280 bytes. Every way of doing it runs in
-turn, several rounds, and its best round counts. Two figures are fastavro's: from the values that a producer holds, and from
-dicts that somebody made before the clock started, with the branch of the union named, which is the best that it can do. Ours is
-compared with the latter.
+There are 5,000 changes with five `SetCell`s each. All keys and values differ, and a body has about
+280 bytes. All ways run in turns for several rounds, and the best round of each counts. fastavro has
+two figures. One starts from the values that a producer has. The other starts from dicts that were
+made before the measurement, with the branch of the union named, which is its best case. lowmark is
+compared with the second one.
 
-The last lines are `name value bar`, where the bar is what the value should reach, or `-`.
+The last lines are `name value bar`. The bar is the value to reach, or `-`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ ROUNDS = 7
 SEED = 20241121
 START = 1_714_475_984_000_000
 GENERAL_PURPOSE_RATE = 60_000
-"""Changes a second and core: the upper end of what general-purpose Avro libraries are known to reach on such records."""
+"""Changes a second and core: the upper end of the known rates of general-purpose Avro libraries for
+such records.
+"""
 
 
 def changes(count: int, seed: int) -> list[DataChange]:
@@ -52,12 +55,14 @@ def changes(count: int, seed: int) -> list[DataChange]:
 
 
 def hinted(datum: dict[str, Any]) -> dict[str, Any]:
-    """The same, with the name of the branch: fastavro otherwise looks at the whole value to find out which one it is."""
+    """The same with the name of the branch. Without it, fastavro checks the whole value to find the
+    branch.
+    """
     return datum | {"data_change": ("lowmark.DataChange", datum["data_change"])}
 
 
 def best_rates(ways: dict[str, Callable[[Any], object]], inputs: dict[str, list[Any]]) -> dict[str, float]:
-    """Calls a second of each way, the best of some rounds in which all of them take turns."""
+    """Calls a second of each way: the best of some rounds in which all take turns."""
     best = dict.fromkeys(ways, 0.0)
     for _ in range(ROUNDS):
         for name, way in ways.items():
@@ -95,7 +100,7 @@ def main() -> int:
     bars = {"encode": str(GENERAL_PURPOSE_RATE)}
     figures = [Figure(f"{name}_changes_per_s_and_core", rate, bars.get(name, "-")) for name, rate in rates.items()]
     won = Figure("encode_gain_over_fastavro", rates["encode"] / rates["encode_fastavro_dicts"], "1.5")
-    # The ratio is of one run and holds on a busy machine, rates do not.
+    # The ratio is from one run and also valid on a busy machine. Rates are not.
     finish([*figures, won], validate_record=False)
     return int(not won.holds)
 

@@ -1,17 +1,23 @@
-"""How soon a change is in the changelog, in the table and in a fresh read, under a steady load (TBL-16).
+"""How soon a change is in the changelog, in the table and in a fresh read, under a steady load
+(TBL-16).
 
     python -m benchmarks freshness [--quick]
-    python -m benchmarks.freshness [--settings bound default] [--rates N ...] [--seconds S] [--warm S] [--reader-seconds S] [--rows N]
 
-`connector run` is a process of its own with its default heap, on a table of 200,000 rows, once with a trigger of 1 s and a bound of 2 s
-(`bound`) and once with nothing set (`default`). After some warm-up each rate has two minutes in which nobody else is at work but broker and
-`benchmarks.load`, and then a minute with a reader beside them: it reads the whole table by `read_table(max_staleness_s=0)` and sums up a
-column, again and again, in a Spark of its own on the same cores.
+    python -m benchmarks.freshness [--settings bound default] [--rates N ...] [--seconds S] [--warm
+    S] [--reader-seconds S] [--rows N]
 
-All is counted from the acknowledgement of a change, for every change. It is in the changelog with the first commit that ends behind its
-offset, and in the table with the first one that covers its batch and its commit timestamp; when commits were made their files tell, so that
-nobody has to watch them. It is in a fresh read when the first one ends that has its batch. Cores are those of the two minutes; what the
-warehouse grows by in them is scaled to an hour. At the end the table is compared with what was sent.
+`connector run` is a separate process with its default heap, on a table of 200,000 rows. It runs
+once with a trigger of 1 s and a bound of 2 s (`bound`), and once with default settings (`default`).
+After a warm-up, each rate has two minutes in which only the broker and `benchmarks.load` run too.
+Then a reader runs for a minute: in its own Spark on the same cores, it reads the whole table again
+and again with `read_table(max_staleness_s=0)` and sums up a column.
+
+Every time is measured from the acknowledgement of a change, for every change. A change is in the
+changelog with the first commit that ends after its offset. It is in the table with the first commit
+that covers its batch and its commit timestamp. The commit files have these times. A change is in a
+fresh read when the first read ends that has its batch. The core figures are those of the two
+minutes. The growth of the warehouse in this time is scaled to an hour. At the end the table is
+compared with the sent changes.
 """
 
 from __future__ import annotations
@@ -53,9 +59,11 @@ RATES = (500, 2_000, 10_000)
 DEFAULT_RATES = (2_000,)
 KAFKA_PARTITIONS = 4
 LEAD_S = 15.0
-"""After a change of the rate, before anything counts."""
+"""The time after a change of the rate that does not count."""
 LATEST_READ_S = 120.0
-"""How long is read on until a read has what came last; what none has by then counts as never read."""
+"""How long reads continue until one has the last changes. A change that no read has by then counts
+as never read.
+"""
 SETTINGS = {"bound": ('trigger = "1s"\n', 'max_staleness = "2s"\n'), "default": ("", "")}
 BARS = {
     ("bound", 2_000): {"changelog_p95_s": "<2.5", "table_p95_s": "<6", "table_p99_s": "<8", "read_p95_s": "<4"},
@@ -67,7 +75,7 @@ ONLY_SHOWN = ("changes", "reads", "broker_cores", "load_cores")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long each phase takes."""
+    """The length of each phase."""
 
     rows: int
     warm_s: float
@@ -77,7 +85,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Commits:
-    """The commits of a Delta table: when each was made (microseconds), and what it says of itself. `look` finds the new ones."""
+    """The commits of a Delta table: their times (microseconds) and their metadata. `look` reads the
+    new ones.
+    """
 
     folder: Path
     at: list[int] = field(default_factory=list)
@@ -95,7 +105,9 @@ class Commits:
 
 @dataclass(slots=True)
 class Reads:
-    """Fresh reads: the last batch that each had, how long it took until it knew what to read and until it had read it, and its end."""
+    """Fresh reads: the last batch of each one, the time until its plan was ready and until it was
+    read, and its end.
+    """
 
     to_batch: list[int] = field(default_factory=list)
     ended_at: list[int] = field(default_factory=list)
@@ -114,9 +126,10 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From when to when changes count.
+    """The time in which changes count.
 
-    Without a reader, what cores each process took, and the bytes that came in each part of the warehouse; with one, which reads there were.
+    Without a reader, it has the cores that each process used, and the bytes added to each part of
+    the warehouse. With a reader, it has the reads.
     """
 
     began: int
@@ -128,7 +141,7 @@ class Window:
 
 @dataclass(slots=True)
 class Scene:
-    """The pipeline at work: its processes, its warehouse, and what is seen of it."""
+    """The running pipeline: its processes, its warehouse, and the recorded commits and reads."""
 
     spark: SparkSession | None
     warehouse: Path
@@ -146,7 +159,7 @@ class Scene:
         self.load.stdin.flush()
 
     def pass_time(self, seconds: float, *, reads: bool = False) -> None:
-        """Watch, or read, for so long."""
+        """Record commits, or read, for this long."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
             self.look()
@@ -162,7 +175,7 @@ class Scene:
         self.table.look()
 
     def window(self, seconds: float) -> Window:
-        """So many seconds that count, with what the processes and the disk spend in them."""
+        """A measurement of this many seconds, with the use of processors and disk."""
         began, cpu, disk = now_us(), self._cpu(), self._disk()
         self.pass_time(seconds)
         ended, cpu_then, disk_then = now_us(), self._cpu(), self._disk()
@@ -171,18 +184,18 @@ class Scene:
         return Window(began, ended, cores, disk_then)
 
     def reading(self, seconds: float) -> Window:
-        """So many seconds beside a reader."""
+        """A measurement of this many seconds with a reader."""
         self.pass_time(min(LEAD_S, seconds), reads=True)
         began, first = now_us(), len(self.reads.ended_at)
         self.pass_time(seconds, reads=True)
         ended, ends, late = now_us(), self.ends(), time.monotonic() + LATEST_READ_S
-        # What came last is to be read, too.
+        # The last changes must be read too.
         while not self._has_read(ends) and time.monotonic() < late:
             self.pass_time(0.001, reads=True)
         return Window(began, ended, reads=slice(first, len(self.reads.ended_at)))
 
     def has_all(self, sent: np.ndarray) -> bool:
-        """Whether all that was sent is in the table."""
+        """Whether the table has everything that was sent."""
         self.look()
         return bool(sent.size == 0 or max(in_table(sent, self.changelog, self.table)) < float("inf"))
 
@@ -222,9 +235,9 @@ def configuration(kafka: KafkaConfig, topic: str, of_stream: str, of_table: str)
 def started(
     folder: Path, broker: LocalBroker, spark: SparkSession | None, settings: str, rows: int, lines: tuple[str, str] | None = None
 ) -> Iterator[Scene]:
-    """A topic, a load and a pipeline that has applied the rows; all ended with the block.
+    """A topic, a load and a pipeline that has applied the rows. All of them end with the block.
 
-    `lines` are what the configuration says of the stream and of the table, if that is none of `SETTINGS`.
+    `lines` are settings of the stream and of the table, if they are not one of `SETTINGS`.
     """
     kafka, topic = KafkaConfig(broker.bootstrap_servers), f"bench-{settings}"
     facts = topics.create_topic(kafka, topic, kafka_partitions=KAFKA_PARTITIONS)
@@ -254,7 +267,7 @@ def started(
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """SIGKILL, unless it has ended; with its group, if it has one of its own."""
+    """Send SIGKILL to a process, and to its group if it has one, unless it has ended."""
     if process.poll() is None:
         if os.getpgid(process.pid) == process.pid:
             os.killpg(process.pid, signal.SIGKILL)
@@ -263,7 +276,9 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def in_changelog(sent: np.ndarray, changelog: Commits) -> np.ndarray:
-    """The place among the changelog's commits of the first that has each change; their number for one that none has."""
+    """For each change, the index of the first commit of the changelog that has it. If none has it,
+    the number of commits.
+    """
     found = np.zeros(len(sent), np.int64)
     for kafka_partition in np.unique(sent[:, 0]):
         ends = [said.get("end", {}).get(str(kafka_partition), 0) for said in changelog.said]
@@ -273,7 +288,7 @@ def in_changelog(sent: np.ndarray, changelog: Commits) -> np.ndarray:
 
 
 def batches_of(places: np.ndarray, changelog: Commits) -> np.ndarray:
-    """The ingest batches of changes, given their places among the commits."""
+    """The ingest batches of changes, from the indexes of their commits."""
     return np.array([*(said.get("ingest_batch", 0) for said in changelog.said), 2**62])[places]
 
 
@@ -286,7 +301,7 @@ def in_table(sent: np.ndarray, changelog: Commits, table: Commits) -> np.ndarray
 
 
 def seconds(sent: np.ndarray, seen_at: np.ndarray) -> dict[int, float]:
-    """The quantiles of the seconds from acknowledgements until something was seen."""
+    """The quantiles of the seconds from the acknowledgement to the event."""
     return {q: float(np.percentile((seen_at - sent[:, 3]) / 1e6, q, method="higher")) for q in QUANTILES}
 
 
@@ -315,7 +330,7 @@ def measured(scene: Scene, sent: np.ndarray, quiet: Window, read: Window | None)
 
 
 def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[int, dict[str, float]]:
-    """Every rate in its turn; then everything is applied and compared with what was sent."""
+    """Measure every rate. Then everything is applied and compared with the sent changes."""
     scene.set_rate(rates[0])
     scene.pass_time(plan.warm_s, reads=plan.reader_s > 0)
     windows: dict[int, tuple[Window, Window | None]] = {}
@@ -328,7 +343,9 @@ def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[in
 
 
 def finish_load(scene: Scene, folder: Path) -> np.ndarray:
-    """End the load, wait until all is applied, stop the pipeline, and compare; returns what was sent, as `benchmarks.load` leaves it."""
+    """End the load, wait until everything is applied, stop the pipeline, and compare. Returns the
+    sent changes, as `benchmarks.load` wrote them.
+    """
     assert scene.load.stdin is not None
     scene.load.stdin.close()
     assert scene.load.wait(120) == 0, "the load failed"
@@ -353,7 +370,7 @@ def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
 
 
 def show(settings: str, values: dict[int, dict[str, float]]) -> None:
-    """A table: a line for each value, a column for each rate."""
+    """Print a table with a line for each value and a column for each rate."""
     print(f"\n{settings}{'':{40 - len(settings)}}{''.join(f'{rate:>10}/s' for rate in values)}")
     for name in dict.fromkeys(name for each in values.values() for name in each):
         row = [f"{number(each[name]) if name in each else '-':>10}" for each in values.values()]

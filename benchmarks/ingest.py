@@ -1,11 +1,13 @@
-"""Ingest beside a bare append: Kafka into the changelog, all checks on, and Kafka's raw columns into a Delta table (TBL-1 to TBL-5).
+"""Ingest compared with a plain append: Kafka into the changelog with all checks, and Kafka's raw
+columns into a Delta table (TBL-1 to TBL-5).
 
     python -m benchmarks ingest [--quick]
 
-Two million changes of three cells in four Kafka partitions. Both are streaming queries with `availableNow`, a million offsets a
-batch, zstd, and a table of its own for every round; both end when their query has ended. They take turns, and the ratio of a round is
-that of two neighbours. Its median is the figure. The bare append reads as Spark's Kafka source does unless told otherwise; a third turn
-gives it the source options of our ingest, which shows how much of the ratio is owed to them.
+There are two million changes of three cells in four Kafka partitions. Both are streaming queries
+with `availableNow`, a million offsets a batch, zstd, and a new table for every round. The time ends
+when the query ends. They take turns, and each round has a ratio. The figure is the median. The
+plain append uses the default options of Spark's Kafka source. A third turn uses the options of
+lowmark's ingest. It shows their share of the ratio.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ from connector.spark.ingest.source import read_stream
 from connector.spark.storage.changelog import Changelog
 
 MAX_OFFSETS = 1_000_016
-"""Spark shares a limit out among Kafka partitions and rounds down: exactly a million would leave a third batch of a few records."""
+"""Spark divides a limit among Kafka partitions and rounds down. With exactly a million, a third
+batch would have a few records.
+"""
 
 WARM_UP = 2
-"""Rounds in which the JVM compiles what it will run."""
+"""Rounds in which the JVM compiles the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,14 @@ class Round:
 
 
 def raw_append(at: Stage, topic: TopicFacts, folder: Path) -> None:
-    """What any pipeline must at least do: the records, as they are, in a Delta table."""
+    """The least work of any pipeline: the records, unchanged, in a Delta table."""
     reader = at.spark.readStream.format("kafka").option("kafka.bootstrap.servers", at.kafka.bootstrap_servers)
     reader.option("subscribe", topic.topic).option("includeHeaders", "true").option("startingOffsets", "earliest")
     append(reader.option("maxOffsetsPerTrigger", MAX_OFFSETS).load(), folder)
 
 
 def tuned_append(at: Stage, topic: TopicFacts, folder: Path) -> None:
-    """The same, read as our ingest reads."""
+    """The same with the source options of lowmark's ingest."""
     stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=MAX_OFFSETS)
     append(read_stream(at.spark, at.kafka, stream, topics.beginning_offsets(at.kafka, topic)), folder)
 
@@ -64,7 +68,9 @@ def append(rows: DataFrame, folder: Path) -> None:
 
 
 def differs(changelog: DataFrame, rows: DataFrame) -> bool:
-    """Whether the changelog holds anything else than the changes that were made: keys, times, cells, each of them once."""
+    """Whether the changelog differs from the changes that were made. Keys, times and cells are
+    compared, and each change must be there once.
+    """
     ours = changelog.selectExpr(
         "kind",
         "cast(row_key AS string) AS row_key",
@@ -78,7 +84,7 @@ def differs(changelog: DataFrame, rows: DataFrame) -> bool:
 
 
 def measure(at: Stage, changes: int, rounds: int) -> list[Round]:
-    """The rounds, after WARM_UP that do not count."""
+    """The rounds after `WARM_UP`, whose rounds do not count."""
     work = Workload(0, changes, max(1, changes // 2), Shape.PARTIAL)
     topic = at.new_topic()
     at.produce(topic, at.decoded(work), work.shape)

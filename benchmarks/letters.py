@@ -1,10 +1,11 @@
-"""A hundred thousand dead letters: listed, and replayed, by the commands that a person would type (DLQ-8, DLQ-14).
+"""A hundred thousand dead letters, listed and replayed with the commands of a user (DLQ-8, DLQ-14).
 
     python -m benchmarks letters [--quick]
 
-Each is a change that a table was missing for, as its ingest would have written it, in four Kafka partitions. Each command is a process
-of its own, and its whole time counts; beside the replay the sending of as many letters to their topic is measured, which is one Kafka
-record for each where a replay has a letter to read and to judge, a record and a ledger entry to write, in transactions.
+Each one is a change for which a table was missing, as ingest would have written it, in four Kafka
+partitions. Each command is a process, and its whole time counts. For comparison, the same number of
+dead letters is sent to their topic. That is one Kafka record for each. A replay has more work: it
+reads and validates a dead letter, and writes a record and a ledger entry, in transactions.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def letters(facts: TopicFacts, count: int) -> Iterator[DeadLetter]:
 
 
 def timed(folder: Path, *arguments: str) -> tuple[float, float, str]:
-    """Seconds and peak memory in MiB of a `connector dead-letters` command with all its processes, and what it printed."""
+    """The seconds and the peak memory in MiB of a `connector dead-letters` command with all its
+    processes, and its output.
+    """
     command = [str(Path(sys.executable).with_name("connector")), "--config", str(folder / "connector.toml"), "dead-letters", *arguments]
     began, peaks, ended = perf_counter(), [0], threading.Event()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -1,13 +1,19 @@
-"""A steady load for `benchmarks.freshness`, in a process of its own: `python -m benchmarks.load SERVERS TOPIC ROWS FOLDER`.
+"""A steady load for `benchmarks.freshness`, in a separate process: `python -m benchmarks.load
+SERVERS TOPIC ROWS FOLDER`.
 
-It sends a change for every row, says `ready` once all are acknowledged, and then takes a rate a line from its standard input: so many
-changes a second, of rows drawn at random, 3 % of them deletions. Two stream partitions send a heartbeat every half second, of all that is
-acknowledged. At the end of its input it lets everything be acknowledged and leaves what it knows in FOLDER, as numbers of 64 bits:
+It sends a change for every row, and prints `ready` when all are acknowledged. Then it reads rates
+from its standard input, one a line, in changes a second. It changes random rows, and 3 % of the
+changes are deletions. Two stream partitions send a heartbeat every half second for all acknowledged
+changes. At the end of its input it waits for all acknowledgements, and writes two files of 64-bit
+numbers to FOLDER:
 
-    sent    four for each change after the first ones: its Kafka partition and offset, its commit timestamp, and when it was acknowledged
-    rows    what the column `visits` of each row must hold at the end; -1 where there must be no row
+- `sent`: four numbers for each change after the first ones: its Kafka partition and offset, its
+  commit timestamp, and the time of its acknowledgement.
+- `rows`: the value that the column `visits` of each row must have at the end. -1: there must be no
+  row.
 
-Changes go to the client as `ChangeProducer` would hand them over; it does not tell when each one is acknowledged.
+It gives changes to the client as `ChangeProducer` would. `ChangeProducer` itself does not report
+the acknowledgement of each change.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ def row_key(row: int) -> str:
 
 
 class Load:
-    """What is sent, and what is known of it."""
+    """The sent changes and their acknowledgements."""
 
     def __init__(self, kafka: KafkaConfig, topic: str, rows: int) -> None:
         self._topic, self._kafka_partitions = topic, topics.describe(kafka, topic).kafka_partitions
@@ -51,7 +57,7 @@ class Load:
         self.sent, self.rows = array("q"), array("q", [GONE]) * rows
 
     def send(self, row: int, *, deletes: bool) -> None:
-        """One change of one row, now."""
+        """Send one change of one row now."""
         at = self._last = max(self._now(), self._last + 1)
         self.rows[row] = GONE if deletes else at
         texts = (b"name %d" % row, b"city %d" % (at % 1000), b"note %d" % at, b"%d" % (at % 1_000_000), b"%d" % at)
@@ -69,7 +75,7 @@ class Load:
                 self._client.poll(0.05)
 
     def serve(self, timeout_s: float) -> None:
-        """Take acknowledgements, and send heartbeats if it is time."""
+        """Process acknowledgements, and send heartbeats if it is time."""
         self._client.poll(timeout_s)
         if time.monotonic() - self._beat_at >= HEARTBEAT_S:
             self._beat_at = time.monotonic()
@@ -80,11 +86,11 @@ class Load:
                 self._control.send(Heartbeat(partition, at))
 
     def random(self) -> None:
-        """A change of some row."""
+        """A change of a random row."""
         self.send(self._chance.randrange(len(self.rows)), deletes=self._chance.random() < DELETES)
 
     def settle(self) -> None:
-        """Return once all is acknowledged, and a heartbeat has said so."""
+        """Wait until everything is acknowledged and a heartbeat covers it."""
         self._client.flush()
         assert not self._under_way, f"{len(self._under_way)} changes have no acknowledgement"
         self._beat_at = 0.0

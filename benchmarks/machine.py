@@ -1,4 +1,4 @@
-"""What a run costs beyond time: processor seconds and memory of processes, from /proc; and what the run was made on."""
+"""Processor seconds and memory of processes, from /proc, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Cost:
-    """What a piece of work took; filled when its `with` block ends."""
+    """The cost of a piece of work. It is filled when its `with` block ends."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -30,7 +30,7 @@ class Cost:
 
 @contextmanager
 def cost(*pids: int) -> Iterator[Cost]:
-    """Time and processor time of the block; the latter of the named processes and of this one."""
+    """The time of the block, and the processor time of the named processes and of this one."""
     watched = {os.getpid(), *pids}
     spent = Cost()
     cpu, began = sum(map(cpu_s, watched)), perf_counter()
@@ -39,13 +39,13 @@ def cost(*pids: int) -> Iterator[Cost]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds that a process and its finished children have used."""
+    """The processor seconds that a process and its finished children have used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / _TICKS_PER_S
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had at one time; 0 for one that is gone."""
+    """The peak memory of a process. 0: it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -54,14 +54,16 @@ def peak_bytes(pid: int) -> int:
 
 
 def memory_figures(name: str, spark: int) -> list[Figure]:
-    """The peaks of Spark's process, driver and executor in one, of the Python one, and of all Python workers together."""
+    """The peaks of Spark's process (driver and executor), of the Python process, and of all Python
+    workers together.
+    """
     workers = [pid for pid in descendants(spark) if pid != spark]
     peaks = {"spark": peak_bytes(spark), "python": peak_bytes(os.getpid()), "python_workers": sum(map(peak_bytes, workers))}
     return [Figure(f"{name}_peak_memory_of_{who}_mib", peak / 2**20) for who, peak in peaks.items()]
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all its living children, theirs too."""
+    """A process and all its living descendants."""
     try:
         children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
     except OSError:
@@ -70,7 +72,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def size_bytes(folder: Path) -> int:
-    """What a folder takes on disk, as du counts it."""
+    """The disk space of a folder, as du counts it."""
     if not folder.exists():
         return 0
     seen: dict[tuple[int, int], int] = {}
@@ -81,7 +83,7 @@ def size_bytes(folder: Path) -> int:
 
 
 def files_below(folder: Path) -> dict[Path, os.stat_result]:
-    """Every file below a folder, while others make and remove some."""
+    """Every file below a folder, while other processes create and remove files."""
     found = {}
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -96,7 +98,9 @@ def delta_tables(files: Iterable[Path]) -> set[Path]:
 
 
 def part_of(file: Path, tables: Collection[Path]) -> str:
-    """The name of the Delta table that a file belongs to; with `log` behind it, if it is of its log."""
+    """The name of the Delta table to which a file belongs. If the file is part of its log, `log`
+    follows.
+    """
     table = next((parent for parent in file.parents if parent in tables), None)
     if table is None:
         return "no table"
@@ -104,7 +108,7 @@ def part_of(file: Path, tables: Collection[Path]) -> str:
 
 
 def facts() -> list[str]:
-    """What the figures were measured on, one line each."""
+    """The facts about the machine, one a line."""
     versions = [f"{name} {metadata.version(name)}" for name in ("pyspark", "delta-spark", "confluent-kafka", "fastavro")]
     return [
         f"command: {' '.join([Path(sys.executable).name, *sys.orig_argv[1:]])}",

@@ -1,9 +1,10 @@
-"""A flood of poison: how fast good records are ingested beside 10 % bad ones, and how fast without (TBL-3, DLQ-4).
+"""Many bad records: the ingest rate of good records with 10 % bad ones, and without (TBL-3, DLQ-4).
 
     python -m benchmarks poison [--quick]
 
-Half a million changes in four Kafka partitions; in the second topic one more record in ten is cut short, is rubbish, or lies under the
-key of another row. Both are ingested in turns, the letters of the bad ones are published, and each is looked for in the end.
+There are half a million changes in four Kafka partitions. The second topic has one more record in
+ten that is truncated, is random bytes, or has the key of another row. Both topics are ingested in
+turns, and the bad records become dead letters. At the end each dead letter is checked.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _BAD = """CASE pmod(xxhash64(value), 3) WHEN 0 THEN substring(value, 1, octet_le
 
 
 def poisoned(at: Stage, topic: TopicFacts, work: Workload) -> int:
-    """The changes in a topic, with bad records among them; how many."""
+    """The changes in a topic with bad records among them. Returns how many are bad."""
     good = workload.kafka_records(at.decoded(work), work.shape, topic.kafka_partitions)
     bad = good.where(f"pmod(xxhash64(key), {GOOD_TO_BAD}) = 0").select(
         F.expr("concat(X'FF', key)").alias("key"), F.expr(_BAD).alias("value")
     )
-    # In one order of the keys' hashes, so that they lie between each other.
+    # Sorted by a hash of their keys, so that good and bad records are mixed.
     mixed = good.unionByName(bad).repartition(8, F.xxhash64("key"))
     mixed.write.format("kafka").option("kafka.bootstrap.servers", at.kafka.bootstrap_servers).option("topic", topic.topic).save()
     return bad.count()

@@ -1,10 +1,13 @@
-"""How many changes a producer makes and sends on one core, with our encoder and with fastavro's in its place (REC-17, REC-20, PUB-5).
+"""How many changes a producer makes and sends on one core, with lowmark's encoder and with fastavro
+instead (REC-17, REC-20, PUB-5).
 
     python -m benchmarks producer [--quick]
 
-Changes that replace a row of five columns (six entries) go through `ChangeProducer` to a local broker: some that lie ready, some that
-are made as they are sent, and, for the encoders, some that estimate a low watermark. Counted is the processor time of this process,
-the client library's threads included: a rate per core. All ways take turns, and the best round of each counts.
+Changes that replace a row of five columns (six entries) go through `ChangeProducer` to a local
+broker. Some are ready before, and some are made while they are sent. For the encoders, some have an
+estimated low watermark. The processor time of this process is measured, including the threads of
+the client library, so the result is a rate per core. All ways take turns, and the best round of
+each counts.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ def change(row: Row) -> DataChange:
 
 
 def rate(kafka: KafkaConfig, topic: str, count: int, changes: Iterable[DataChange], encode: Callable[[Record, int], bytes]) -> float:
-    """Changes a second of processor time, until all are acknowledged. Making them counts where it happens on the way."""
+    """Changes a second of processor time, until all are acknowledged. If changes are made while
+    they are sent, that counts too.
+    """
     with mock.patch("connector.kafka.produce.producer.encode", encode), ChangeProducer(kafka, topic) as producer:
         began = time.process_time()
         for each in changes:

@@ -1,10 +1,13 @@
-"""A fresh read beside a plain scan of the same table: two of a hundred rows have changes that are not applied yet (TBL-16).
+"""A fresh read compared with a plain scan of the same table. Two of a hundred rows have changes
+that are not applied yet (TBL-16).
 
     python -m benchmarks read [--quick]
+
     python -m benchmarks.read --rows N
 
-The scan is the table as the last apply left it, all columns that readers see, handed on to nobody. The fresh read is
-`read_table` with no staleness allowed: all it does, the look at the changes included. It is compared with the truth once.
+The scan reads the table of the last apply, with all columns that readers see, and discards the
+rows. The fresh read is `read_table` with a staleness of 0, including the statistics of the changes.
+It is compared with the truth once.
 """
 
 from __future__ import annotations
@@ -29,13 +32,15 @@ from connector.tables.column_names import BOOKKEEPING
 FULL, QUICK = 8_000_000, 200_000
 BUCKETS = 16
 WARM_UP = 24
-"""Turns that are not counted: meanwhile the JVM compiles, for a scan in one turn, for what plans a merge in some twenty (of a read's
-core-seconds, 2 go to it after four turns, 1 after twelve, 0.5 after twenty)."""
+"""Turns that do not count, because the JVM compiles meanwhile. A scan needs one turn. A merge plan
+needs about twenty: compilation takes 2 of a read's core-seconds after four turns, 1 after twelve,
+0.5 after twenty.
+"""
 BARS = {Shape.WHOLE: "<2", Shape.PARTIAL: "<3.5"}
 
 
 def measure(at: Stage, warehouse: Path, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of scans and of fresh reads, in turns."""
+    """The seconds of scans and of fresh reads, in turns."""
     name = workload.definition().name
 
     def scan() -> DataFrame:

@@ -1,6 +1,7 @@
-"""How a benchmark says what it found: the rounds, then one line `name value bar` for each figure.
+"""The output of a benchmark: the rounds, then one line `name value bar` for each figure.
 
-A bar is what the value should reach: `0.4` at least, `<0.3` below, `-` none. Behind a bar that was not reached stands `missed`.
+A bar is the value to reach: `0.4` at least, `<0.3` below, `-` none. If it is not reached, `missed`
+follows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ MISSED = " missed"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value that was measured, and the bar that it should reach."""
+    """A measured value, and the bar that it should reach."""
 
     name: str
     value: float
@@ -31,7 +32,7 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something, and no exponent."""
+    """A number with three significant digits and no exponent."""
     return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
@@ -42,7 +43,7 @@ def spread(name: str, values: Sequence[float], unit: str = "") -> str:
 
 
 def finish(figures: Iterable[Figure], *, validate_record: bool) -> int:
-    """Print the figures as the last lines; the exit code says whether every bar was reached, where that is to be judged."""
+    """Print the figures as the last lines. Returns the exit code: 1 if a bar is missed and bars count."""
     shown = list(figures)
     for figure in shown:
         print(figure, flush=True)

@@ -1,22 +1,28 @@
-"""What a small round costs, step by step, beside what plain ways need for the same changes in the same run (TBL-2, TBL-13).
+"""The cost of a small round, step by step, compared with simple ways for the same changes in the
+same run (TBL-2, TBL-13).
 
     python -m benchmarks rounds [--quick]
+
     python -m benchmarks.rounds [--rows N ...] [--changes N ...] [--warm N] [--rounds N]
 
-A round is a batch of changes of whole rows, 3 % of them deletions, and a heartbeat. They take turns with it:
+A round is a batch of changes of whole rows, 3 % of them deletions, and a heartbeat. These take
+turns with it:
 
-    plain append    from Kafka, `from_avro`, one file appended to a Delta table; Kafka's broker is told not to wait half a second at the
-                    end of what it has, as it does unless told otherwise: that is no work
-    ingest          ours, the query that `connector run` keeps
-    MERGE           the recipe of `benchmarks.apply` in our session, on a table with the same rows, of changes that are decoded
-    delta-rs        `merge` of the deltalake package, the same
-    apply           ours, with its entries in the job history and the list of cuts
+- plain append: from Kafka, `from_avro`, one file appended to a Delta table. Its consumer does not
+  wait half a second at the end of the topic, as it does by default.
+- ingest: lowmark's query of `connector run`.
+- MERGE: the recipe of `benchmarks.apply` in lowmark's session, on a table with the same rows, with
+  decoded changes.
+- delta-rs: `merge` of the deltalake package, with the same changes.
+- apply: lowmark's, with its entries in the job history and the list of cuts.
 
-Both queries go on from round to round, and wait at the end of each batch for the next one. Ingest and plain append count from the call
-of `foreachBatch`; what Spark needs before it, from the end of the last batch to the plan of the next, is the step `planned`. Jobs, stages
-and tasks are Spark's own counts, and processor time is that of the JVM and of Python. What was written is what lies in the warehouse and
-was not there before: data files, and of a Delta log its commits; all else, hidden checksums too, counts as bytes. At the end all three
-tables equal the truth. Figures are medians.
+Both queries run from round to round, and wait at the end of each batch for the next one. Ingest and
+plain append are measured from the call of `foreachBatch`. The time that Spark needs before, from
+the end of the last batch to the plan of the next, is the step `planned`. Jobs, stages and tasks are
+Spark's own counts. Processor time is that of the JVM and of Python. Written files are the new files
+in the warehouse: data files, and the commits of Delta logs. All other files, including hidden
+checksums, count as bytes only. At the end all three tables must equal the truth. Figures are
+medians.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ from connector.state.jobs import CutRecord, Job, JobKind
 ROWS = (200_000, 2_000_000)
 CHANGES = (12_000, 1_000, 100)
 WARM_UP = 10
-"""Rounds of the most changes in which the JVM compiles what it will run; of the other sizes a third of it."""
+"""Rounds with the most changes in which the JVM compiles the code. The other sizes have a third of it."""
 ROUNDS = 7
 DELETES_PERCENT = 3
 STREAM_PARTITION = "p0"
@@ -70,7 +76,7 @@ APPLY_NAMES = {"letters published": "apply: survey", "tombstones written": "appl
 
 @dataclass(slots=True)
 class Spent:
-    """What something took: seconds, core-seconds, and Spark's jobs, stages and tasks."""
+    """The cost of a step: seconds, core-seconds, and Spark's jobs, stages and tasks."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -83,7 +89,7 @@ class Spent:
 
 
 class Meter:
-    """What the steps of one piece of work take. One job at a time runs in the session."""
+    """Measures the steps of one piece of work. One job at a time runs in the session."""
 
     def __init__(self, at: Stage) -> None:
         self._spark: Any = at.spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]
@@ -91,15 +97,15 @@ class Meter:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was, and count from here."""
+        """Clear all counts and start."""
         self._marks = [self._mark("")]
 
     def step(self, name: str) -> None:
-        """A step ends."""
+        """End a step."""
         self._marks.append(self._mark(name))
 
     def steps(self) -> dict[str, Spent]:
-        """What each step took, by name."""
+        """The cost of each step, by name."""
         self._spark.listenerBus().waitUntilEmpty()
         found: dict[str, Spent] = defaultdict(Spent)
         for (_, began, cpu, first), (name, ended, cpu_then, end) in zip(self._marks, self._marks[1:], strict=False):
@@ -113,20 +119,24 @@ class Meter:
 
 
 class Turns:
-    """Has a streaming query take one batch at a time: at the end of each it waits for the next turn."""
+    """Makes a streaming query run one batch at a time. At the end of each batch it waits for the
+    next turn.
+    """
 
     def __init__(self) -> None:
         self._go, self._done, self._is_over = threading.Event(), threading.Event(), False
 
     def end(self) -> None:
-        """In the query's thread: a batch has ended."""
+        """End a batch. Called in the query's thread."""
         self._done.set()
         while not self._is_over and not self._go.wait(1):
             pass
         self._go.clear()
 
     def take(self, check: Callable[[], None]) -> None:
-        """In ours: have one batch begin, and wait for its end. `check` raises what has stopped the query."""
+        """Start one batch and wait for its end. Called in the main thread. `check` raises the error
+        that has stopped the query.
+        """
         self._done.clear()
         self._go.set()
         self.wait(check)
@@ -136,13 +146,13 @@ class Turns:
             check()
 
     def close(self) -> None:
-        """No batch waits any more."""
+        """Let the query run without waiting."""
         self._is_over = True
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a round leaves in a folder: files, which in a Delta log are commits, and bytes."""
+    """The new files of a round in a folder, and bytes. In a Delta log, the files are commits."""
 
     files: int = 0
     bytes: int = 0
@@ -153,7 +163,7 @@ class Written:
 
 @dataclass(slots=True)
 class Round:
-    """What each paid for one batch of changes, and what ours wrote, by folder."""
+    """The cost of each one for one batch of changes, and the files that lowmark wrote, by folder."""
 
     spent: dict[str, Spent] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
@@ -161,7 +171,9 @@ class Round:
 
 @dataclass(slots=True)
 class Bench:
-    """Tables with the same rows, ours and those of the others, and the two queries; `sent` changes were made of the rows so far."""
+    """Tables with the same rows, of lowmark and of the others, and the two queries. `sent` is the
+    number of changes so far.
+    """
 
     at: Stage
     rows: int
@@ -178,7 +190,7 @@ class Bench:
     sent: int = 0
 
     def round(self, changes: int) -> Round:
-        """Send changes, and have each take its turn."""
+        """Send changes, and let each one take its turn."""
         work = Workload(self.rows + self.sent, changes, self.rows, Shape.WHOLE, deletes_percent=DELETES_PERCENT)
         made = self.at.decoded(work, files=2)
         self.at.produce(self.topic, made, work.shape)
@@ -226,7 +238,7 @@ class Bench:
 
 
 def apply_newest(table: Table, ingest: StreamIngest, warehouse: Path, on_step: Callable[[str], None] = lambda step: None) -> None:
-    """Bring the table to the newest cut and keep job and cut, as the pipeline does it."""
+    """Bring the table to the newest cut and record job and cut, as the pipeline does."""
     history, name = History(str(warehouse)), table.layout.definition.name
     now, before = time.time_ns() // 1000, table.table_state()
     cut = ingest.changelog.progress().cut(now, 300)
@@ -246,14 +258,14 @@ def base_of(rows: int) -> Workload:
 
 
 def send_heartbeat(producer: ChangeProducer, changes: int) -> None:
-    """Everything up to the newest of so many changes has been sent."""
+    """Send a heartbeat for everything up to the newest of these changes."""
     producer.send(Heartbeat(STREAM_PARTITION, workload.START_US + (changes - 1) * workload.STEP_US))
     producer.flush()
 
 
 @contextmanager
 def bench(at: Stage, rows: int) -> Iterator[Bench]:
-    """Everything that rounds on a table of so many rows need; its queries end with the block."""
+    """Everything that rounds on a table with this many rows need. The queries end with the block."""
     topic, warehouse, others = at.new_topic(), at.folder / f"rounds-{rows}", at.folder / f"rounds-{rows}-others"
     meter, ingest_turns, plain_turns = Meter(at), Turns(), Turns()
     made = at.decoded(base_of(rows))
@@ -277,7 +289,7 @@ def bench(at: Stage, rows: int) -> Iterator[Bench]:
         ingest.start(once=False)
         stack.callback(ingest.stop)
         stack.callback(ingest_turns.close)
-        # A first batch of each, behind which they wait.
+        # A first batch of each, after which they wait.
         send_heartbeat(producer, rows)
         ingest_turns.wait(ingest.check)
         plain_turns.wait(check_plain)
@@ -286,11 +298,13 @@ def bench(at: Stage, rows: int) -> Iterator[Bench]:
 
 @contextmanager
 def plain_append(at: Stage, topic: TopicFacts, folder: Path, meter: Meter, turns: Turns) -> Iterator[Callable[[], None]]:
-    """A query that appends what is sent from now on, decoded; yields what raises if it has stopped."""
+    """A query that appends the records sent from now on, decoded. Yields a function that raises if
+    the query has stopped.
+    """
 
     def append(rows: DataFrame, _: int) -> None:
         meter.begin()
-        # Behind the single-object head, by the newest schema and no other.
+        # After the single-object header, with the newest schema only.
         record = from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")
         rows.select("partition", "offset", record).coalesce(1).write.format("delta").mode("append").save(str(folder / "table"))
         meter.step("appended")
@@ -322,7 +336,9 @@ def delta_rs(table: Path, changes: Path) -> None:
 
 
 def written(before: Collection[Path], after: Mapping[Path, os.stat_result]) -> dict[str, Written]:
-    """What is new, by the table or its log; of a log the commits are its files, and checksums count as bytes alone."""
+    """The new files, by table or its log. The files of a log are its commits, and checksums count
+    as bytes only.
+    """
     tables, found = machine.delta_tables(after), defaultdict[str, Written](Written)
     for path, stat in after.items():
         if path not in before:
@@ -332,7 +348,7 @@ def written(before: Collection[Path], after: Mapping[Path, os.stat_result]) -> d
 
 
 def show(rounds: Sequence[Round]) -> None:
-    """The medians of some rounds, as two tables."""
+    """Print the medians of some rounds, as two tables."""
     names = ("wall_s", "cpu_s", "jobs", "stages", "tasks")
     print(f"{'':22}{'s':>9}{'core-s':>9}{'jobs':>9}{'stages':>9}{'tasks':>9}")
     for who in rounds[0].spent:
@@ -346,7 +362,7 @@ def show(rounds: Sequence[Round]) -> None:
 
 
 def validated(rows: int, changes: int, rounds: Sequence[Round]) -> list[Figure]:
-    """The figures of one size of table and batch, with what is aimed at beside them."""
+    """The figures of one size of table and batch, with their bars."""
 
     def middle(who: str, name: str = "wall_s") -> float:
         return median(getattr(round_.spent[who], name) for round_ in rounds)

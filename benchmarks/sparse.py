@@ -1,10 +1,13 @@
-"""A few changes on a large table: our apply beside a tuned MERGE of the same changes, at several sizes of the table (TBL-13).
+"""A few changes on a large table: a row-level apply compared with a tuned MERGE of the same
+changes, for several table sizes (TBL-13).
 
     python -m benchmarks sparse [--quick]
 
-20,000 random rows are changed. The MERGE has what we have: a table in 16 buckets, sorted by key, with deletion vectors, each bucket named
-in its condition, and our session; and it is handed the changes as decoded columns. Ours starts from the changelog, keeps what later merges
-need, and commits its bookkeeping. Both run on copies of one table, in turns; each result is compared with the truth.
+20,000 random rows are changed. The MERGE has the same conditions: a table in 16 buckets, sorted by
+key, with deletion vectors, each bucket named in its condition, and lowmark's session. It gets the
+changes as decoded columns. lowmark starts from the changelog, stores the state that later merges
+need, and commits its table state. Both run on copies of one table, in turns. Each result is
+compared with the truth.
 """
 
 from __future__ import annotations
@@ -29,20 +32,22 @@ from benchmarks.workload import COLUMNS, Shape, Workload
 CHANGES, BUCKETS = 20_000, 16
 JUDGED = 8_000_000
 WARM_UP = 2
-"""Rounds in which the JVM compiles what it will run."""
+"""Rounds in which the JVM compiles the code."""
 FULL = [(rows, Shape.WHOLE) for rows in (1_000_000, 4_000_000, JUDGED, 16_000_000)] + [(JUDGED, Shape.PARTIAL)]
 QUICK = [(100_000, shape) for shape in Shape]
 
 
 def copied(folder: Path) -> Path:
-    """A table that can be changed without the first one: files of a Delta table never change."""
+    """A copy of the table that can be changed. It shares the files, because files of a Delta table
+    never change.
+    """
     copy = folder.with_name(f"{folder.name}-{time.monotonic_ns()}")
     shutil.copytree(folder, copy, copy_function=os.link)
     return copy
 
 
 def made_target(at: Stage, base: Workload, shape: Shape) -> Path:
-    """The rows before, as those keep them who tune their MERGE."""
+    """The rows before, stored as in a table that is tuned for MERGE."""
     folder = at.folder / f"merge-{base.count}-{shape}"
     rows = at.decoded(base).select("row_key", "commit_timestamp", *COLUMNS, bucket().alias("bucket"))
     builder = DeltaTable.create(at.spark).location(str(folder)).partitionedBy("bucket").addColumns(rows.schema)
@@ -56,7 +61,9 @@ def bucket() -> Column:
 
 
 def merge(at: Stage, table: Path, changes: DataFrame) -> None:
-    """The newest value of each column of a row, if it is newer than the row; columns that no change writes stay."""
+    """The newest value of each column of a row, if it is newer than the row. Columns that no change
+    writes stay.
+    """
     written_at = {name: f"CASE WHEN written_{name} THEN commit_timestamp END" for name in COLUMNS}
     values = (F.expr(f"max_by({name}, {at}) AS {name}") for name, at in written_at.items())
     flags = (F.expr(f"max({at}) IS NOT NULL AS written_{name}") for name, at in written_at.items())
@@ -70,7 +77,9 @@ def merge(at: Stage, table: Path, changes: DataFrame) -> None:
 
 
 def measure(at: Stage, rows: int, shape: Shape, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of our applies and of MERGEs, in turns, after `WARM_UP` of each that are not counted."""
+    """The seconds of applies of lowmark and of MERGEs, in turns, after `WARM_UP` of each that do
+    not count.
+    """
     base, work = Workload(0, rows, rows, Shape.WHOLE, sequential=True), Workload(rows, CHANGES, rows * 101 // 100, shape)
     warehouse, topic = at.folder / f"sparse-{rows}-{shape}", at.new_topic()
     at.produce(topic, at.decoded(base), base.shape)

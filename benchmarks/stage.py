@@ -1,4 +1,6 @@
-"""Where benchmarks run: a broker of their own, a Spark session as `connector run` starts it, and a folder, gone at the end."""
+"""The environment of a benchmark: a broker, a Spark session as `connector run` starts it, and a
+temporary folder.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ from connector.spark.session import start_session
 
 KAFKA_PARTITIONS = 4
 MEMORY = "2g"
-"""The heap that `connector run` gives the driver unless told otherwise."""
+"""The default heap of the driver in `connector run`."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """One benchmark's surroundings. `pid` is that of the JVM in which Spark runs."""
+    """The environment of one benchmark. `pid` is the process id of Spark's JVM."""
 
     spark: SparkSession
     kafka: KafkaConfig
@@ -53,7 +55,9 @@ class Stage:
         return topics.create_topic(self.kafka, f"bench-{os.getpid()}-{self._topics}", kafka_partitions=KAFKA_PARTITIONS)
 
     def decoded(self, work: Workload, *, files: int = 8) -> DataFrame:
-        """The changes of a workload as files of plain columns; file after file in the order of their commits."""
+        """The changes of a workload as files of plain columns. The files are in the order of their
+        commits.
+        """
         path = self.folder / f"decoded-{work.shape}-{work.first}-{work.count}-{work.keys}-{work.deletes_percent}-{files}"
         if not path.exists():
             rows = workload.decoded(self.spark, work)
@@ -61,7 +65,7 @@ class Stage:
         return self.spark.read.parquet(str(path))
 
     def produce(self, topic: TopicFacts, rows: DataFrame, shape: Shape) -> None:
-        """Write the changes to a topic, by Spark: its key hash is Kafka's own."""
+        """Write the changes to a topic with Spark, whose key hash is Kafka's."""
         records = workload.kafka_records(rows, shape, topic.kafka_partitions)
         options = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, "topic": topic.topic}
         tuned = {"kafka.compression.type": "lz4", "kafka.linger.ms": "20", "kafka.batch.size": "262144"}
@@ -75,7 +79,9 @@ class Stage:
         max_offsets: int = 1_000_000,
         publish: Callable[[Iterable[DeadLetter]], int] | None = None,
     ) -> None:
-        """The real ingest of a topic into a warehouse, up to the topic's present end. Without `publish` there must be nothing bad."""
+        """Ingest a topic into a warehouse, up to the topic's present end. Without `publish`, there
+        must be no bad record.
+        """
         query = self.stream_ingest(topic, warehouse, max_offsets=max_offsets, publish=publish or refuse)
         query.start(once=True)
         query.wait()
@@ -90,7 +96,9 @@ class Stage:
         publish: Callable[[Iterable[DeadLetter]], int],
         on_step: Callable[[str], None] = lambda step: None,
     ) -> StreamIngest:
-        """The real ingest of a topic into a warehouse, not started. `on_step` hears "begun" of each batch, and then its steps."""
+        """The ingest of a topic into a warehouse, not started. `on_step` is called with "begun" for
+        each batch, and then with its steps.
+        """
         stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets, trigger_s=trigger_s)
         table = workload.definition()
         config = ConnectorConfig(str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table})
@@ -111,7 +119,7 @@ class Stage:
 
 
 def refuse(letters: Iterable[DeadLetter]) -> int:
-    """Delivers no letters: nothing that a benchmark sends is bad."""
+    """Raise an error for a dead letter, because benchmarks send no bad records."""
     found = list(letters)
     assert not found, found[0]
     return 0

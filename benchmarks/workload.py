@@ -1,10 +1,12 @@
-"""The changes that every benchmark moves: made by Spark from a few hashes of a number, so that millions take seconds.
+"""The changes of every benchmark. Spark makes them from a few hashes of a number, so millions take
+seconds.
 
-Nothing here uses the connector's code but the text of its Avro schema: what `decoded` says is the truth that tables are
-compared with. A change number is its place in the order of commits.
+This module uses no code of lowmark except the text of its Avro schema. Tables are compared with
+`decoded`, which is the truth. The number of a change is its index in the order of commits.
 
-    decoded rows    number, row_key, commit_timestamp, deleted, written (one flag per column), and the columns' typed values
-    Kafka records   key, value (single-object framed Avro of the same change)
+- Decoded rows have: number, row_key, commit_timestamp, deleted, written (one flag per column), and
+  the columns' typed values.
+- Kafka records have: key, value (single-object framed Avro of the same change).
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _VALUES: Final = {
 
 
 class Shape(StrEnum):
-    """What a change writes: the whole row behind a deletion of its family, or three columns of five."""
+    """The entries of a change: the whole row after a deletion of its family, or three columns of five."""
 
     WHOLE = "whole"
     PARTIAL = "partial"
@@ -57,7 +59,9 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Changes `first` to `first + count`, over `keys` rows: in their order (`sequential`, one change each), or at random."""
+    """The changes `first` to `first + count`, on `keys` rows: in order (`sequential`, one change
+    each), or random.
+    """
 
     first: int
     count: int
@@ -98,7 +102,7 @@ def kafka_records(rows: DataFrame, shape: Shape, kafka_partitions: int) -> DataF
     deletion = f"array({_entry('DELETE_FAMILY', EMPTY, EMPTY)})"
     entries = f"filter(array({cells}), e -> e.value IS NOT NULL)"
     deletes = "true" if shape is Shape.WHOLE else "deleted"
-    # Fields that may be null and are not named here are written as null.
+    # Nullable fields that are not named here are null.
     change = f"""named_struct('table', '{SOURCE}', 'row_key', cast(row_key AS binary), 'change_type', 'USER',
         'source_cluster_id', 'c1', 'commit_timestamp', timestamp_micros(commit_timestamp), 'tie_breaker', 0L,
         'resume_token', unhex(lpad(hex(number), 16, '0')),
@@ -117,10 +121,12 @@ def definition(name: str = "customers", buckets: int = 1) -> TableDefinition:
 
 
 def truth(changes: DataFrame) -> DataFrame:
-    """The rows that all of `changes` (`decoded`, several unions of them) leave, by plain SQL: `row_key` and the columns.
+    """The rows that `changes` (`decoded`, or several unions of them) make, by plain SQL: `row_key`
+    and the columns.
 
-    A column has its newest written value that no newer deletion covers; a row exists if any column has one. A whole-row
-    change is a deletion that writes every column, so it is its own newest.
+    A column has its newest written value that no newer deletion covers. A row exists if any column
+    has a value. A whole-row change is a deletion that writes every column, so its own values are
+    newer than its deletion.
     """
     newest = [f"max(CASE WHEN written_{name} THEN struct(commit_timestamp AS at, {name} AS value) END) AS {name}" for name in COLUMNS]
     by_row = changes.groupBy("row_key").agg(F.expr("max(CASE WHEN deleted THEN commit_timestamp END)").alias("gone"), *map(F.expr, newest))
@@ -146,6 +152,6 @@ def _entry(kind: str, qualifier: str, value: str) -> str:
 
 
 def _head() -> bytes:
-    """The head of the single-object framing, by fastavro rather than by our own code."""
+    """The header of the single-object framing, from fastavro instead of lowmark's own code."""
     canonical = fastavro.schema.to_parsing_canonical_form(json.loads(READER_SCHEMA))
     return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))

@@ -1,10 +1,12 @@
-"""The Kafka broker of a test run, or of each of its workers: one for all suites, found or started when the first test asks for it.
+"""The Kafka broker of a test run, or of each of its workers. All suites share it. It is found or
+started by the first test that needs it.
 
-    CONNECTOR_TEST_BOOTSTRAP_SERVERS    an existing cluster; topics get unique names and are deleted at the end
-    a Docker engine that answers        a container (testcontainers)
-    otherwise                           a local process from the locked jars
+- `CONNECTOR_TEST_BOOTSTRAP_SERVERS` is set: an existing cluster. Topics get unique names and are
+  deleted at the end.
+- A Docker engine answers: a container (testcontainers).
+- Otherwise: a local process from the locked jars.
 
-A suite takes part by `from tests.broker import admin, broker, kafka, new_topic` in its conftest.py.
+A suite uses it with `from tests.broker import admin, broker, kafka, new_topic` in its conftest.py.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def jar_store() -> JarStore:
 
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """The run's broker. Shared: use topics of your own (`new_topic`), and a private `LocalBroker` to kill or stop one."""
+    """The broker of the run. It is shared: use your own topics (`new_topic`). Start a private
+    `LocalBroker` if you kill or stop it.
+    """
     # One for the run, not one for each conftest that imports this fixture.
     if "broker" not in _running:
         _running["broker"] = _find_or_start(request.config)
@@ -64,13 +68,17 @@ def kafka(broker: Broker) -> KafkaConfig:
 
 @pytest.fixture(scope="session")
 def admin(kafka: KafkaConfig) -> AdminClient:
-    """For what a test does to topics behind everybody's back. Held by the run: a client that is gone answers no future."""
+    """A client that changes topics without lowmark. The run keeps it, because a closed client
+    completes no future.
+    """
     return client.admin(kafka)
 
 
 @pytest.fixture
 def new_topic(kafka: KafkaConfig, admin: AdminClient) -> Iterator[NewTopic]:
-    """`new_topic(kafka_partitions=1, …)` creates a change topic under a name that nobody else has, until the test ends."""
+    """`new_topic(kafka_partitions=1, …)` creates a change topic with a unique name, which exists
+    until the test ends.
+    """
     created: list[str] = []
 
     def create(*, kafka_partitions: int = 1, **settings: int) -> topics.TopicFacts:

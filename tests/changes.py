@@ -1,4 +1,4 @@
-"""Changes for tests, on one line: only what a case is about has to be said."""
+"""Changes for tests, on one line. Only the fields that a case tests must be given."""
 
 from __future__ import annotations
 

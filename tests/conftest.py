@@ -1,7 +1,9 @@
-"""What all suites share: seeds that are printed and can be given again, and tests left out where the machine lacks something.
+"""Fixtures of all suites: printed seeds that can be set again, and tests that are skipped if the
+machine lacks something.
 
-Every random choice of a run comes from one seed, which the head of the run prints; `--seed N` repeats it. Hypothesis adds
-a blob that repeats one failing example. Nothing is skipped without a reason, and the reasons are listed at the end.
+Every random choice of a run comes from one seed, which the run prints at its start. `--seed N`
+repeats it. Hypothesis adds a blob that repeats one failing example. Each skipped test has a reason,
+and the reasons are listed at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
     config.stash[_seed] = random.SystemRandom().randrange(2**32) if given is None else given
-    # Workers of a run that is divided get the options as they are by then.
+    # The workers of a divided run get the options in their present state.
     config.option.seed = config.stash[_seed]
     if config.getoption("--hypothesis-seed", None) is None:
         config.option.hypothesis_seed = str(config.stash[_seed])
@@ -50,7 +52,7 @@ def seed(pytestconfig: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark by folder what needs Java, and leave out what this machine cannot run."""
+    """Mark the tests that need Java, by folder, and skip the tests that this machine cannot run."""
     for item in items:
         if _suite(item) in SUITES_ON_THE_JVM:
             item.add_marker(pytest.mark.java)
@@ -60,19 +62,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=lack))
         if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):
             item.add_marker(pytest.mark.skip(reason=lack))
-    # The longest first, so that a run that is divided does not end with one of them alone.
+    # The longest first, so that a divided run does not end with one of them alone.
     order = {suite: place for place, suite in enumerate(SUITES_ON_THE_JVM)}
     items.sort(key=lambda item: order.get(_suite(item), len(order)))
 
 
 def _suite(item: pytest.Item) -> str:
-    """The folder that a test lies in; empty for one of elsewhere."""
+    """The folder of a test. Empty: it is not in a suite."""
     here = Path(__file__).parent
     return item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was left out and why, right above the last line."""
+    """List the skipped tests and the reasons, above the last line."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped if isinstance(report.longrepr, tuple))
     if not reasons:

@@ -1,6 +1,6 @@
-"""What the documents say in the code's own words, and the documents as tests read them.
+"""The parts of the documents that are generated from code, and the documents as tests read them.
 
-python -m tests.documents        writes the generated part of docs/reference/dead-letters.md anew
+`python -m tests.documents` writes the generated part of docs/reference/dead-letters.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ _CODE_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
-    """The code blocks of a page in one language, in their order."""
+    """The code blocks of a page in one language, in order."""
     return [text for found, text in _CODE_BLOCK.findall(page.read_text("utf-8")) if found == language]
 
 
 def reasons() -> str:
-    """Every reason with cause and remedy, every rule under INVALID with what it demands, every step of mending, as Markdown."""
+    """Markdown of every reason with cause and remedy, every rule of INVALID with its condition, and
+    every repair step.
+    """
     lines = ["| reason | cause | remedy |", "|---|---|---|"]
     lines += [f"| `{reason}` | {reason.cause} | {reason.remedy} |" for reason in Reason]
     lines += ["", "Rules of `INVALID`, in the order in which they are judged:", "", "| rule | field | must be |", "|---|---|---|"]
@@ -54,7 +56,7 @@ def _rules() -> list[tuple[str, str, str]]:
 
 
 def with_reasons(page: str) -> str:
-    """The page with its generated part written anew."""
+    """The page with a new generated part."""
     head, rest = page.split(_BEGIN)
     return head + _BEGIN + reasons() + _END + rest.split(_END)[1]
 

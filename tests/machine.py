@@ -1,4 +1,6 @@
-"""What this machine can run. Each question is asked once; the answer is "" or the reason why not, in words for a person."""
+"""The features of this machine that tests need. Each check runs once. Its result is "" or the
+reason why a feature is missing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ JAVA_NEEDED = 17
 
 @cache
 def why_no_java() -> str:
-    """Why nothing that needs a JVM can run here, or "" if it can."""
+    """Why tests with a JVM cannot run here, or "" if they can."""
     if shutil.which("java") is None:
         return f"no `java` on the path; Spark and the local Kafka broker need Java {JAVA_NEEDED} or 21"
     answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=60)
@@ -26,7 +28,7 @@ def why_no_java() -> str:
 
 @cache
 def why_no_docker() -> str:
-    """Why nothing that needs containers can run here, or "" if it can."""
+    """Why tests with containers cannot run here, or "" if they can."""
     if shutil.which("docker") is None:
         return "no Docker engine answers (no `docker` on the path)"
     try:
@@ -37,7 +39,7 @@ def why_no_docker() -> str:
 
 
 def report() -> list[str]:
-    """What will be left out on this machine, one sentence each."""
+    """The tests that this machine skips, one sentence each."""
     lacks = []
     if why := why_no_java():
         lacks.append(f"everything in tests/spark, tests/integration, tests/faults and tests/e2e: {why}")

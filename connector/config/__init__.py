@@ -1,1 +1,1 @@
-"""What users set: `connector.toml`, environment variables, and the settings of Java clients."""
+"""The settings of users: `connector.toml`, environment variables, and the settings of Java clients."""

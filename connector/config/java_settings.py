@@ -1,4 +1,6 @@
-"""Client settings for Spark's Kafka source, which is written in Java: translated from librdkafka's names (OPS-7)."""
+"""Client settings for Spark's Kafka source, translated from librdkafka's names to those of Kafka's
+Java client (OPS-7).
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,22 @@ _SAME_IN_JAVA: Final = frozenset(
 )
 _TRANSLATED: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"})
 _RECORDS_PER_POLL: Final = 5_000
-"""Ten times Kafka's default: a poll that finds its records already fetched costs a wait all the same."""
+"""Ten times Kafka's default. Each poll costs a wait, even if its records were fetched before."""
 _FETCH_WAIT_MS: Final = 10
-"""At the end of a batch Spark asks for a position while a fetch waits at the broker for further records: 500 ms by Kafka's default."""
+"""At the end of a batch, Spark asks for a position while a fetch waits at the broker for more
+records. Kafka's default is 500 ms.
+"""
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 def options(kafka: KafkaConfig) -> dict[str, str]:
-    """Options of Spark's source, `kafka.` before each, for the client settings of the configuration.
+    """Options of Spark's source, with the prefix `kafka.`, for the client settings of the
+    configuration.
 
-    TLS with PEM files, SASL PLAIN and SCRAM are translated (OPS-7). Settings that only tune a librdkafka client have no
-    meaning here and are left out; a security setting that has no translation is a `ConfigError`.
+    TLS with PEM files, SASL PLAIN and SCRAM are translated (OPS-7). Settings that only tune a
+    librdkafka client are left out. Raises `ConfigError` for a security setting without a
+    translation.
     """
     settings = kafka.settings
     translated = {

@@ -1,11 +1,14 @@
-"""The configuration: one document, environment variables over it, parsed once into small values (OPS-1).
+"""The configuration: one document and environment variables, parsed once into values (OPS-1).
 
-A document is what `tomllib` reads from `connector.toml`; an environment variable `CONNECTOR__SECTION__KEY` outranks the key
-it names. Names are matched without regard to case, and `_` stands for what a variable's name cannot contain: `-` in the
-name of a stream or table, `.` in a Kafka setting (`CONNECTOR__KAFKA__SASL_PASSWORD` is `sasl.password`).
+A document is the result of `tomllib` for `connector.toml`. An environment variable
+`CONNECTOR__SECTION__KEY` has priority over the key that it names. Names are compared without case.
+In a variable's name, `_` replaces characters that are not possible there: `-` in the name of a
+stream or table, `.` in a Kafka setting. For example, `CONNECTOR__KAFKA__SASL_PASSWORD` is
+`sasl.password`.
 
-Whatever is wrong is found in one go. Each fault names the setting, its value, what is allowed and what to do; a key that
-nobody knows is a fault that names the nearest known one. Values of secrets never appear, neither in a fault nor in a `repr`.
+All errors are reported together. Each one names the setting, its value, the allowed values and a
+remedy. An unknown key is an error that names the nearest known one. The values of secrets are never
+shown, neither in an error nor in a `repr`.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ from connector.text import nearest, one_of
 from connector.validation import Limits
 
 TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
-"""Kafka's own rule, short enough that `<topic>.dead-letters.ledger` is a legal topic, too."""
+"""Kafka's own rule, with a length for which `<topic>.dead-letters.ledger` is a valid topic too."""
 
 _Built = TypeVar("_Built")
 _BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 
 class UnknownTables(StrEnum):
-    """What ingest does with a change of a source table that no definition names (TBL-7)."""
+    """How ingest treats a change of a source table that no definition names (TBL-7)."""
 
     KEEP = "keep"
     REJECT = "reject"
@@ -46,7 +49,9 @@ class UnknownTables(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """Where Kafka is. `settings` go to every client as they are, by librdkafka's names; none of them breaks a promise."""
+    """The Kafka cluster. `settings` are passed to every client unchanged, with librdkafka's names.
+    They cannot break a guarantee.
+    """
 
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +63,9 @@ class KafkaConfig:
 
 @dataclass(frozen=True, slots=True)
 class RegistryConfig:
-    """A schema registry. `user` with `password`, or `bearer_token`, or neither; `ca_location` is a file of PEM certificates."""
+    """A schema registry. It has `user` with `password`, or `bearer_token`, or neither.
+    `ca_location` is a file of PEM certificates.
+    """
 
     url: str
     user: str = ""
@@ -69,18 +76,22 @@ class RegistryConfig:
     auto_register: bool = False
 
     def subject(self, topic: str) -> str:
-        """The subject of a topic's values, as Confluent's TopicNameStrategy names it."""
+        """The subject of a topic's values, according to Confluent's TopicNameStrategy."""
         return f"{topic}-value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """One change stream: its topic, and how its records are judged, ingested and remembered.
+    """One change stream: its topic, and how its records are validated, ingested and kept.
 
-    `partitions` are the root stream partitions that must speak before the low watermark is known (WMK-6); empty: those that
-    are announced. `changelog_retention_s` of None keeps the changelog for ever (TBL-15). `file_retention_s` and `snapshot_retention_s` are
-    how long old versions are kept (TBL-23); `retention` has what is in force. `halt_on_first` halts the stream at the first rejected
-    record (DLQ-5). `bound_buffer_s` is added to the bound that is recommended for a table (JOB-4); None: `buffer_s` is twice the trigger.
+    - `partitions`: the root stream partitions that must send a record before the low watermark is
+      known (WMK-6). Empty: the announced ones.
+    - `changelog_retention_s`: None never deletes batches of the changelog (TBL-15).
+    - `file_retention_s`, `snapshot_retention_s`: how long old versions are kept (TBL-23).
+      `retention` has the values in force.
+    - `halt_on_first`: stop the stream at the first rejected record (DLQ-5).
+    - `bound_buffer_s`: added to the bound that is recommended for a table (JOB-4). None: twice the
+      trigger, see `buffer_s`.
     """
 
     name: str
@@ -101,19 +112,23 @@ class StreamConfig:
 
     @property
     def buffer_s(self) -> int:
-        """What is added to the bound that is recommended for a table, in whole seconds (JOB-4)."""
+        """The seconds that are added to the bound that is recommended for a table, rounded up (JOB-4)."""
         return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
 
     @property
     def retention(self) -> VersionRetention:
-        """How long old versions are kept. Cuts are kept as long as files, and for an hour at least, unless it is said (TBL-23)."""
+        """How long old versions are kept. By default, cuts are kept as long as files, and for at
+        least one hour (TBL-23).
+        """
         least_s = max(self.file_retention_s, LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
         return VersionRetention(self.file_retention_s, least_s if self.snapshot_retention_s is None else self.snapshot_retention_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectorConfig:
-    """Everything that a user can set. `warehouse` is a path or a URI as written; who reads the file resolves a relative path."""
+    """All settings of a user. `warehouse` is a path or a URI as written. The reader of the file
+    resolves a relative path.
+    """
 
     warehouse: str
     kafka: KafkaConfig
@@ -123,7 +138,9 @@ class ConnectorConfig:
 
 
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
-    """The configuration that a document and an environment make. Raises `ConfigError`, which lists every fault found."""
+    """The configuration from a document and an environment. Raises `ConfigError`, which lists every
+    error.
+    """
     faults: list[ConfigError] = []
     root = Section("", apply_environment(document, environment, faults), faults)
     warehouse = root.text("warehouse", allowed="a path or a URI", remedy='write warehouse = "./warehouse"')
@@ -208,7 +225,9 @@ def _stream(name: str, section: Section) -> StreamConfig:
 
 
 def _check_topics(streams: Mapping[str, StreamConfig], faults: list[ConfigError]) -> None:
-    """A change stream is one topic (REC-1): two streams of one topic would publish each dead letter twice."""
+    """Each stream has its own topic (REC-1). Two streams of one topic would publish each dead
+    letter twice.
+    """
     owners: dict[str, str] = {}
     for stream in streams.values():
         if (owner := owners.setdefault(stream.topic, stream.name)) != stream.name:
@@ -219,7 +238,9 @@ def _check_topics(streams: Mapping[str, StreamConfig], faults: list[ConfigError]
 
 
 def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> TableDefinition | None:
-    """The definition, or None if something in it was a fault. `connector.tables.definition` checks it as a whole (TBL-8)."""
+    """The definition. None: it has an error. `connector.tables.definition` checks it as a whole
+    (TBL-8).
+    """
     faults_before = len(section.faults)
     stream = section.text("stream", allowed="the name of a stream", remedy='write stream = "NAME", and a section [streams.NAME]')
     if stream and stream not in streams:
@@ -259,7 +280,9 @@ def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> 
 
 
 def _built(build: Callable[[], _Built], section: Section, faults_before: int) -> _Built | None:
-    """What `build` builds, if the section had no fault so far; what the value finds wrong with itself is a fault of the section."""
+    """The result of `build`, if the section has no error so far. An error that `build` raises
+    becomes an error of the section.
+    """
     if len(section.faults) > faults_before:
         return None
     try:
@@ -275,7 +298,11 @@ def _row_key(name: str, column_type: DataType) -> Key:
 
 
 def _key(section: Section) -> Key | None:
-    """`form`, `delimiter` and `columns`. Without a form, one column of text or bytes is the row key itself, any others are joined."""
+    """The key, from `form`, `delimiter` and `columns`.
+
+    Without a form, one column of text or bytes is the row key itself, and several columns are
+    joined.
+    """
     faults_before = len(section.faults)
     found = [_part(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name and type")]
     parts = [part for part in found if part is not None]
@@ -307,7 +334,7 @@ _TYPES_ELSEWHERE: Final = {
     **dict.fromkeys(("BOOLEAN",), DataType.BOOL),
     **dict.fromkeys(("JSONB",), DataType.JSON),
 }
-"""What other databases call our types."""
+"""The names that other databases use for the types."""
 
 
 def _column(section: Section) -> Column | None:
@@ -326,7 +353,9 @@ def _column(section: Section) -> Column | None:
 
 
 def _qualifier(section: Section, name: str) -> bytes:
-    """Text as its UTF-8 bytes, `{ base64 = "…" }` as in the JSON view (REC-22), or the column's name where none is given."""
+    """The qualifier: text as its UTF-8 bytes, or `{ base64 = "…" }` as in the JSON view (REC-22).
+    The default is the column's name.
+    """
     if not section.has("qualifier"):
         return name.encode()
     value = section.raw("qualifier")

@@ -1,11 +1,12 @@
-"""Reading a nested document of settings so that everything wrong with it is said at once (OPS-1).
+"""Reads a nested document of settings, and reports all errors together (OPS-1).
 
-A `Section` hands out each setting once, checked, and remembers the names it was asked for; what nobody asked for is a fault
-that names the nearest known name. A fault is a `ConfigError` that is collected, not raised: the reader goes on with the
-default, so that one run shows all faults. The values of secrets never appear in one.
+A `Section` returns each setting once, checked, and remembers the names that were read. A setting
+that was not read is unknown: it is an error that names the nearest known name. An error is a
+`ConfigError` that is collected, not raised. The reader continues with the default, so that one run
+shows all errors. The values of secrets are never shown.
 
-`apply_environment` lays environment variables over a document. Such a value is text, whatever the setting's type, and is read as such;
-one that comes from the document must have the type itself.
+`apply_environment` replaces values of a document by environment variables. Such a value is text and
+is parsed as the setting's type. A value of the document must have the type itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class FromEnvironment(str):
-    """A value that an environment variable gave; `variable` is its name."""
+    """A value from an environment variable. `variable` is its name."""
 
     __slots__ = ("variable",)
     variable: str
@@ -44,14 +45,16 @@ class FromEnvironment(str):
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a setting of this name must never be shown."""
+    """Whether the value of a setting with this name must never be shown."""
     return _SECRET.search(name) is not None
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of `10m`, `1h30m`, `500ms`, `2d`, of `0`, or of an interval `0-0 0 0:10:0` (years-months days h:m:s).
+    """The milliseconds of a duration.
 
-    Raises ValueError for anything else, for an interval with years or months, which have no fixed length, and beyond 100 years.
+    For example `10m`, `1h30m`, `500ms`, `2d`, `0`, or an interval `0-0 0 0:10:0` (years-months days
+    h:m:s). Raises ValueError for any other text, for more than 100 years, and for an interval with
+    years or months, because their length varies.
     """
     text = text.strip()
     if interval := _INTERVAL.fullmatch(text):
@@ -76,7 +79,9 @@ def parse_duration_ms(text: str) -> int:
 
 
 class Section:
-    """One table of the document. `path` is its name from the root, `faults` is shared by all sections of a document."""
+    """One table of the document. `path` is its name from the root. All sections of a document share
+    `faults`.
+    """
 
     def __init__(self, path: str, content: Mapping[str, object], faults: list[ConfigError], *, is_given: bool = True) -> None:
         self.path = path
@@ -86,12 +91,12 @@ class Section:
         self._known: list[str] = []
 
     def has(self, key: str) -> bool:
-        """Whether the setting was given. Makes the name known."""
+        """Whether the setting was given. The name is known from then on."""
         self._known.append(key)
         return key in self._content
 
     def fault(self, key: str, value: object, allowed: str, remedy: str) -> None:
-        """Collect a fault of one setting of this section."""
+        """Collect an error of one setting of this section."""
         self.faults.append(fault(self._full(key), value, allowed, remedy, secret=is_secret(key)))
 
     @overload
@@ -99,7 +104,7 @@ class Section:
     @overload
     def text(self, key: str, *, allowed: str, remedy: str) -> str: ...
     def text(self, key: str, default: str | None = None, *, allowed: str = "text", remedy: str = "put the value in quotes") -> str:
-        """A text; without a default it must be there and not be empty."""
+        """A text. Without a default, it must be given and must not be empty."""
         if not self.has(key):
             if default is None:
                 self.faults.append(ConfigError(f"{self._full(key)} is not set", f"it is needed: {allowed}", remedy))
@@ -111,7 +116,9 @@ class Section:
         return default or ""
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts that are not empty, each once; from the environment, separated by commas."""
+        """A list of different texts that are not empty. In an environment variable, they are
+        separated by commas.
+        """
         if not self.has(key):
             return ()
         value = self._content[key]
@@ -191,9 +198,11 @@ class Section:
         return None
 
     def choice(self, key: str, choices: type[_Choice], default: _Choice, synonyms: Mapping[str, _Choice] | None = None) -> _Choice:
-        """One of the values of an enumeration, without regard to case; `-` and a blank stand for `_`.
+        """One of the values of an enumeration, compared without case. `-` and a space are the same
+        as `_`.
 
-        `synonyms` are words that others use, in upper case and without what stands in brackets: a fault names the value that is meant.
+        `synonyms` are names that other systems use, in upper case and without a part in brackets.
+        The error then names the value that is meant.
         """
         if not self.has(key):
             return default
@@ -208,7 +217,9 @@ class Section:
         return default
 
     def section(self, key: str, *, remedy: str = "") -> Section:
-        """The section below this one; an empty one, and a fault, where it is missing or none."""
+        """The section below this one. If it is missing or not a section, the result is empty and an
+        error is collected.
+        """
         given = self.has(key)
         value = self._content.get(key, {})
         if not isinstance(value, Mapping):
@@ -219,7 +230,9 @@ class Section:
         return Section(self._full(key), value, self.faults, is_given=given)
 
     def named(self, key: str, pattern: str) -> Iterator[tuple[str, Section]]:
-        """The sections below `key`, with their names, which must match `pattern` and differ in more than case."""
+        """The sections below `key`, with their names. Names must match `pattern` and differ in more
+        than case.
+        """
         section = self.section(key)
         seen: dict[str, str] = {}
         for name in section._content:
@@ -239,18 +252,22 @@ class Section:
         return [Section(f"{self._full(key)}[{position}]", item, self.faults) for position, item in enumerate(value)]
 
     def rest(self) -> Iterator[tuple[str, object]]:
-        """What nobody has asked for, for a section that passes its settings on; all of it is known from then on."""
+        """The settings that were not read, for a section that passes them on. They are known from
+        then on.
+        """
         for key, value in self._content.items():
             if key not in self._known:
                 self._known.append(key)
                 yield key, value
 
     def raw(self, key: str) -> object:
-        """The value as it was given, or None, for a setting of a form of its own. Makes the name known."""
+        """The value as it was given, or None, for a setting with its own form. The name is known
+        from then on.
+        """
         return self._content[key] if self.has(key) else None
 
     def finish(self) -> None:
-        """Make a fault of every setting that nobody asked for."""
+        """Collect an error for every setting that was not read."""
         for key, value in self._content.items():
             if key not in self._known:
                 what = "section" if isinstance(value, Mapping) else "setting"
@@ -264,14 +281,14 @@ class Section:
 
 
 def fault(setting: str, value: object, allowed: str, remedy: str, *, secret: bool = False) -> ConfigError:
-    """The fault of one setting, in words."""
+    """The error of one setting."""
     shown = "***" if secret else str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
     return ConfigError(f"{setting} is {shown}", f"allowed: {allowed}", remedy)
 
 
 def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
-    """The one error that says all faults."""
+    """One error with the texts of all errors."""
     if len(faults) == 1:
         return faults[0]
     listed = "\n".join(f"  - {fault}" for fault in faults)
@@ -279,9 +296,10 @@ def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
 
 
 def apply_environment(document: Mapping[str, object], environment: Mapping[str, str], faults: list[ConfigError]) -> dict[str, object]:
-    """A copy of `document` with the variables `CONNECTOR__SECTION__KEY` of `environment` laid over it.
+    """A copy of `document` in which the variables `CONNECTOR__SECTION__KEY` of `environment`
+    replace or add values.
 
-    Names are matched without regard to case, `_` in a variable standing for `-` and `.`, too.
+    Names are compared without case. In a variable's name, `_` is the same as `-` and `.`.
     """
     merged = {key: _copied(value) for key, value in document.items()}
     for variable in sorted(environment):
@@ -300,7 +318,9 @@ def apply_environment(document: Mapping[str, object], environment: Mapping[str, 
 
 
 def flat(section: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested tables as dotted names: a document reads `security.protocol = "SSL"` as a table in a table."""
+    """Nested tables with dotted names. For example, `tomllib` reads `security.protocol = "SSL"` as
+    a table in a table.
+    """
     found: dict[str, object] = {}
     for key, value in section.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -312,6 +332,6 @@ def _copied(value: object) -> object:
 
 
 def _spelt(part: str, level: Mapping[str, object]) -> str:
-    """The key of `level` that a part of a variable's name stands for, or a new one."""
+    """The key of `level` that a part of a variable's name means, or a new one."""
     wanted = part.lower()
     return next((key for key in level if re.sub(r"[-.]", "_", key.lower()) == wanted), wanted)

@@ -1,11 +1,14 @@
-"""`connector demo`: real changes through a real broker into tables, compared with a truth that none of our code made (OPS-2).
+"""`connector demo`: sends real changes through a real broker into tables, and compares the result
+with an independent truth (OPS-2).
 
-source      what is published: `capture` of a git history, and the generated `bank` while that is short
-publish     in what order: `delivery` makes disorder, `lineage` splits and merges, `poison` what must be rejected
-readers     what is seen meanwhile: snapshots, a dead letter that is mended, a stall, a fresh read
-pipeline    the process that is killed and started again
-compare     what came out, with what `truth` found in ways of its own
-report      the end, for a person; `story` tells it all
+- `source`: the records. `capture` reads a git history. `bank` generates more if the history is
+  short.
+- `publish`: the order. `delivery` mixes the changes, `lineage` splits and merges stream partitions,
+  `poison` makes bad records.
+- `readers`: reads during the run: snapshots, a repaired dead letter, a stall, a fresh read.
+- `pipeline`: the process that is killed and started again.
+- `compare`: compares the result with `truth`, which computes it in another way.
+- `report`: the report at the end. `story` runs all steps.
 """
 
 from __future__ import annotations
@@ -35,6 +38,6 @@ def command(repository: Path | None, output: Path | None, seed: int, snapshots: 
 
     from connector.demo.story import Choices, tell
 
-    # So that a polite end, too, takes broker and pipeline along.
+    # So that SIGTERM also ends the broker and the pipeline.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return 0 if tell(Choices(repository, output, seed, snapshots, full)) else 1

@@ -1,8 +1,10 @@
-"""A bank that never was: accounts that open and close, and transfers between them, each a transaction of two changes.
+"""A generated bank: accounts that open and close, and transfers between them. A transfer is a
+transaction of two changes.
 
-Made when a history alone is too short to be worth watching. Opening is an upsert of the row; a transfer writes only the balances of
-two rows, so the owners stay (MRG-8); closing moves what is left to an heir and deletes the row in the same transaction. Closed accounts
-open again under other owners. Accounts may be overdrawn. All is a function of the seed.
+It is used if the git history alone is too short. Opening is an upsert of the row. A transfer writes
+only the balances of two rows, so the owners stay (MRG-8). Closing moves the balance to another
+account and deletes the row in the same transaction. Closed accounts open again with other owners.
+Balances may be negative. The seed decides everything.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ FAMILY: Final = "a"
 STREAM_PARTITIONS: Final = ("accounts-0", "accounts-1")
 LAYOUTS: Final = (tuple(ChildPartition(name) for name in STREAM_PARTITIONS),)
 TRANSACTION_ID: Final = "bank-"
-"""And the place of the operation."""
+"""The number of the operation follows."""
 
 _OWNERS: Final = ("Ada", "Βασίλης", "Chloë", "段 玉", "O'Neill; DROP TABLE", "Ирина", 'J. R. "Bob" Dobbs', "نور", "", "Zoë 🚀")
 
@@ -39,7 +41,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """`amount` cents go from one open account to another."""
+    """`amount` cents move from one open account to another."""
 
     source: bytes
     target: bytes
@@ -48,7 +50,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """An account closes, and what is left, or owed, goes to another open one."""
+    """An account closes. Its balance, also a negative one, moves to another open account."""
 
     account: bytes
     heir: bytes
@@ -58,7 +60,10 @@ Operation = Open | Transfer | Close
 
 
 def operations(*, accounts: int, transfers: int, seed: int) -> list[Operation]:
-    """`accounts` openings, then `transfers` transfers, among which some accounts close and open again; at least two stay open."""
+    """The operations: `accounts` openings, then `transfers` transfers.
+
+    Between the transfers, some accounts close and open again. At least two stay open.
+    """
     rng = random.Random(seed)
     open_accounts = [f"account/{number:05}".encode() for number in range(accounts)]
     closed: list[bytes] = []
@@ -78,7 +83,11 @@ def operations(*, accounts: int, transfers: int, seed: int) -> list[Operation]:
 
 
 def transactions(done: Sequence[Operation], *, first: int, last: int) -> Iterator[tuple[DataChange, ...]]:
-    """Each operation as a transaction; the commit timestamps (µs) rise evenly from `first` to `last`, which lie far enough apart."""
+    """Each operation as a transaction.
+
+    The commit timestamps (µs) rise evenly from `first` to `last`. There must be at least one
+    microsecond for each operation.
+    """
     step = (last - first) // max(1, len(done))
     assert step >= 1, (first, last, len(done))
     balances: dict[bytes, int] = {}
@@ -87,7 +96,7 @@ def transactions(done: Sequence[Operation], *, first: int, last: int) -> Iterato
 
 
 def _writes(operation: Operation, balances: dict[bytes, int]) -> Iterable[RowWrite]:
-    """What the bank's own database would write; keeps the balances."""
+    """The rows that the bank's database would write. Updates `balances`."""
     match operation:
         case Open(account, owner, deposit):
             balances[account] = deposit

@@ -1,16 +1,19 @@
-"""The history of a git repository, as the change stream of a database that holds one row for each file.
+"""The history of a git repository, as the change stream of a database with one row for each file.
 
-The history is followed along first parents, oldest commit first, so that the end state is the tree of the last commit. A commit
-is a transaction; the key is the path's bytes, and stream partitions are ranges of paths (`lineage`). A file that is new or has
-another content is an upsert of the whole row; a change of its mode alone writes only the mode and who did it (MRG-8); a file that
-is gone is a deleted row. A rename is both.
+It follows first parents, oldest commit first, so the final state is the tree of the last commit. A
+commit is a transaction. The row key is the bytes of the path. Stream partitions are ranges of paths
+(`lineage`). A new file, or a file with new content, is an upsert of the whole row. A change of the
+mode alone writes only the mode and the columns of the commit (MRG-8). A removed file is a deleted
+row. A rename is both.
 
-Columns, all in the family `f`: `mode` (six octal digits), `blob` (the object id in hexadecimal), `size` (decimal; submodules
-have none), and of the last commit that touched the file `author`, `time` (the committer's, binary) and `subject`.
+All columns are in the family `f`: `mode` (six octal digits), `blob` (the object id in hexadecimal),
+`size` (decimal; submodules have none). The last commit that changed the file gives `author`, `time`
+(the committer's, binary) and `subject`.
 
-Text is what git makes of it in UTF-8, from the encoding that the commit names; bytes that are not UTF-8 even then become U+FFFD.
-A subject is cut at 4,096 characters. A time that no calendar has (before 1970, after the year 9999, not a number) is left out.
-Paths of more than 4,096 bytes cannot be row keys (REC-14): they are left out and counted.
+Git converts text to UTF-8 from the encoding that the commit names. Remaining bytes that are not
+UTF-8 become U+FFFD. A subject has at most 4,096 characters. An invalid time (before 1970, after the
+year 9999, not a number) is left out. Paths of more than 4,096 bytes cannot be row keys (REC-14).
+They are left out and counted.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ DELETED_MODE: Final = b"000000"
 
 _LOG: Final = (
     *("-c", "log.diffMerges=separate", "log", "--first-parent", "-m", "--root", "--reverse", "--raw", "-z", "--no-abbrev"),
-    # What a user's configuration may have switched on, and would change the answer:
+    # Options that a user's configuration may contain and that would change the output:
     *("--no-renames", "--no-color", "--no-show-signature", "--ignore-submodules=none", "--no-relative", "--no-ext-diff"),
     *("--encoding=UTF-8", "--format=%H%n%ct%n%an%n%s"),
 )
@@ -68,9 +71,10 @@ class _Difference:
 
 @dataclass(slots=True)
 class GitCapture:
-    """The changes of a history. `now` (µs) is the clock when the capture starts; no commit timestamp lies beyond it.
+    """The changes of a history. `now` (µs) is the time when the capture starts. No commit timestamp
+    is later.
 
-    `paths_left_out` holds, once `transactions` is exhausted, the paths that are too long to be keys.
+    After `transactions` has ended, `paths_left_out` has the paths that are too long for row keys.
     """
 
     folder: Path
@@ -80,16 +84,18 @@ class GitCapture:
     paths_left_out: set[bytes] = field(default_factory=set)
 
     def transactions(self) -> Iterator[tuple[DataChange, ...]]:
-        """The transactions in the order of their commit timestamps; commits that change nothing give none.
+        """The transactions in the order of their commit timestamps. A commit without a change has
+        no transaction.
 
-        Holds one commit at a time in memory. Raises `ConnectorError` when git cannot read the repository to the end.
+        One commit is in memory at a time. Raises `ConnectorError` if git cannot read the repository
+        to the end.
         """
         commit_timestamp = 0
         with _git(self.folder, *_SIZES, stdin=subprocess.PIPE) as git:
             sizes = _Sizes(git)
             for index, (made_by, differences) in enumerate(_walk(self.folder, self.head)):
-                # The dates in a history go backwards and lie in the future; a database's commit clock does neither. Each
-                # commit still to come needs a microsecond of its own before `now`.
+                # The dates in a history may go back, or be in the future. The commit times of a
+                # database do not. Each later commit needs its own microsecond before `now`.
                 latest = self.now - (self.commits - 1 - index)
                 commit_timestamp = max(commit_timestamp + 1, min((_time(made_by) or 0), latest))
                 assert commit_timestamp <= self.now, (commit_timestamp, self.now, index, self.commits)
@@ -122,7 +128,7 @@ def _entries(difference: _Difference, size: bytes | None, last_commit: tuple[Ent
 def _last_commit(made_by: _Commit) -> Iterator[Entry]:
     yield SetCell(FAMILY, b"author", _text(made_by.author))
     time = _time(made_by)
-    # A write of some columns leaves the others as they are, so a time that is not there has to be taken away.
+    # A write of some columns keeps the others, so a missing time must be deleted.
     yield DeleteCells(FAMILY, b"time") if time is None else SetCell(FAMILY, b"time", struct.pack(">q", time))
     yield SetCell(FAMILY, b"subject", _text(made_by.subject, MAX_SUBJECT_CHARACTERS))
 
@@ -139,7 +145,7 @@ def _time(made_by: _Commit) -> int | None:
 
 
 def _walk(folder: Path, head: str) -> Iterator[tuple[_Commit, list[_Difference]]]:
-    """Each commit, oldest first, with what differs from its first parent."""
+    """Each commit, oldest first, with the differences from its first parent."""
     with _git(folder, *_LOG, head) as git:
         assert git.stdout is not None
         tokens = _split_at_nul(git.stdout)
@@ -170,12 +176,14 @@ def _split_at_nul(stream: IO[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Asks one `git cat-file --batch-check`."""
+    """Reads sizes from one `git cat-file --batch-check`."""
 
     git: subprocess.Popen[bytes]
 
     def of(self, objects: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The sizes in decimal of those objects that are blobs and are here; commits of submodules are not."""
+        """The decimal sizes of those objects that are blobs of this repository. Commits of
+        submodules are not.
+        """
         sizes: dict[bytes, bytes] = {}
         assert self.git.stdin is not None
         assert self.git.stdout is not None
@@ -192,7 +200,9 @@ class _Sizes:
 
 @contextmanager
 def _git(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    """A running git, which is ended with the block. Raises `ConnectorError` if it failed, unless the block did."""
+    """A git process, which ends with the block. Raises `ConnectorError` if it failed, unless the
+    block has raised.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")}
     environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
     with tempfile.TemporaryFile() as said:

@@ -1,6 +1,7 @@
-"""Does what came out equal the truth? Every difference is a sentence.
+"""Compares the result with the truth. Each difference is one sentence.
 
-What is checked are the promises `nothing_lost`, `nothing_invented`, `newest_wins`, `deletes_stay_deleted`, `poison_is_contained`.
+It checks the guarantees `nothing_lost`, `nothing_invented`, `newest_wins`, `deletes_stay_deleted`,
+`poison_is_contained`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ UNMAPPED = "_unmapped"
 
 @dataclass(frozen=True, slots=True)
 class SentPoison:
-    """A bad record, and where in the topic it lies."""
+    """A bad record, and its position in the topic."""
 
     poison: Poison
     position: Position
@@ -38,9 +39,11 @@ class SentPoison:
 def row_differences(
     table: str, key: str, expected: Mapping[bytes, Mapping[str, object]], columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> Iterator[str]:
-    """Row by row and column by column. `columns` name what stands where in each of `rows`; one of them is `key`.
+    """The differences between rows, by row and column. `columns` are the names of the values in
+    each of `rows`. One of them is `key`.
 
-    A column that the truth does not have may hold nothing: no change put anything there. So may cells that no column maps.
+    A column that the truth does not have must be empty, because no change wrote it. The same is
+    true for unmapped cells.
     """
     wanted = {name for row in expected.values() for name in row} | set(columns) - {key}
     seen: Counter[bytes] = Counter()
@@ -64,7 +67,11 @@ def row_differences(
 
 
 def letter_differences(sent: Iterable[SentPoison], letters: Iterable[DeadLetter]) -> Iterator[str]:
-    """Each bad record is there once by id, with its reason and its original bytes; and nothing else is (DLQ-1, DLQ-2)."""
+    """The differences between bad records and dead letters (DLQ-1, DLQ-2).
+
+    Each bad record must have one dead letter with its id, reason and original bytes. There must be
+    no other dead letter.
+    """
     found: dict[str, DeadLetter] = {}
     for letter in letters:
         if letter.id in found:

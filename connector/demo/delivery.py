@@ -1,8 +1,9 @@
-"""The order in which changes go out: not the order in which they were made, and some go out twice.
+"""Mixes the order in which changes are sent, and sends some twice.
 
-What a network, retries and several producers do to a stream, from a seed. Two things still hold, as they must for a producer that
-keeps its promises: no change is left out, and after a `Mark` no change at or below its timestamp follows (REC-18). Where stream
-partitions split or merge, all that came before goes out first (WMK-7).
+A network, retries and several producers do this to a stream. Here a seed decides. Two rules still
+hold, as they must for a correct producer. No change is left out. After a `Mark`, no change at or
+below its timestamp follows (REC-18). Before stream partitions split or merge, all earlier changes
+are sent (WMK-7).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """How much: changes are shuffled `window` at a time, or so many `transactions` where they have fewer.
+    """How much the order is mixed: `window` changes are shuffled together, or `transactions`
+    transactions if these have fewer changes.
 
-    Of these the share `repeated` goes out twice, and `held_back` waits a window.
+    The share `repeated` is sent twice, and the share `held_back` is sent one window later.
     """
 
     window: int = 500
@@ -36,9 +38,9 @@ class Disorder:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Every change with a commit timestamp at or below this (µs) has been handed out, for the last time.
+    """Every change with a commit timestamp at or below this (µs) was yielded, for the last time.
 
-    `is_all`: no other has been handed out.
+    `is_all`: no other change was yielded.
     """
 
     timestamp: int
@@ -48,10 +50,12 @@ class Mark:
 def steps(
     transactions: Iterable[tuple[DataChange, ...]], layouts: tuple[Layout, ...], disorder: Disorder, seed: int, parts: tuple[int, ...] = ()
 ) -> Iterator[DataChange | ChildPartitions | Mark]:
-    """The changes in disorder, with marks, and the ends of stream partitions between those of one layout and those of the next.
+    """The changes in mixed order, with marks. Between the changes of two layouts, it yields the
+    ends of stream partitions.
 
-    A layout begins with the first change of a stream partition that is new with it. Disorder does not pass the beginning of one, nor
-    the places in `parts`, counted in transactions: there a mark says that all is out.
+    A layout begins with the first change of a stream partition that is new in it. Changes are not
+    moved past the beginning of a layout, or past the positions in `parts`, counted in transactions.
+    There a mark says that all earlier changes were yielded.
     """
     first_of = numbers(layouts)
     newest = count = 0
@@ -71,9 +75,10 @@ def steps(
 
 
 def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorder, seed: int) -> Iterator[DataChange | Mark]:
-    """The changes of `transactions`, whose commit timestamps rise, in disorder; with a mark after each window that ends at what is certain.
+    """The changes of `transactions`, whose commit timestamps rise, in mixed order. A mark follows
+    each window, up to the time that is complete.
 
-    Holds about two windows in memory, and at least one whole transaction.
+    About two windows are in memory, and at least one whole transaction.
     """
     rng = random.Random(seed)
     waiting: list[DataChange] = []
@@ -85,7 +90,7 @@ def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorde
         newest = transaction[-1].commit_timestamp
         if len(fresh) < disorder.window and made < disorder.transactions:
             continue
-        # Nothing is held back twice, so that a change is late by one window and no more.
+        # A change waits once only, so it is late by one window at most.
         held = [change for change in fresh if rng.random() < disorder.held_back]
         held_ids = set(map(id, held))
         yield from _shuffled([*waiting, *(change for change in fresh if id(change) not in held_ids)], disorder, rng)

@@ -1,4 +1,4 @@
-"""What the demo leaves behind, and where: a folder that is its own, never one with other people's files in it."""
+"""The folder with the results of the demo. It never contains files of the user."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DemoFolder:
         return self.root / "query.py"
 
     def log(self, number: int) -> Path:
-        """What the pipeline said on its `number`th start."""
+        """The log of the pipeline's run with this number."""
         return self.root / f"run-{number}.log"
 
     def table(self, name: str) -> Path:
@@ -58,9 +58,10 @@ class DemoFolder:
 
 @contextmanager
 def demo_folder(asked: Path | None, environment: Mapping[str, str]) -> Iterator[DemoFolder]:
-    """The folder `asked` for, which is new or empty; else one in the user's cache, where the last demo's gives way to it.
+    """The folder `asked`, which must be new or empty. Without it, a folder in the user's cache,
+    which replaces that of the last demo.
 
-    It outlives the block. Raises `ConnectorError` when it cannot be used.
+    The folder stays after the block. Raises `ConnectorError` if it cannot be used.
     """
     root = _given(asked.absolute()) if asked is not None else _in_cache(environment)
     with (root / _MARK).open("w") as mark:
@@ -94,7 +95,7 @@ def _in_cache(environment: Mapping[str, str]) -> Path:
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether another demo is at work in it. A broker that somebody started there afterwards counts as well."""
+    """Whether another demo uses the folder. A broker that was started there later counts too."""
     with (folder / _MARK).open("r") as mark:
         try:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)

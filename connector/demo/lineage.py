@@ -1,7 +1,8 @@
-"""Who the stream partitions of a source are, and how they split and merge while its history goes by (WMK-6, WMK-7).
+"""The stream partitions of a source, and how they split and merge during its history (WMK-6,
+WMK-7).
 
-As tablets of a database do: at any time their key ranges cover all keys, a name has one life, and what follows from it begins at
-the commit timestamp at which it ends.
+They are like the tablets of a database. At any time their key ranges cover all keys. A name is used
+once. The children of a stream partition begin at the commit timestamp at which it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Layout = tuple[ChildPartition, ...]
-"""Those that live side by side, with the parents of those that begin with it."""
+"""The stream partitions that are live at the same time. New ones have their parents."""
 
 FILES_LAYOUTS: Final[tuple[Layout, ...]] = (
     (ChildPartition("files-0", (), b"", b"m"), ChildPartition("files-1", (), b"m", None)),
@@ -31,31 +32,35 @@ FILES_LAYOUTS: Final[tuple[Layout, ...]] = (
         ChildPartition("files-3", (), b"t", None),
     ),
 )
-"""Each holds for as long a part of the history as the others: a split, a merge of two that never were one, and a split again."""
+"""Each layout is used for an equal part of the history. There is a split, a merge of two that were
+never one, and another split.
+"""
 
 
 def layout_at(index: int, commits: int) -> Layout:
-    """That of the commit with this index, of so many."""
+    """The layout of the commit with this index."""
     return FILES_LAYOUTS[index * len(FILES_LAYOUTS) // commits]
 
 
 def holder(layout: Layout, key: bytes) -> str:
-    """The stream partition in whose range a key lies."""
+    """The stream partition whose range contains a key."""
     return next(one.token for one in layout if (one.start_key or b"") <= key and (one.end_key is None or key < one.end_key))
 
 
 def ends(before: Layout, after: Layout, at: int) -> Iterator[ChildPartitions]:
-    """What is to be said when one layout follows another at a commit timestamp: each parent reports all its children, a merge too."""
+    """The reports when one layout follows another at a commit timestamp. Each parent reports all
+    its children, also at a merge.
+    """
     for parent in sorted({one.token for one in before} - {one.token for one in after}):
         yield ChildPartitions(parent, at, 0, tuple(child for child in after if parent in child.parent_partition_tokens))
 
 
 def numbers(layouts: tuple[Layout, ...]) -> dict[str, int]:
-    """The first layout of each stream partition, by its place in `layouts`."""
+    """For each stream partition, the index of its first layout in `layouts`."""
     return {one.token: number for number, layout in reversed(list(enumerate(layouts))) for one in layout}
 
 
 def steps_between(layouts: tuple[Layout, ...], first: int, last: int, at: int) -> Iterator[ChildPartitions]:
-    """All that is to be said on the way from one layout to a later one, at one commit timestamp."""
+    """All reports between one layout and a later one, at one commit timestamp."""
     for before, after in pairwise(layouts[first : last + 1]):
         yield from ends(before, after, at)

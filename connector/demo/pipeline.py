@@ -1,4 +1,4 @@
-"""The pipeline as its operator runs it: a process of its own, which is killed in the middle and started again."""
+"""The pipeline as an operator runs it: a separate process, which is killed and started again."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ _ENTRY: Final = "from connector.cli import main; main()"
 _TAIL_BYTES: Final = 4000
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 QUICK_JAVA: Final = {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_QUICK}".strip()}
-"""For a run that is over within minutes, the JVM's optimising compiler costs a third of the time and never pays it back.
+"""In a run of a few minutes, the JVM's optimising compiler costs a third of the time and gains
+less.
 
-Without it the JVM keeps less room for compiled code than Spark needs, and compiles nothing more once that is full.
+Without it, the JVM reserves less memory for compiled code than Spark needs. When that is full, it
+compiles nothing more.
 """
-# A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the pipeline.
+# A shell that waits at a pipe that only this process holds open. When this process ends for any
+# reason, the shell ends the pipeline.
 _GUARD: Final = 'read -r _; kill -KILL "-$0" 2>/dev/null'
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """One run of a command: the process, which leads a process group of its own (Python and the JVM), and its log."""
+    """One run of a command: the process, which leads its own process group (Python and the JVM),
+    and its log.
+    """
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -44,7 +49,9 @@ class Pipeline:
     started: float = field(default_factory=time.monotonic)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, as if the power had gone; returns when none of it is left."""
+        """Send SIGKILL to the whole group, like a power failure. Returns when all processes have
+        ended.
+        """
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -53,7 +60,7 @@ class Pipeline:
             time.sleep(0.02)
 
     def last_line(self) -> str:
-        """What it said last."""
+        """The last line of the log."""
         lines = self.tail().splitlines()
         return lines[-1] if lines else ""
 
@@ -63,7 +70,9 @@ class Pipeline:
             return file.read().decode("utf-8", "replace").strip()
 
     def wait(self, until: Callable[[], bool], watch: Watch) -> None:
-        """Return when `until` says so, calling `watch` meanwhile. Raises `ConnectorError` if the process ends before."""
+        """Wait until `until` returns true, and call `watch` meanwhile. Raises `ConnectorError` if
+        the process ends before.
+        """
         while not until():
             if self.process.poll() is not None:
                 raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
@@ -71,7 +80,7 @@ class Pipeline:
             time.sleep(POLL_S)
 
     def finish(self, watch: Watch) -> None:
-        """Return when the process has ended well. Raises `ConnectorError` otherwise."""
+        """Wait until the process has ended successfully. Raises `ConnectorError` if it failed."""
         while self.process.poll() is None:
             watch(self)
             time.sleep(POLL_S)
@@ -84,22 +93,26 @@ Watch = Callable[[Pipeline], None]
 
 @contextmanager
 def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str, str] | None = None) -> Iterator[Pipeline]:
-    """`connector --config … run` with `arguments`, killed at the end of the block if it still lives.
+    """Run `connector --config … run` with `arguments`. At the end of the block it is killed if it
+    still runs.
 
-    `settings` are environment variables over the configuration (OPS-1); those of the user's shell do not count here.
+    `settings` are environment variables with priority over the configuration (OPS-1). Those of the
+    user's shell are ignored.
     """
     with _started(folder, folder.log(number), folder.log(number), "run", *arguments, settings=settings) as pipeline:
         yield pipeline
 
 
 def fresh_read(folder: DemoFolder, table: str, watch: Watch) -> tuple[list[str], str]:
-    """What `connector read TABLE --json` prints, and what it says that the rows are worth. Raises `ConnectorError` if it fails."""
+    """The output of `connector read TABLE --json`, and its message about the freshness. Raises
+    `ConnectorError` if it fails.
+    """
     rows, said = outcome(folder, watch, "read", table, "--max-staleness", "0", "--json", "--memory", "1g", settings=QUICK_JAVA)
     return rows, next((line for line in said if line.startswith(f"{table} as of ")), "")
 
 
 def outcome(folder: DemoFolder, watch: Watch, *arguments: str, settings: dict[str, str] | None = None) -> tuple[list[str], list[str]]:
-    """The lines that a command prints, and the last ones that it says. Raises `ConnectorError` if it fails."""
+    """The lines that a command prints, and its last messages. Raises `ConnectorError` if it fails."""
     printed, log = folder.root / f"{arguments[0]}.out", folder.root / f"{arguments[0]}.log"
     with _started(folder, printed, log, *arguments, settings=settings) as command:
         command.finish(watch)
@@ -125,12 +138,14 @@ def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings
 
 
 def records_ingested(folder: DemoFolder, stream: str) -> int:
-    """How many records the changelog holds, by its newest commit (TBL-5); 0 before there is one."""
+    """The number of records in the changelog, from its newest commit (TBL-5). 0: there is no commit."""
     return _records(_newest_commit(folder, stream))
 
 
 def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
-    """The newest batch, if so many records were read by then, and their letters published."""
+    """The newest batch, if this many records are ingested and their dead letters are published.
+    Otherwise None.
+    """
     said = _newest_commit(folder, stream)
     is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and _records(said) >= records
     return int(said["ingest_batch"]) if is_done else None

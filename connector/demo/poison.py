@@ -1,7 +1,9 @@
-"""Records that must be rejected: each kind of fault that a record can have, made from an honest change.
+"""Records that must be rejected: each kind of error that a record can have, made from a correct
+change.
 
-Each is aimed at a row that exists, and claims a newer commit than any: were it applied, the row would be gone. Its key and
-headers are as odd as they may be, since a dead letter has to bring them back byte for byte (DLQ-1).
+Each one is about an existing row, with a newer commit than any other. If it were applied, the row
+would be gone. Its key and headers are unusual, because a dead letter must contain them byte for
+byte (DLQ-1).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _SCHEMA: Final = parse_schema(json.loads(READER_SCHEMA))
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A bad record, and what has to be said of it. With `table` the letter is that table's: the record itself is well formed (TBL-9)."""
+    """A bad record with the expected reason. With `table`, it is a dead letter of that table, and
+    the record itself is valid (TBL-9).
+    """
 
     kind: str
     key: bytes | None
@@ -40,7 +44,9 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What poison is made of: a change that would do damage, and what the topic and the clock say."""
+    """The data from which a bad record is made: a change that would do damage, and facts about
+    topic and clock.
+    """
 
     change: DataChange
     kafka_partitions: int
@@ -56,7 +62,9 @@ class _Target:
         return frame(self.body, None)
 
     def altered(self, alter: Callable[[dict[str, Any]], object]) -> bytes:
-        """The framed value of the change's datum, once `alter` has been at it; no constructor of ours would take it."""
+        """The framed value of the change's datum after `alter`. The classes of lowmark would not
+        accept it.
+        """
         datum = copy.deepcopy(to_datum(self.change, self.kafka_partitions))
         alter(datum)
         body = BytesIO()
@@ -74,10 +82,11 @@ _Maker = Callable[[_Target], bytes | None]
 
 
 def poison(targets: Sequence[DataChange], *, kafka_partitions: int, now: int, seed: int, unreadable: dict[str, SetCell]) -> list[Poison]:
-    """One record of every kind, each aimed at one of `targets` in turn (at least one).
+    """One record of each kind. They use the `targets` (at least one) in turn.
 
-    `now` is the clock in µs. `unreadable` has, for a table, a cell that its column cannot hold: for each table there is in
-    `targets`, a record with it is added, which becomes a letter of that table.
+    `now` is the time in µs. `unreadable` has for a table a cell that its column cannot hold. For
+    each table in `targets`, a record with this cell is added, which becomes a dead letter of that
+    table.
     """
     rng = random.Random(seed)
     made = []
@@ -103,7 +112,9 @@ def _target(change: DataChange, kafka_partitions: int, now: int, rng: random.Ran
 
 
 def _headers(rng: random.Random) -> Headers:
-    """Repeated names, no value, bytes that are no text, and the name of a header that letters carry themselves."""
+    """Headers with repeated names, without a value, with bytes that are not text, and with the name
+    of a header of dead letters.
+    """
     some: Headers = (
         *(("trace", rng.randbytes(8)), ("trace", b""), ("empty", None), ("naïve 🚀", b"\xff\x00")),
         *(("__connect.errors.stage", b"of another tool"), ("connector.dlq.reason", b"UNKNOWN")),
@@ -112,14 +123,16 @@ def _headers(rng: random.Random) -> Headers:
 
 
 def _bit_rot(target: _Target) -> bytes:
-    """One flipped bit makes the first length a number of two bytes or more, far beyond the end of the record."""
+    """One flipped bit makes the first length a number of two or more bytes, far beyond the end of
+    the record.
+    """
     body = bytearray(target.body)
     body[0] |= 0x80
     return frame(bytes(body), None)
 
 
 def _huge_length(target: _Target) -> bytes:
-    """A length of 2^40 bytes: whoever makes room for it first has none left."""
+    """A length of 2^40 bytes. A reader that reserves memory for it first runs out of memory."""
     return frame(b"\x80\x80\x80\x80\x80\x80\x01" + target.body[1:], None)
 
 
@@ -128,7 +141,9 @@ def _in_future(target: _Target) -> bytes:
 
 
 def _heartbeat_in_future(target: _Target) -> bytes:
-    """The classic: nanoseconds would be the year 50,000; a year ahead is enough to end a stream."""
+    """A frequent error: nanoseconds would be the year 50,000. One year ahead is enough to end a
+    stream.
+    """
     return frame(encode(Heartbeat(target.change.stream_partition, target.now + 365 * _DAY_US), target.kafka_partitions), None)
 
 

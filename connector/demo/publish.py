@@ -1,6 +1,8 @@
-"""Everything goes out: changes in disorder and some twice, heartbeats as far as they are true, and poison in between.
+"""Publishes all records of the demo: changes out of order and some twice, heartbeats, and bad
+records between them.
 
-The stream partitions are announced with their key ranges, and their ends reported, as a source does that knows them (WMK-6, WMK-7).
+It announces the stream partitions with their key ranges, and reports when one ends, as a source
+does that knows this (WMK-6, WMK-7).
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ _TARGETS: Final = 200
 
 @dataclass(slots=True)
 class Published:
-    """What went in: by table, the changes there are and how often one was sent; the control records; and the poison.
+    """The records that were published.
 
-    `commits` has, by table, the commit timestamp and the id of every transaction so far, in their order. `replayed` counts what a replay
-    puts into the topic.
+    `changes` and `deliveries` count, by table, the changes and how often one was sent. `commits`
+    has, by table, the commit timestamp and id of every transaction so far, in order. `replayed`
+    counts the records that a replay sends to the topic.
     """
 
     changes: Counter[str] = field(default_factory=Counter)
@@ -59,7 +62,7 @@ class Published:
 
 @dataclass(slots=True)
 class Silence:
-    """A stream partition that says nothing, and the changes that it has not sent."""
+    """A stream partition that sends no record for a while, and the changes that it has not sent."""
 
     stream_partition: str
     kept: list[DataChange] = field(default_factory=list)
@@ -67,7 +70,7 @@ class Silence:
 
 @dataclass(slots=True)
 class Mistake:
-    """A change of a table that goes out under the key of another row, once it has; and then in no other way."""
+    """A change of a table that is sent once, with the key of another row, and not sent otherwise."""
 
     table: str
     change: DataChange | None = None
@@ -76,7 +79,9 @@ class Mistake:
 
 @dataclass(slots=True)
 class Delivery:
-    """How far a source has been published: what is still to come, and the stream partitions that live now."""
+    """The state of the publication of a source: the remaining steps, and the stream partitions that
+    are live now.
+    """
 
     source: Source
     steps: Iterator[DataChange | ChildPartitions | Mark]
@@ -86,11 +91,12 @@ class Delivery:
 
 
 class Publisher:
-    """Publishes sources step by step, as far as it is told. `done` is what went in so far.
+    """Publishes sources step by step. `done` has all that was published so far.
 
-    The source `told` is divided into `parts`, counted in transactions, and into windows of `window` transactions; nothing is out of
-    order across the parts. `say` hears of stream partitions that end. A round of poison goes out after the first window of changes,
-    then whenever the windows have doubled, and at the end.
+    The source `told` is divided into `parts`, counted in transactions, and into windows of `window`
+    transactions. Changes of different parts are not mixed. `say` is called when a stream partition
+    ends. Bad records are sent after the first window of changes, then each time the number of
+    windows has doubled, and at the end.
     """
 
     def __init__(
@@ -124,7 +130,9 @@ class Publisher:
             self.deliveries[source.table] = Delivery(source, going, {one.token for one in source.layouts[0]})
 
     def begin(self) -> None:
-        """Announce who lives; and that of a source which begins later, nothing comes before."""
+        """Announce the live stream partitions. If a source begins later, also say that it has no
+        earlier change.
+        """
         for delivery in self.deliveries.values():
             source = delivery.source
             self._control(ChildPartitions(source.root, max(1, source.begins - 1), 0, source.layouts[0]))
@@ -132,9 +140,10 @@ class Publisher:
                 self._beat(delivery, source.begins - 1)
 
     def windows(self, table: str, silence: Silence | None = None) -> Iterator[Mark]:
-        """Publish the source of a table window by window, each with its heartbeats; yields how far these go.
+        """Publish the source of a table window by window, with heartbeats. Yields the time up to
+        which they are complete.
 
-        All is acknowledged by then, but for what the `silence` keeps.
+        All records are acknowledged then, except those that `silence` keeps.
         """
         while (step := self._take(self.deliveries[table], silence)) is not None:
             if isinstance(step, Mark):
@@ -142,7 +151,9 @@ class Publisher:
                 yield step
 
     def fall_silent(self, table: str) -> Silence:
-        """Choose who says nothing in the windows that are published with it: of those that live then, who had the least to say."""
+        """Choose the stream partition that sends no records in the next windows: the live one with
+        the fewest changes.
+        """
         delivery = self.deliveries[table]
         while isinstance(step := next(delivery.steps, None), ChildPartitions):
             self._end(delivery, step)
@@ -151,7 +162,7 @@ class Publisher:
         return Silence(min(delivery.live, key=lambda name: (delivery.sent[name], name)))
 
     def speak_again(self, table: str, silence: Silence) -> None:
-        """Send what the silence kept, and what the others have said meanwhile."""
+        """Send the changes that `silence` kept, and a heartbeat up to the last window of the others."""
         delivery = self.deliveries[table]
         for change in silence.kept:
             self._change(delivery, change)
@@ -159,21 +170,23 @@ class Publisher:
         self._producer.flush()
 
     def misdirect(self, table: str) -> Mistake:
-        """Have the next change of a table go out under the key of another row, as a producer might by mistake."""
+        """Send the next change of a table with the key of another row, as a wrong producer might do."""
         self._mistake = Mistake(table)
         return self._mistake
 
     def rest(self, watch: Callable[[int], None]) -> None:
-        """Publish what is left of all sources side by side, poison, and a last heartbeat of every stream partition.
+        """Publish the rest of all sources side by side, bad records, and a last heartbeat of every
+        stream partition.
 
-        `watch` gets the number of changes sent so far, every hundred.
+        `watch` gets the number of changes sent so far, after every hundred.
         """
         self._watch = watch
         going = list(self.deliveries.values())
         while going:
             going = [delivery for delivery in going if self._take(delivery) is not None]
         self._poison(self._seed)
-        # All is sent: the stream is complete up to now, for the source whose history ended years ago, too.
+        # Everything is sent. So the stream is complete up to now, also for a source whose history
+        # ended years ago.
         now = now_us()
         for delivery in self.deliveries.values():
             self._beat(delivery, now)
@@ -181,7 +194,7 @@ class Publisher:
         self._count_announced()
 
     def _take(self, delivery: Delivery, silence: Silence | None = None) -> DataChange | ChildPartitions | Mark | None:
-        """Publish the next step of a source, and return it; None behind the last."""
+        """Publish the next step of a source and return it. None: there are no more steps."""
         step = next(delivery.steps, None)
         match step:
             case DataChange() if silence is not None and step.stream_partition == silence.stream_partition:
@@ -189,7 +202,7 @@ class Publisher:
             case DataChange():
                 self._change(delivery, step)
             case ChildPartitions() if silence is not None:
-                delivery.steps = chain([step], delivery.steps)  # it may end who is silent, and has more to say
+                delivery.steps = chain([step], delivery.steps)  # it may end the silent stream partition, which has more changes to send
                 return None
             case ChildPartitions():
                 self._end(delivery, step)
@@ -238,7 +251,7 @@ class Publisher:
         self.done.control_records += self._producer.kafka_partitions
 
     def _count_announced(self) -> None:
-        """The producer repeats announcements by itself."""
+        """Count the announcements that the producer has repeated by itself."""
         self.done.control_records += (self._producer.announced - self._announced) * self._producer.kafka_partitions
         self._announced = self._producer.announced
 

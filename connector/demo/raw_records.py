@@ -1,6 +1,6 @@
-"""Records as they come: bytes that nobody checks. What the demo and the tests poison a topic with.
+"""Records with any bytes, without checks. The demo and the tests send bad records with them.
 
-Everything else goes through `ChangeProducer`, which sends nothing that a reader would reject.
+All other records go through `ChangeProducer`, which sends only records that a reader accepts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """Key, value and headers of a Kafka record; a key or a value may be null."""
+    """Key, value and headers of a Kafka record. Key and value may be null."""
 
     key: bytes | None
     value: bytes | None
@@ -31,10 +31,11 @@ class RawRecord:
 
 
 def send_raw_records(kafka: KafkaConfig, topic: str, records: Sequence[RawRecord], timeout_s: float = 60.0) -> list[tuple[int, int]]:
-    """Send the records, each to the Kafka partition of its key, and return where each lies: Kafka partition and offset.
+    """Send records, each to the Kafka partition of its key. Returns the Kafka partition and offset
+    of each one.
 
-    For few records: all of them are in memory until the last is acknowledged. Raises `DeliveryError` when one was not
-    within `timeout_s`.
+    Use it for few records: all of them are in memory until the last one is acknowledged. Raises
+    `DeliveryError` if a record was not acknowledged within `timeout_s`.
     """
     errors = client.LastError()
     producer = client.producer(kafka, errors, {})

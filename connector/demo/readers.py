@@ -1,10 +1,15 @@
-"""What readers see while the pipeline runs: snapshots, a dead letter that is mended, a table that is no cut, a fresh read.
+"""Reads while the pipeline runs: snapshots, a repaired dead letter, an inconsistent table, a fresh
+read.
 
-Source time goes on as far as the demo publishes it. At each of those watermarks it stands until all tables have been applied to it
-(TBL-17); the snapshot must be the source's state at that commit: of files, what `git ls-tree` lists. The full demo goes on: a change goes
-out under a wrong key, and its dead letter is mended; then one stream partition says nothing for longer than `stall_after`. A fresh read
-shows what the others have brought meanwhile (TBL-16); so does the table once the watermark counts as stalled, and says that it is no
-consistent cut (TBL-11). The silent one speaks again before the pipeline is killed; what runs after it makes the table a cut again.
+The demo publishes up to a source time, and waits until all tables are applied up to this watermark
+(TBL-17). The snapshot must be the source's state at that commit. For files, that is the list of
+`git ls-tree`.
+
+The full demo does more. A change is sent with a wrong key, and its dead letter is repaired. Then
+one stream partition sends no record for longer than `stall_after`. A fresh read shows the changes
+of the other ones (TBL-16). When the watermark counts as stalled, the table shows them too, and says
+that it is not a consistent cut (TBL-11). The stream partition sends records again before the
+pipeline is killed. The next run makes the table a consistent cut again.
 """
 
 from __future__ import annotations
@@ -45,26 +50,32 @@ PATIENCE_S: Final = 300.0
 OFFSETS_OF_A_REPLAY: Final = 2
 """The record, and the marker of its transaction."""
 EXPLAINS: Final = ("reason", "detail", "remedy", "row today", "a replay")
-"""Beginnings of the lines of `dead-letters show` that the demo repeats."""
+"""The first words of the lines of `dead-letters show` that the demo prints."""
 _STATE: Final = {FILES_TABLE: ("mode", "blob", "size"), ACCOUNTS_TABLE: ("balance", "owner")}
-"""What the truth knows of a state in the middle."""
+"""The columns that the truth has for a state in the middle of the history."""
 
 
 def parts(source: Source, snapshots: int) -> tuple[int, int, int]:
-    """Where in a source's transactions the snapshots end, where the part with the dead letter does, and where the silence."""
+    """The transactions of a source at which the snapshots end, the part with the dead letter ends,
+    and the stall ends.
+    """
     first, second, third = (source.size * (snapshots + n) // (snapshots + 5) for n in (1, 2, 4))
     return first, second, third
 
 
 def window(source: Source, snapshots: int) -> int:
-    """How many transactions go out between two heartbeats at most: so few that a watermark may be passed unseen now and then."""
+    """The maximum number of transactions between two heartbeats. It is so small that the demo may
+    skip a watermark.
+    """
     return max(1, source.size // (2 * (snapshots + 5)))
 
 
 class Readers:
-    """Readers of one table, that of `source`, while the `publisher` publishes it as they ask and `run` applies it.
+    """Readers of the table of `source`. They tell the `publisher` what to publish, and `run`
+    applies it.
 
-    Differences and what was seen go to `outcome`. Raises `ConnectorError` where what they wait for does not come.
+    Differences and results go to `outcome`. Raises `ConnectorError` if an expected state is not
+    reached.
     """
 
     def __init__(
@@ -90,9 +101,11 @@ class Readers:
         self._seen: set[str] = set()
 
     def read_snapshots(self, *, whole_part: bool) -> None:
-        """Publish the first part of the source, as a whole or until enough was seen, and read snapshots at about even distances.
+        """Publish the first part of the source, or less if that is enough, and read snapshots at
+        regular distances.
 
-        The watermark may be one stop ahead of the cut, so that ingest and apply work at the same time.
+        The watermark may be one step ahead of the cut, so that ingest and apply work at the same
+        time.
         """
         before = 0
         for mark in self._publisher.windows(self._table):
@@ -110,10 +123,13 @@ class Readers:
         self._outcome.notes.append(f"{seen} snapshots, each at another low watermark, were compared with the {of_what}")
 
     def mend_letter(self) -> None:
-        """Publish a part in which one change goes out under a wrong key; find its letter, mend and replay it, and see it in the table."""
+        """Publish a part in which one change has a wrong key. Find its dead letter, repair and
+        replay it, and see the change in the table.
+        """
         publisher, table, mark = self._publisher, self._table, None
         mistake = publisher.misdirect(table)
-        # A snapshot without a change that is a dead letter is not the source's state, and is not taken for it (DLQ-7).
+        # A snapshot without a change that is a dead letter is not the source's state, so it is not
+        # compared (DLQ-7).
         self._is_whole = False
         for mark in publisher.windows(table):
             if mark.is_all:
@@ -147,18 +163,20 @@ class Readers:
         self._is_whole = True
 
     def _until_applied(self) -> None:
-        """Wait until all that was published is in the table."""
+        """Wait until the table contains everything that was published."""
         batch = self._until_ingested()
         self._until(lambda: self._book.complete_to_batch >= batch, "an apply")
 
     def _until_ingested(self) -> int:
-        """Wait until all that was published is ingested; the batch that has the last of it."""
+        """Wait until everything that was published is ingested. Returns the last batch."""
         records = self._publisher.done.records
         self._until(lambda: pipeline.batch_with(self._folder, STREAM, records) is not None, "ingest")
         return pipeline.batch_with(self._folder, STREAM, records) or 0
 
     def see_stall(self) -> None:
-        """Publish the third part of the source but for one stream partition, which falls silent, and speaks again in the end."""
+        """Publish the third part of the source without one stream partition, which stalls. At the
+        end it sends its changes.
+        """
         publisher, table = self._publisher, self._table
         silence, sent, mark = publisher.fall_silent(table), publisher.done.deliveries[table], None
         before = self._state_below(publisher.deliveries[table].mark + 1)
@@ -185,7 +203,7 @@ class Readers:
         publisher.speak_again(table, silence)
 
     def see_end(self) -> None:
-        """Everybody has spoken, and everything is applied: read the snapshots that nobody has read yet."""
+        """When everything is published and applied, read the remaining snapshots."""
         self._look(self._run)
         if not self._is_cut:
             self._outcome.differences.append(f"table {self._table} is no consistent cut, though no stream partition is silent")
@@ -204,7 +222,7 @@ class Readers:
             say(f"  a snapshot read stays where it was, at {view_of_time(self._cut.low_watermark)}")
 
     def _look(self, _run: Pipeline) -> None:
-        """See which cuts there are by now, and whether the table is one."""
+        """Read the new cuts, and whether the table is a consistent cut."""
         for cut in reversed(self._history.cuts(STREAM, since=self._cut.recorded_at + 1 if self._cut else 0)):
             self._cut = cut
             if self._is_whole:
@@ -242,7 +260,7 @@ class Readers:
         return not differences
 
     def _differences(self, what: str, expected: Mapping[bytes, truth.Row]) -> Iterator[str]:
-        """Those of the table as it stands."""
+        """The differences of the table in its newest version."""
         found = open_table(str(self._folder.table(self._table)))
         return self._row_differences(what, expected, tuple(found.types), found.rows())
 
@@ -258,7 +276,7 @@ class Readers:
         return self._publisher.done.commits[self._table]
 
     def _state_below(self, low_watermark: int) -> Mapping[bytes, truth.Row]:
-        """The truth of the last transaction before it."""
+        """The truth after the last transaction below the watermark."""
         count = bisect_left(self._commits, (low_watermark, ""))
         if not count:
             return {}
@@ -270,7 +288,9 @@ class Readers:
         return {path: row for path, row in tree.items() if len(path) <= MAX_ROW_KEY_BYTES}
 
     def _await_cut(self, low_watermark: int) -> None:
-        """Wait for a cut at a watermark; or for the table alone, if the machine is so slow that the watermark before counted as stalled."""
+        """Wait for a cut at a watermark. On a slow machine the watermark before may count as
+        stalled. Then wait for the table only.
+        """
 
         def is_there() -> bool:
             is_past = not self._is_cut and (self._book.apply_watermark or 0) >= low_watermark

@@ -1,4 +1,4 @@
-"""The end of the demo, for a person: what went in, what came out, how fast, what was rejected and why, what to try next."""
+"""The report at the end of the demo: input, result, rates, rejected records, and commands to try next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ DIFFERENCES_SHOWN = 20
 
 @dataclass(slots=True)
 class Outcome:
-    """What the demo has measured and found. `rates` has, for each stage, a count, what was counted, and seconds."""
+    """The results of the demo. `rates` has for each stage a count, the name of what was counted,
+    and seconds.
+    """
 
     notes: list[str] = field(default_factory=list)
     rates: list[tuple[str, int, str, float]] = field(default_factory=list)
@@ -102,7 +104,7 @@ def _what_came_out(outcome: Outcome, published: Published) -> list[str]:
 
 
 def what_next(folder: DemoFolder, outcome: Outcome) -> list[str]:
-    """Commands that work on what the demo left behind, as they can be typed here."""
+    """Commands for the result of the demo, as you can type them here."""
     program = _as_typed("connector")
     connector = f"{program} --config {shlex.quote(str(folder.config))}"
     broker = f"--folder {shlex.quote(str(folder.broker))}"
@@ -119,7 +121,7 @@ def what_next(folder: DemoFolder, outcome: Outcome) -> list[str]:
 
 
 def _as_typed(program: str) -> str:
-    """The program of this environment: by its name if the shell finds it so, else by its path."""
+    """A program of this environment: its name, if the shell finds this one, else its path."""
     ours = Path(sys.executable).parent / program
     found = shutil.which(program)
     if found is not None and ours.exists() and Path(found).absolute() == ours.absolute():

@@ -1,6 +1,7 @@
-"""Which git repository the demo captures, and at which commit.
+"""Finds the git repository that the demo captures, and its commit.
 
-The commit is resolved once: whoever commits while the demo runs moves the branch, not the demo.
+The commit is resolved once. A commit that is made during the demo changes the branch, but not the
+demo.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The history that ends at `head` (a full commit id), along first parents: `commits` of them.
+    """The history that ends at `head` (a full commit id), along first parents, with `commits`
+    commits.
 
-    `is_shallow`: what lies before its oldest commit was never fetched, so that commit counts as the first one, with all its files.
+    `is_shallow`: the commits before the oldest one were never fetched. The oldest one then counts
+    as the first commit, with all its files.
     """
 
     folder: Path
@@ -31,7 +34,7 @@ class History:
 
 
 class NoHistoryError(ConnectorError):
-    """There is no git binary, no repository at the path, or no commit in it."""
+    """There is no git program, no repository at the path, or no commit in the repository."""
 
 
 def find_history(folder: Path) -> History:
@@ -63,7 +66,8 @@ def _answer(folder: Path, *arguments: str) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    # A git hook that starts us has its own repository in the environment; it is not the one that was asked for.
+    # A git hook that starts this program has its own repository in the environment. That is not the
+    # requested one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")}
     environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
     return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False, env=environment)

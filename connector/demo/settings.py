@@ -1,4 +1,4 @@
-"""The files that the demo writes for its pipeline, and for people who go on from it."""
+"""The files that the demo writes for its pipeline, and for users who continue with its result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 STREAM: Final = "demo"
 STALL_AFTER_S: Final = 300
-"""Longer than anything takes here: nobody falls silent."""
+"""Longer than any step takes, so no stream partition stalls."""
 SHORT_STALL_AFTER_S: Final = 15
-"""Where somebody does: soon, as a person watches; yet longer than a round of ingest and apply takes."""
+"""For the step with a stall. It is short because a user is watching, but longer than a round of
+ingest and apply.
+"""
 TRIGGER: Final = "250ms"
 KEYS: Final = {capture.FILES_TABLE: "path", bank.ACCOUNTS_TABLE: "account"}
 

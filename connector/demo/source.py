@@ -1,4 +1,4 @@
-"""What the demo publishes: the history of a repository, and the bank beside it while that history is short."""
+"""The input of the demo: the history of a repository, and the bank if that history is short."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from connector.demo.repository import History, NoHistoryError, find_history
 from connector.records.model import DataChange, SetCell
 
 ENOUGH_CHANGES: Final = 2000
-"""A history with fewer changes is not worth watching alone."""
+"""If a history has fewer changes, the bank is added."""
 
 ACCOUNTS: Final = 500
 TRANSFERS: Final = 2_500
 _BANK_OPENS_US: Final = 60_000_000
-"""So long ago: behind all history, as a low watermark passes the one before it comes to the other."""
+"""The bank's first transaction is this long ago, in microseconds. That is after the history, because
+the low watermark passes the history first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source table: its transactions in the order of their commits, and a cell that cannot be read.
+    """One source table: its transactions in the order of their commits, and a cell that cannot be
+    read.
 
-    There are at most `size` transactions, and none before `begins` (µs). Those of one of `layouts`, which the stream partitions have in
-    turn, come before those of the next.
+    There are at most `size` transactions, and none before `begins` (µs). The stream partitions have
+    the `layouts` one after the other. The transactions of one layout come before those of the next.
     """
 
     table: str
@@ -46,7 +49,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """All that is published, and what the truth is worked out from. `notes` are sentences about what was chosen, and why."""
+    """The sources, and the data from which the truth is computed. `notes` are sentences about the
+    choice and its reason.
+    """
 
     sources: tuple[Source, ...]
     history: History | None
@@ -56,9 +61,10 @@ class Input:
 
 
 def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
-    """What to publish. Without a `repository` it is the one that this program lies in, if it does. `now` in µs.
+    """Choose the sources. Without `repository`, the repository that contains this program is used,
+    if there is one. `now` is in µs.
 
-    Raises `NoHistoryError` if a repository was named and there is no history in it.
+    Raises `NoHistoryError` if the named repository has no history.
     """
     history, notes = _history(repository)
     opens = now - _BANK_OPENS_US
@@ -93,7 +99,7 @@ def _history(repository: Path | None) -> tuple[History | None, list[str]]:
     if repository is not None:
         return find_history(repository), []
     checkout = Path(connector.__file__).resolve().parents[1]
-    # An installed package may lie inside somebody's repository, whose history is not ours to tell.
+    # An installed package may be inside a repository of the user. The demo must not use that one.
     if not (checkout / ".git").exists():
         return None, ["this program does not lie in a git checkout, so there is no history to capture; name one with --repository"]
     try:

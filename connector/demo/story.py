@@ -1,12 +1,13 @@
-"""The story of the demo, from an empty folder to the verdict (OPS-2).
+"""The steps of the demo, from an empty folder to the result (OPS-2).
 
-    1  start a broker, and write the configuration
-    2  start the pipeline, and publish: what readers see meanwhile is in `readers`, a part of it only in the full demo
-    3  kill it while the rest goes out, and run it again to the end
-    4  compare the tables and the dead letters with the truth
-    5  tell a person
+1. Start a broker, and write the configuration.
+2. Start the pipeline and publish. `readers` reads meanwhile. Some of its steps run only in the full
+   demo.
+3. Kill the pipeline during the rest, and run it again to the end.
+4. Compare the tables and the dead letters with the truth.
+5. Print the report.
 
-Each step is one function below, called once, in this order, by `tell`.
+Each step is one function below. `tell` calls them in this order.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ _LONG_RUN_TRANSACTIONS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the caller asked for; None where nothing was. The full demo also mends a dead letter and sees a stall."""
+    """The options of the caller. None: not given. The full demo also repairs a dead letter and
+    shows a stall.
+    """
 
     repository: Path | None = None
     output: Path | None = None
@@ -67,7 +70,9 @@ class Choices:
 
 
 def tell(choices: Choices) -> bool:
-    """Run the whole demo; whether everything that came out equals the truth. Raises `ConnectorError`. Leaves no process behind."""
+    """Run the whole demo. Returns whether the result equals the truth. Raises `ConnectorError`. At
+    the end, all its processes have ended.
+    """
     began = time.monotonic()
     jars = JarStore.from_environment(os.environ)
     chosen = choose_input(choices.repository, now=now_us(), seed=choices.seed)
@@ -100,10 +105,13 @@ def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str, choices:
 def _run_and_kill(
     folder: DemoFolder, chosen: Input, kafka: KafkaConfig, topic: TopicFacts, choices: Choices, outcome: Outcome
 ) -> tuple[Published, Readers]:
-    """Start the pipeline and publish everything: the beginning as readers ask for it, the rest at once; and kill the pipeline in it."""
+    """Start the pipeline and publish everything: first step by step for the readers, then the rest
+    at once. Kill the pipeline during the rest.
+    """
     told = chosen.sources[0]
     environment = {
-        # Small batches, for this run alone: so that there is a middle to be killed in. And a bound that has it apply all the time.
+        # Only this run uses small batches, so that it can be killed between two of them. Its bound
+        # makes it apply all the time.
         f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(max(_MIN_BATCH, told.size)),
         f"CONNECTOR__TABLES__{told.table.upper()}__MAX_STALENESS": _MAX_STALENESS,
         **_quick_java(chosen),
@@ -182,7 +190,7 @@ def _quick_java(chosen: Input) -> dict[str, str]:
 
 
 class _Watcher:
-    """Sees how far ingest has come, and shows it: at once while a person watches, else every half a minute."""
+    """Shows how far ingest is: at once in a terminal, else every half a minute."""
 
     def __init__(self, folder: DemoFolder, records: int) -> None:
         self.progress = Progress(f"of {records:,} records ingested")
@@ -204,7 +212,7 @@ class _Watcher:
 
 
 def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome) -> None:
-    """Work out the truth, read the tables, and say every difference."""
+    """Compute the truth, read the tables, and print every difference."""
     began = time.monotonic()
     say("working out the truth, and comparing")
     expected: dict[str, dict[bytes, truth.Row]] = {}

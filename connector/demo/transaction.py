@@ -1,4 +1,6 @@
-"""What a source does when it commits: all changes of a transaction get one commit timestamp, and numbers (REC-24)."""
+"""Commits as a source makes them: all changes of a transaction have one commit timestamp, and
+numbers (REC-24).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
-    """What a transaction writes to one row."""
+    """The change of one row in a transaction."""
 
     stream_partition: str
     row_key: bytes

@@ -1,8 +1,11 @@
-"""What the tables must hold, found in ways of its own: nothing here comes from, or is used by, what makes the changes.
+"""The rows that the tables must have, computed independently: the code that makes the changes
+shares nothing with this module.
 
-Files: the tree of a commit as `git ls-tree` lists it; and for the last one a walk back through the history that reads raw commit and
-tree objects and compares the trees itself. `capture` never looks at a tree, and takes what it knows from `git log`.
-Accounts: the operations of the generator, added up; the changes carry balances, which are not looked at.
+- Files: the tree of a commit as `git ls-tree` lists it. For the last commit, also a walk back
+  through the history. It reads raw commit and tree objects, and compares the trees itself.
+  `capture` never reads a tree, and uses `git log`.
+- Accounts: the sums of the generated operations. The changes have balances, which are not used
+  here.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LAST_SECOND: Final = 253402300799  # of the year 9999
-_BLANKS: Final = b" \t\r\n"  # what git calls white space
+_BLANKS: Final = b" \t\r\n"  # the white space of git
 _TREES_KEPT: Final = 20_000
 _AT_ONCE: Final = 100  # requests under way: few enough that git never waits for us to read while we still write
 
@@ -41,9 +44,11 @@ class _Listed:
 
 
 def files(folder: Path, head: str) -> dict[bytes, Row]:
-    """The rows of the table `files` by path: mode, blob, size, and author, time (µs) and subject of the last commit that touched it.
+    """The rows of the table `files` by path: mode, blob, size, and author, time (µs) and subject of
+    the last commit that changed the file.
 
-    Every file of the tree is there, whatever the length of its path. Raises `ConnectorError` when git cannot read the repository.
+    It includes every file of the tree, with a path of any length. Raises `ConnectorError` if git
+    cannot read the repository.
     """
     listed = dict(_list_tree(folder, head))
     commits: dict[str, Row] = {}
@@ -58,12 +63,14 @@ def files(folder: Path, head: str) -> dict[bytes, Row]:
 
 
 def tree(folder: Path, commit: str) -> dict[bytes, Row]:
-    """The files of a commit's tree by path, as `git ls-tree` lists them: mode, blob and size. Raises `ConnectorError` as `files` does."""
+    """The files of a commit's tree by path, as `git ls-tree` lists them: mode, blob and size.
+    Raises `ConnectorError` as `files` does.
+    """
     return {path: {"mode": one.mode, "blob": one.blob, "size": one.size} for path, one in _list_tree(folder, commit)}
 
 
 def accounts(operations: Iterable[Operation]) -> dict[bytes, Row]:
-    """The rows of the table `accounts` by account: owner, and what was paid in and out in all."""
+    """The rows of the table `accounts` by account: owner, and the sum of all payments in and out."""
     rows: dict[bytes, Row] = {}
     paid: dict[bytes, int] = {}
     for operation in operations:
@@ -81,7 +88,7 @@ def accounts(operations: Iterable[Operation]) -> dict[bytes, Row]:
 
 
 def deposits(operations: Iterable[Operation]) -> int:
-    """All the money there is: what was paid in when accounts were opened. Transfers and closings only move it."""
+    """The sum of all deposits when accounts were opened. Transfers and closings do not change it."""
     return sum(operation.deposit for operation in operations if isinstance(operation, Open))
 
 
@@ -95,7 +102,9 @@ def _list_tree(folder: Path, head: str) -> Iterator[tuple[bytes, _Listed]]:
 
 
 def _last_commits(folder: Path, head: str, objects: _Objects, remaining: set[bytes]) -> Iterator[tuple[bytes, str]]:
-    """Each path with the newest commit, along first parents, that made it what it is at the one before."""
+    """For each path the newest commit, along first parents, that changed it from the state of the
+    commit before.
+    """
     newer: tuple[str, bytes] | None = None
     with _plumbing(folder, ["rev-list", "--first-parent", head]) as (_, ids):
         while remaining and (commits := [line.decode("ascii").strip() for line in islice(ids, _AT_ONCE)]):
@@ -116,7 +125,7 @@ def _settle(objects: _Objects, newer: tuple[str, bytes], before: bytes | None, r
 
 
 def _changed_paths(objects: _Objects, tree: bytes, before: bytes | None) -> Iterator[bytes]:
-    """The paths of `tree` that are missing from the tree `before`, or are something else there."""
+    """The paths of `tree` that are missing in the tree `before`, or that differ there."""
     level: list[tuple[bytes, bytes, bytes | None]] = [(b"", tree, before)] if tree != before else []
     while level:
         trees = objects.read_trees({one for _, new, old in level for one in (new, old) if one is not None})
@@ -147,7 +156,7 @@ class _Objects:
             yield cls(requests, answers)
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
-        """The id and the content of each object, which may be named in any of git's ways."""
+        """The id and the content of each object. An object may have any name that git accepts."""
         for start in range(0, len(names), _AT_ONCE):
             asked = names[start : start + _AT_ONCE]
             self.requests.write("".join(f"{name}\n" for name in asked).encode("ascii"))
@@ -162,7 +171,7 @@ class _Objects:
                 self.answers.read(1)
 
     def roots(self, commits: Sequence[str]) -> list[bytes]:
-        """The ids of the commits' trees; their content is remembered."""
+        """The ids of the commits' trees. Their content is cached."""
         found = [(tree, _parse_tree(content, len(tree))) for tree, content in self.read([f"{commit}^{{tree}}" for commit in commits])]
         self.trees.update(found)
         return [tree for tree, _ in found]
@@ -177,14 +186,14 @@ class _Objects:
 
 
 def _parse_tree(content: bytes, id_bytes: int) -> _Tree:
-    """A tree is a sequence of: mode in octal digits, space, name, NUL, id."""
+    """Parse a tree: a sequence of mode in octal digits, space, name, NUL, id."""
     entries = re.findall(rb"([0-7]+) ([^\0]+)\0(.{%d})" % id_bytes, content, re.DOTALL)
     return {name: (_canonical(mode), entry) for mode, name, entry in entries}
 
 
 @cache
 def _canonical(mode: bytes) -> str:
-    """Git knows five modes, and reads the others of its early days as one of them."""
+    """The mode in the form that git uses today. There are five modes. Old forms count as one of them."""
     bits = int(mode, 8)
     match bits >> 12:
         case 0o10:
@@ -206,7 +215,7 @@ def _describe(folder: Path, objects: _Objects, commit: str) -> Row:
     committer = next((line[len(b"committer ") :] for line in lines if line.startswith(b"committer ")), b"")
     encoding = next((line[len(b"encoding ") :] for line in lines if line.startswith(b"encoding ")), b"UTF-8")
     if encoding.upper() not in {b"UTF-8", b"UTF8"}:
-        # Which encodings there are, and by which names, is for git and its libraries to say.
+        # Git and its libraries define the encodings and their names.
         with _plumbing(folder, ["show", "-s", "--no-show-signature", "--encoding=UTF-8", "--format=%an%n%s", commit]) as (_, answers):
             name, subject, *_ = answers.read().split(b"\n")
     else:
@@ -231,7 +240,7 @@ def _microseconds(person: bytes) -> int | None:
 
 @contextmanager
 def _plumbing(folder: Path, arguments: list[str]) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Standard input and output of a git that is ended with the block."""
+    """Standard input and output of a git process, which ends with the block."""
     kept = {name: value for name, value in os.environ.items() if re.match("GIT_CONFIG_|(?!GIT_)", name)}
     settings = {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1"}
     with (
@@ -245,7 +254,8 @@ def _plumbing(folder: Path, arguments: list[str]) -> Iterator[tuple[IO[bytes], I
         try:
             yield git.stdin, git.stdout
         finally:
-            # A reader that has seen enough leaves a git that would go on; one that failed has said so before it closed its output.
+            # A reader may stop before git has written everything. A git that failed has printed its
+            # error before it closed its output.
             git.kill()
             git.wait()
         errors.seek(0)

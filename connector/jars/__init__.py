@@ -1,13 +1,17 @@
-"""The jars that pyspark lacks and those of a local Kafka broker: pinned in the repository, fetched once, checked always.
+"""The jars that pyspark lacks, and those of a local Kafka broker. They are pinned in the
+repository, downloaded once, and always checked.
 
-`broker.lock` and `spark.lock` list one jar a line: `organisation:artifact:version size sha256`. Exactly these coordinates,
-each without what it depends on, are handed to the Ivy inside pyspark; nothing is resolved, so no start-up can bring another
-jar than the last one did. Ivy knows by itself where to ask; an Ivy settings file can name a mirror. A jar enters the folder
-only after its size and sha256 were compared with the lock, by a rename, so that whoever sees it sees all of it.
+`broker.lock` and `spark.lock` have one jar a line: `organisation:artifact:version size sha256`.
+Ivy, which is part of pyspark, downloads exactly these coordinates without their dependencies.
+Nothing is resolved, so every start uses the same jars. Ivy has its own default repositories. An Ivy
+settings file can name a mirror. A jar is moved into the folder by a rename, after its size and
+sha256 were compared with the lock. So another process never sees a part of a jar.
 
-    <folder>/<organisation>__<artifact>-<version>.jar    shared by both locks and by all checkouts
-    <folder>/<lock>-<start of the lock's sha256>.ok      every jar of this lock has been checked
-    <folder>/.lock                                       held while fetching: two processes do not fetch twice
+The files in the folder are:
+
+- `<organisation>__<artifact>-<version>.jar`: a jar, shared by both locks and by all checkouts.
+- `<lock>-<start of the lock's sha256>.ok`: every jar of this lock was checked.
+- `.lock`: locked during a download, so that two processes do not download the same jars.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Java runtime of this machine, looked for once and never guessed at."""
+"""Finds the Java runtime of this machine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OLDEST_JAVA: Final = 17
-"""Kafka 4 and Spark 4 ask for no less."""
+"""The oldest version that Kafka 4 and Spark 4 support."""
 
 _REMEDY: Final = f"Install a Java runtime of version {OLDEST_JAVA} or 21, or let JAVA_HOME name one"
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """The `java` that `JAVA_HOME` names, else the first on `PATH`.
+    """The `java` that `JAVA_HOME` names, else the first one on `PATH`.
 
-    Raises `JarError` when there is none, when it does not start, or when it is older than 17. Costs one short JVM start.
+    Raises `JarError` if there is no Java, if it does not start, or if it is older than 17. It
+    starts a JVM for a short time.
     """
     java = _look_up(environment)
     try:
@@ -42,7 +43,7 @@ def _look_up(environment: Mapping[str, str]) -> Path:
     home = environment.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").is_file():
         return Path(home) / "bin" / "java"
-    # An empty PATH is empty: without the "or" the process's own would be searched.
+    # An empty PATH has no folder. Without the "or", the PATH of this process would be searched.
     found = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
     if found is None:
         raise JarError("No Java was found", "neither JAVA_HOME nor PATH leads to a java", _REMEDY)

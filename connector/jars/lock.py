@@ -1,4 +1,4 @@
-"""The lock files: which jars, of which size, with which sha256."""
+"""The lock files: the jars with their sizes and sha256."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LockedJar:
 
 
 def lock_text(lock: Lock) -> str:
-    """The lock file as it lies in the package."""
+    """The lock file in the package."""
     return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
 
 
@@ -39,9 +39,10 @@ def read_lock(lock: Lock) -> tuple[LockedJar, ...]:
 
 
 def parse_lock(text: str) -> tuple[LockedJar, ...]:
-    """Read `organisation:artifact:version size sha256` lines.
+    """Read lines of the form `organisation:artifact:version size sha256`.
 
-    A lock that breaks this form, or pins two versions of one artifact, is a bug of ours: `ValueError`, `AssertionError`.
+    Raises `ValueError` or `AssertionError` if a line has another form or a lock pins two versions
+    of one artifact. Then lowmark has a bug.
     """
     jars = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Fetching what a lock lists into a folder, once."""
+"""Downloads the jars of a lock into a folder, once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ _LINES_KEPT: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class JarStore:
-    """Where jars are kept and how they come there. `environment` serves to find Java, and is handed to Ivy's process."""
+    """The folder with the jars, and how they are downloaded. `environment` is used to find Java,
+    and is that of Ivy's process.
+    """
 
     folder: Path
     environment: Mapping[str, str] = field(repr=False)
@@ -50,28 +52,32 @@ class JarStore:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> JarStore:
-        """The user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`) and the mirror that `CONNECTOR_IVY_SETTINGS` names, if any."""
+        """The user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), and the mirror that
+        `CONNECTOR_IVY_SETTINGS` names, if any.
+        """
         home = Path(environment.get("HOME") or Path.home())
         cache = environment.get("XDG_CACHE_HOME", "")
         settings = environment.get(IVY_SETTINGS_VARIABLE, "")
-        # The XDG rules: a relative path is not valid and is to be ignored.
+        # The XDG rules say that a relative path is not valid and must be ignored.
         folder = (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
         return cls(folder, environment, Path(settings) if settings else None)
 
 
 def fetch(lock: Lock, store: JarStore, say: Say = lambda _: None) -> list[Path]:
-    """The jars of a lock as files, in the order of the lock; fetches and checks those that are not there yet.
+    """The jars of a lock as files, in the order of the lock. Missing jars are downloaded and
+    checked.
 
-    Once all of them have been checked, a call compares file sizes only and starts no JVM. Safe in several processes at
-    once: the second waits for the first. `say` gets a line now and then while a person may be waiting. Raises `JarError`:
-    no pyspark (it brings Ivy), no Java, no network, a jar that is not what the lock says, a full disk, a folder that
-    cannot be written. A failed call leaves no half jar behind, and what it did get is kept.
+    After all jars were checked once, a call compares only file sizes and starts no JVM. Several
+    processes may call it at once: the second waits for the first. `say` gets a line of progress
+    during a download. Raises `JarError`: no pyspark (Ivy is part of it), no Java, no network, a jar
+    that differs from the lock, a full disk, a folder that cannot be written. A failed call leaves
+    no incomplete jar, and keeps the complete ones.
     """
     return fetch_listed(lock, lock_text(lock), store, say)
 
 
 def fetch_listed(name: str, listed: str, store: JarStore, say: Say = lambda _: None) -> list[Path]:
-    """`fetch` for the text of a lock; `name` tells its stamp from those of other locks."""
+    """`fetch` for the text of a lock. The file that marks the lock as checked contains `name`."""
     jars = parse_lock(listed)
     digest = hashlib.sha256(listed.encode()).hexdigest()
     paths = [store.folder / jar.file_name for jar in jars]
@@ -95,7 +101,7 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None
     java = find_java(store.environment)
     megabytes = sum(jar.size_bytes for jar in jars) / 1e6
     say(f"fetching {len(jars)} jars, {megabytes:.0f} MB, into {store.folder} (once for this machine)")
-    # Beside the jars, so that the last step is a rename within one file system.
+    # In the same folder, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=store.folder) as temporary:
         work = Path(temporary)
         code, lines = _run_ivy(java, ivy, jars, work, store, say)
@@ -116,7 +122,7 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None
 
 
 def _find_ivy() -> Path:
-    """Ivy's jar inside pyspark, found without importing pyspark."""
+    """Ivy's jar inside pyspark, found without an import of pyspark."""
     remedy = "pip install lowmark[spark]"
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
@@ -133,7 +139,8 @@ def _run_ivy(java: Path, ivy: Path, jars: Sequence[LockedJar], work: Path, store
     module = work / "ivy.xml"
     module.write_text(_ivy_module(jars), "utf-8")
     command = [str(java), "-jar", str(ivy), "-ivy", str(module), "-cache", str(work / "cache"), "-confs", "default"]
-    # No -types: an artifact packaged as a "bundle" would then be left out without a word.
+    # Without -types: with it, Ivy would leave out artifacts with the packaging "bundle", and report
+    # nothing.
     command += ["-retrieve", f"{work}/jars/[organisation]__[artifact]-[revision].[ext]"]
     if store.ivy_settings is not None:
         if not store.ivy_settings.is_file():
@@ -177,7 +184,7 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 @contextmanager
 def _only_one(folder: Path, say: Say) -> Iterator[None]:
-    """Hold the folder's lock; the system lets go of it when the process dies, however it dies."""
+    """Hold the lock of the folder. The system releases it when the process ends, also after a crash."""
     with (folder / ".lock").open("a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

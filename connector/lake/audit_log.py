@@ -1,10 +1,12 @@
-"""The results of audits, kept because Kafka forgets. It is a Delta table in the warehouse: `_connector/audit_log` (TBL-6, TBL-22).
+"""The results of audits, kept because Kafka deletes records. It is a Delta table in the warehouse:
+`_connector/audit_log` (TBL-6, TBL-22).
 
-    kind `empty`      a reader of committed transactions finds nothing at the offsets `[start, stop)` of a Kafka partition
-    kind `letters`    each row that a changelog rejected up to `to_batch` has its letter. The next audit reads the dead-letter
-                      topic with the id `topic_id` from `stop` on.
+- The kind `empty` says: a reader of committed transactions finds no record at the offsets `[start,
+  stop)` of a Kafka partition.
+- The kind `letters` says: each row that a changelog rejected up to `to_batch` has its dead letter.
+  The next audit reads the dead-letter topic with the id `topic_id` from `stop` on.
 
-A proof is never taken back: it says what was so at `passed_at` (microseconds) in the topic of that id.
+A result is never removed. It was true at `passed_at` (microseconds) in the topic with that id.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ _PROOFS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AuditLog:
-    """The proofs for one changelog, written from one topic. Every method raises `TableError` where they cannot be kept or read."""
+    """The audit results of one changelog, which was written from one topic.
+
+    Every method raises `TableError` if the results cannot be written or read.
+    """
 
     warehouse: str
     stream: str
@@ -37,7 +42,7 @@ class AuditLog:
     topic_id: str
 
     def empty(self, gaps: Mapping[int, Ranges]) -> dict[int, Ranges]:
-        """What of the gaps is known to be empty, by Kafka partition."""
+        """The parts of the gaps that are known to be empty, by Kafka partition."""
         bounds = [
             f"(kafka_partition = {number} AND stop > {places[0].start} AND start < {places[-1].stop})"
             for number, places in gaps.items()
@@ -51,11 +56,13 @@ class AuditLog:
         return {number: common(gaps[number], union_ranges(places)) for number, places in found.items()}
 
     def add_empty(self, places: Mapping[int, Ranges], now: int) -> None:
-        """Keep that nothing is there. `now` in microseconds."""
+        """Record that these offsets are empty. `now` is in microseconds."""
         self._add("empty", [(self.topic_id, number, *found) for number, ranges in places.items() for found in ranges], 0, now)
 
     def letters(self) -> tuple[int, tuple[Position, ...]]:
-        """The last batch whose letters were found, 0 for none, and the last record of the dead-letter topic that need not be read again."""
+        """The last batch whose dead letters were found (0: none), and the last records of the
+        dead-letter topic that need not be read again.
+        """
         of_changelog = f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id = {quoted(self.changelog_id)}"
         rows = select(self._path, f"{of_changelog} ORDER BY to_batch DESC, passed_at DESC")
         newest = [row for row in rows if (row["to_batch"], row["passed_at"]) == (rows[0]["to_batch"], rows[0]["passed_at"])]
@@ -64,9 +71,12 @@ class AuditLog:
         return newest[0]["to_batch"] if newest else 0, tuple(positions)
 
     def add_letters(self, to_batch: int, read: Iterable[Position], now: int) -> None:
-        """Keep that every letter up to `to_batch` was found. `read` are the last records before which none of a later batch lies."""
+        """Record that every dead letter up to `to_batch` was found. No dead letter of a later batch
+        is before a record in `read`.
+        """
         places = [(position.topic_id, position.kafka_partition, 0, position.offset + 1) for position in read]
-        # Where every letter read belongs to a later batch, too, the batch alone is kept.
+        # If every dead letter that was read belongs to a later batch too, only the batch is
+        # recorded.
         self._add("letters", places or [("", 0, 0, 0)], to_batch, now)
 
     def _add(self, kind: str, places: Iterable[tuple[str, int, int, int]], to_batch: int, now: int) -> None:

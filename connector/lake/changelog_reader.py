@@ -1,7 +1,8 @@
-"""Which offsets stand in a changelog, and which letters its rejected rows must have, without a JVM (TBL-6).
+"""Reads the logged offsets of a changelog and the dead letters of its rejected rows, without a JVM
+(TBL-6).
 
-Only counted and compared: of changes three numbers are read, of rejected rows the original bytes. Batches are taken a few at a
-time, so that memory does not grow with the changelog.
+It reads only three numbers of each change, and the original bytes of rejected rows. A few batches
+are read at a time, so memory does not grow with the changelog.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 STEP_ROWS: Final = 1_000_000
-"""About so many rows are looked at together; a batch is never divided."""
+"""About this many rows are read together. A batch is never divided."""
 
 _RUNS: Final = """
     WITH logged AS (
@@ -39,11 +40,12 @@ _REJECTED: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A changelog up to batch `to_batch`, and what its newest commit of ours says of it.
+    """A changelog up to batch `to_batch`, with the metadata of its newest commit by lowmark.
 
-    Of each Kafka partition of the topic `topic_id` the offsets from `begin` (0 if not named) to the one before `end` were read, and were
-    not let go since (TBL-15).
-    Batches up to `settled_batch` have their letters published. `foreign_commits` were made by others, on top of ours.
+    For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to
+    `end`, without `end`, were read and were not deleted since (TBL-15). The dead letters of batches
+    up to `settled_batch` are published. `foreign_commits` is the number of later commits by other
+    programs.
     """
 
     changelog_id: str
@@ -59,19 +61,23 @@ class Logged:
     _delta: DeltaTable
 
     def steps(self) -> Iterator[Mapping[int, Sequence[Run]]]:
-        """The offsets that stand in the changelog, some batches at a time: Kafka partition -> its runs, disjoint within a step."""
+        """The offsets in the changelog, a few batches at a time: the runs of each Kafka partition,
+        disjoint within a step.
+        """
         at_a_time = max(1, self._step_rows * self.to_batch // max(1, self._rows))
         for after in range(self._trimmed_to, self.to_batch, at_a_time):
             to = min(after + at_a_time, self.to_batch)
             of_step = f"ingest_batch > {after} AND ingest_batch <= {to}"
             if after == self._trimmed_to:
-                # What others added may bear no number of ours.
+                # Rows that other programs added may have no batch number of lowmark.
                 of_step = f"({of_step} OR ingest_batch < 1 OR ingest_batch IS NULL)"
             found = self._selected(_RUNS.format(batches=of_step))
             yield {number: [Run(*run) for _, *run in runs] for number, runs in groupby(found, key=lambda row: row[0])}
 
     def rejected(self, after: int) -> Iterator[tuple[str, bytes]]:
-        """Letter id and `audit.digest` of each rejected row in the batches after `after` whose letters are published."""
+        """The dead-letter id and `audit.digest` of each rejected row after batch `after` whose dead
+        letters are published.
+        """
         for letter_id, key, value, headers in self._selected(_REJECTED.format(after=after, to=self.settled_batch)):
             pairs = tuple((header["key"], header["value"]) for header in headers or ())
             yield letter_id or "(a rejected row without a letter id)", digest(key, value, pairs)
@@ -82,14 +88,18 @@ class Logged:
 
 
 def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logged | None:
-    """The changelog of a stream; None if nothing was ingested yet. Raises `TableError` if it is not ours or cannot be read."""
+    """The changelog of a stream. None: nothing was ingested yet.
+
+    Raises `TableError` if it is not a changelog of this stream or cannot be read.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     path = places.changelog(warehouse, stream)
     try:
         ours, foreign_commits = _newest_of_ours(DeltaTable(path), stream)
-        # Opened behind the commit: what it speaks of is there. What came since is left out by its batch number.
+        # Opened after the commit was read, so it contains all that the commit describes. Later
+        # batches are excluded by their number.
         delta = DeltaTable(path)
     except TableNotFoundError:
         return None
@@ -118,7 +128,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
 
 def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
-    """What the newest commit of the stream says, and how many of others came after it."""
+    """The metadata of the stream's newest commit, and the number of later commits by other programs."""
     for limit in (1, None):
         for newer, commit in enumerate(delta.history(limit)):
             said = table_state_of(commit)

@@ -1,9 +1,10 @@
-"""Job history and cuts on disk: Delta tables under `_connector/` in the warehouse, kept and read without a JVM (TBL-17, TBL-19, TBL-22).
+"""Job history and cuts as Delta tables in the warehouse, written and read without a JVM (TBL-17,
+TBL-19, TBL-22).
 
-    _connector/jobs   a row for each job
-    _connector/cuts   a row for each table of a cut; the rows of one cut are one commit
+- `_connector/jobs` has a row for each job.
+- `_connector/cuts` has a row for each table of a cut. The rows of one cut are one commit.
 
-Whoever asks in SQL finds plain Delta tables; times and watermarks are microseconds.
+You can read them with SQL. Times and watermarks are in microseconds.
 """
 
 from __future__ import annotations
@@ -31,27 +32,31 @@ _CUTS: Final = {
 
 JOBS_KEPT_US: Final = 30 * 86_400_000_000
 MAX_JOBS: Final = 50_000
-"""The newest are kept, none longer than thirty days."""
+"""Only the newest jobs are kept, for thirty days at most."""
 
 
 class History:
-    """What is kept beside the tables of a warehouse. Every method raises `TableError` where it cannot be kept or read."""
+    """The jobs and cuts of a warehouse. Every method raises `TableError` if the history cannot be
+    written or read.
+    """
 
     def __init__(self, warehouse: str) -> None:
         self._jobs = places.jobs(warehouse)
         self._cuts = places.cuts(warehouse)
 
     def add_job(self, job: Job) -> None:
-        """Keep a job."""
+        """Add a job."""
         append(self._jobs, [{**asdict(job), "kind": job.kind.value}], _JOBS, lambda: self._jobs_to_forget(job.ended_at))
 
     def add_cut(self, cut: CutRecord) -> None:
-        """Keep a cut."""
+        """Add a cut."""
         common = {name: value for name, value in asdict(cut).items() if name != "versions"}
         append(self._cuts, [{**common, "table": table, "version": version} for table, version in cut.versions.items()], _CUTS)
 
     def jobs(self, table: str, *, since: int = 0, limit: int | None = None, kinds: Collection[JobKind] = tuple(JobKind)) -> list[Job]:
-        """The jobs of a table, of some kinds, that ended at or after `since` (microseconds), the newest first."""
+        """The jobs of a table, of some kinds, that ended at or after `since` (microseconds), the
+        newest first.
+        """
         wanted = ", ".join(quoted(kind.value) for kind in kinds)
         condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY ended_at DESC'
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
@@ -68,37 +73,45 @@ class History:
         return newest
 
     def last_clean_up(self, table: str, stream: str) -> int | None:
-        """When the last clean-up began that ended well, of a table, or of a stream's changelog if `table` is empty; None: not known."""
+        """When the last successful clean-up of a table began. If `table` is empty, that of the
+        stream's changelog. None: not known.
+        """
         of = _of(table, stream)
         condition = f"{of} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
         found = select(self._jobs, condition, "max(started_at) AS newest", needs="stream")
         return found[0]["newest"] if found else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
-        """How long each apply of a table took that ended well, at or after `since` (microseconds)."""
+        """The duration of each successful apply of a table that ended at or after `since`
+        (microseconds).
+        """
         condition = f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND ended_at >= {since}"
         return [row["duration"] for row in select(self._jobs, condition, "ended_at - started_at AS duration")]
 
     def cuts(self, stream: str, *, since: int = 0) -> list[CutRecord]:
-        """The cuts of a stream that were recorded at or after `since` (microseconds), the newest first."""
+        """The cuts of a stream that were recorded at or after `since` (microseconds), the newest
+        first.
+        """
         return self._found(f"stream = {quoted(stream)} AND recorded_at >= {since}")
 
     def newest_cut(self, stream: str) -> CutRecord | None:
-        """The newest cut of a stream; None if none was recorded."""
+        """The newest cut of a stream. None: no cut was recorded."""
         of_stream = f"stream = {quoted(stream)}"
         newest = f"(SELECT max(recorded_at) FROM t WHERE {of_stream})"  # noqa: S608, names are quoted
         found = self._found(f"{of_stream} AND recorded_at = {newest}")
         return found[0] if found else None
 
     def forget_cuts(self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None) -> None:
-        """Remove the cuts of a stream that name a table in a version below that in `oldest`, all but one (TBL-23)."""
+        """Remove the cuts of a stream that name a table in a version below that in `oldest`, except
+        the cut `but` (TBL-23).
+        """
         gone = [cut for cut in self.cuts(stream) if any(version < oldest.get(name, 0) for name, version in cut.versions.items())]
         times = sorted({cut.recorded_at for cut in gone if but is None or cut.recorded_at != but.recorded_at})
         if times:
             delete(self._cuts, f"stream = {quoted(stream)} AND recorded_at IN ({', '.join(map(str, times))})")
 
     def _jobs_to_forget(self, now: int) -> str:
-        """The condition of jobs that are too old, or too many."""
+        """The SQL condition of jobs that are too old, or too many."""
         of_many = f"true ORDER BY ended_at DESC LIMIT 1 OFFSET {MAX_JOBS}"
         newest_of_many = max((row["ended_at"] for row in select(self._jobs, of_many, "ended_at")), default=0)
         return f"ended_at <= {max(now - JOBS_KEPT_US, newest_of_many)}"
@@ -110,12 +123,12 @@ class History:
 
 
 def _of(table: str, stream: str) -> str:
-    """The condition of jobs of a table, or without its name of a stream's changelog."""
+    """The SQL condition of the jobs of a table. Without a table, those of a stream's changelog."""
     return f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
 
 
 def _job(row: Mapping[str, Any]) -> Job:
-    """A row as a job; what an older release did not keep is as if it were nothing."""
+    """A row as a job. A column that an older release did not write has its default value."""
     return Job(**{**{name: value for name, value in row.items() if value is not None}, "kind": JobKind(row["kind"])})
 
 

@@ -1,7 +1,10 @@
-"""What operators have set and ended, on disk: Delta tables under `_connector/` in the warehouse, a row for each wish (TBL-20, WMK-8).
+"""Overrides and closed stream partitions as Delta tables in the warehouse, with a row for each
+action (TBL-20, WMK-8).
 
-_connector/overrides   the bounds and paces of tables; those that hold at present stand in the newest commit as a whole
-_connector/closed_partitions       the ends of stream partitions; the newest commit says the greatest number
+- `_connector/overrides` has the bounds and paces of tables. The newest commit has all that are in
+  force.
+- `_connector/closed_partitions` has the closed stream partitions. The newest commit has the
+  greatest number.
 """
 
 from __future__ import annotations
@@ -26,22 +29,27 @@ _SETTINGS: Final = {
 
 
 class Overrides:
-    """What operators wish of a warehouse. Every method raises `TableError` where it cannot be kept or read."""
+    """The overrides and closed stream partitions of a warehouse.
+
+    Every method raises `TableError` if they cannot be written or read.
+    """
 
     def __init__(self, warehouse: str) -> None:
         self._settings = places.overrides(warehouse)
         self._ends = places.closed_partitions(warehouse)
 
     def bounds(self) -> dict[str, int]:
-        """The bounds in seconds that outrank the configuration, by table."""
+        """The staleness overrides in seconds, by table. They have priority over the configuration."""
         return bounds_in(newest_stored(self._settings))
 
     def paces(self) -> dict[str, int]:
-        """The times from apply to apply in seconds that outrank the configuration, by table (JOB-2)."""
+        """The overrides of the time between two applies in seconds, by table. They have priority
+        over the configuration (JOB-2).
+        """
         return paces_in(newest_stored(self._settings))
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
-        """Have a bound or a pace hold from now on, or that of the configuration again."""
+        """Store an override, or return to the value of the configuration."""
 
         def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             return asdict(override), saying(override, said)
@@ -49,13 +57,13 @@ class Overrides:
         append_next(self._settings, _SETTINGS, following)
 
     def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
-        """The ends wished for in a stream whose numbers are greater than `above`, in their order."""
+        """The closed stream partitions of a stream with numbers greater than `above`, in order."""
         if int((newest_stored(self._ends) or {}).get("number", 0)) <= above:
             return []
         return [ClosePartition(**row) for row in select(self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")]
 
     def add_closed(self, override: ClosePartition) -> None:
-        """Have a stream partition end. The wish gets the next number, at least its own."""
+        """Close a stream partition. The action gets the next number, or its own if that is greater."""
 
         def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             number = max(override.number, int(said.get("number", 0)) + 1)

@@ -1,8 +1,8 @@
-"""A plain read: a table as its newest commit left it (TBL-18), without a JVM and in bounded memory.
+"""Reads a table as it is at its newest commit (TBL-18), without a JVM and in bounded memory.
 
-The rows are those of one version of the table, whatever is committed meanwhile. Bookkeeping columns are left out (TBL-22).
-Values come as Python has them, except that times are integers (microseconds, and days for a DATE), so that no year is too
-far for them. What is in the table is all there is: changes that were not applied yet are not looked for (TBL-16).
+The rows are those of one version, even if other commits follow. Internal columns are left out
+(TBL-22). Values are Python's, but times are integers (microseconds, and days for a DATE), so that
+every year is possible. Changes that were not applied yet are not read (TBL-16).
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
-"""Delta's primitive types that are read as numbers, and as which of Arrow's."""
+"""Delta's primitive types that are read as numbers, and Arrow's type of the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainTable:
-    """One version of a Delta table. `types` has Delta's type for each column that readers see, in their order.
+    """One version of a Delta table. `types` has Delta's type for each column that readers see, in
+    order.
 
-    `table_state` is what the newest commit says of itself (TBL-10); empty if that commit is not ours.
+    `table_state` is the table state of the newest commit (TBL-10). It is empty if that commit is
+    not one of lowmark.
     """
 
     version: int
@@ -35,16 +37,22 @@ class PlainTable:
     _delta: DeltaTable
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows, in no particular order, each as a tuple of the columns in `types`; a map is a list of pairs."""
+        """The rows, in no particular order, each as a tuple of the columns in `types`. A map is a
+        list of pairs.
+        """
         yield from self.select(self.types)
 
     def select(self, columns: Iterable[str], where: str = "true", *table_state: str) -> Iterator[tuple[Any, ...]]:
-        """These columns of the rows that a condition in SQL holds for, as in `rows`; behind them columns of the bookkeeping."""
+        """These columns of the rows for which an SQL condition is true, as in `rows`. Internal
+        columns follow them.
+        """
         selected = [*(_selected(name, self.types[name]) for name in columns), *table_state]
         yield from self.query(f"SELECT {', '.join(selected)} FROM t WHERE {where}")  # noqa: S608, names are quoted
 
     def query(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """What a query in SQL of `t`, this table, yields. Raises `TableError` if the table cannot be read."""
+        """The result of an SQL query of `t`, which is this table. Raises `TableError` if the table
+        cannot be read.
+        """
         for batch in batches(self._delta, query):
             yield from rows_in(batch)
 
@@ -55,22 +63,26 @@ class PlainTable:
 
 
 def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
-    """Arrow's batches of what a query of `t`, the table, yields. Raises `TableError` if the table cannot be read."""
+    """The result of an SQL query of `t`, the table, as Arrow batches. Raises `TableError` if the
+    table cannot be read.
+    """
     from deltalake import QueryBuilder
 
     try:
         yield from QueryBuilder().register("t", delta).execute(query)
-    except Exception as error:  # of a damaged file nothing narrower is raised
+    except Exception as error:  # a damaged file raises no narrower type
         raise trouble(delta.table_uri, "read", error) from error
 
 
 def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of an Arrow batch, as Python has them."""
+    """The rows of an Arrow batch as Python values."""
     return zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True)
 
 
 def newest_stored(path: str) -> Mapping[str, Any] | None:
-    """What the newest commit of a Delta table says of itself; empty if it is not ours, None if there is no table."""
+    """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
+    there is no table.
+    """
     delta_table, not_found, unreadable = _deltalake()
     try:
         newest = delta_table(path).history(1)
@@ -82,7 +94,9 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
 
 
 def open_table(path: str, version: int | None = None) -> PlainTable:
-    """The table at a path or URI, as of now or in a version. Raises `TableError` if there is none, or none that can be read."""
+    """The table at a path or URI, in its newest or a given version. Raises `TableError` if there is
+    no table or it cannot be read.
+    """
     delta_table, not_found, unreadable = _deltalake()
     try:
         delta = delta_table(path, version=version)
@@ -99,7 +113,7 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
 
 
 def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
-    """Its table, what it raises where there is none, and where there is one that cannot be read."""
+    """The class of a table, the error for a missing table, and the errors for an unreadable one."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -115,7 +129,7 @@ def _selected(name: str, type_: str) -> str:
 
 
 def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a commit in a table's history says of itself; empty if it is not ours."""
+    """The metadata of a commit in a table's history. It is empty if the commit is not one of lowmark."""
     user_metadata = commit.get("userMetadata")
     try:
         said = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
@@ -126,7 +140,7 @@ def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def trouble(path: str, what: str, error: Exception) -> TableError:
-    """The error of a table that cannot be `what`."""
+    """The error for a table that cannot be `what`, for example "read"."""
     cause = str(error).partition("\n")[0]
     remedy = "Check the path, the rights on it, its files and the space on the disk, and try again"
     return TableError(f"The table at {path} cannot be {what}", cause, remedy)

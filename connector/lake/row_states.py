@@ -1,7 +1,9 @@
-"""What is known of some rows of a table, as `connector.tables.merge` has it, without a JVM (DLQ-9, DLQ-10, DLQ-13).
+"""The state of some rows of a table, as in `connector.tables.merge`, without a JVM (DLQ-9, DLQ-10,
+DLQ-13).
 
-Put together from the row in the table, what the graveyard remembers of it, and the changes that are ingested and not applied yet. How a
-state is stored, decisions 0005 and 0013 say: registers by column and by family, and `rest` for everything else.
+A state is computed from the row in the table, its tombstones, and the ingested changes that are not
+applied yet. Decisions 0005 and 0013 define how a state is stored: registers by column and by
+family, and a residual for everything else.
 """
 
 from __future__ import annotations
@@ -36,10 +38,14 @@ _PENDING: Final = """
 
 
 class RowStates:
-    """The states of rows of the table that `definition` declares. What was read stays as it was: make another one to look again."""
+    """The states of rows of the table that `definition` declares. To read newer states, create a
+    new object.
+    """
 
     def __init__(self, warehouse: str, definition: TableDefinition) -> None:
-        """Raises `TableError` if the table or the changelog cannot be read; a table to which nothing was applied has no rows."""
+        """Raises `TableError` if the table or the changelog cannot be read. A table without an
+        apply has no rows.
+        """
         folder = places.table_folder(warehouse, definition.name)
         said = newest_stored(places.data(folder))
         self.definition, self._book = definition, TableState()
@@ -55,7 +61,9 @@ class RowStates:
         self._changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
     def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
-        """What is known of each of these rows, `EMPTY` where nothing is. A key that the table cannot read has no row."""
+        """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table cannot
+        read has no row.
+        """
         read = {row_key: self.definition.key.read_key(row_key) for row_key in row_keys}
         by_key = {key: row_key for row_key, key in read.items() if not isinstance(key, Unreadable)}
         states = dict.fromkeys(read, EMPTY)
@@ -70,7 +78,7 @@ class RowStates:
 
     def _stored(self, keys: list[tuple[object, ...]]) -> Iterator[tuple[tuple[object, ...], RowState]]:
         parts = self.definition.key.parts
-        # The first part alone bounds the search well enough; others may come along.
+        # The first key part limits the search enough. The result may have other rows too.
         first = f'"{parts[0].name}" IN ({", ".join(sorted({_literal(parts[0].type, key[0]) for key in keys}))})'
         names = [part.name for part in parts]
         columns = [column.name for column in self.definition.columns] if self.definition.versions is Versions.LATEST else []
@@ -88,7 +96,7 @@ class RowStates:
         return tuple(_plain(part.type, value) for part, value in zip(self.definition.key.parts, row, strict=False))
 
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
-        # What no column and no family of the row was written by is null.
+        # The order is null if no column and no family of the row was written by it.
         orders = [order and self._order(order) for order in stored["orders"] or ()]
         cells: dict[CellName, Cell] = {}
         tombstones: dict[Tombstone, ChangeOrder] = {}
@@ -124,7 +132,9 @@ class RowStates:
         return ChangeOrder(tuple(int.from_bytes(section) for section in sections), position, 0)
 
     def _pending(self, row_keys: list[bytes]) -> Iterator[tuple[bytes, RowState]]:
-        """What the changes say that are ingested and may not be applied yet; one that is applied already says nothing new."""
+        """The states from ingested changes that may not be applied yet. If a change is applied
+        already, its state adds nothing.
+        """
         if self._changelog is None:
             return
         keys = ", ".join(_literal(DataType.BYTES, row_key) for row_key in row_keys)
@@ -169,7 +179,7 @@ def _at(stored: list[int | None] | None, place: int) -> int | None:
 
 
 def _plain(type_: DataType, value: Any) -> Any:
-    """A value as `connector.tables.values` has it; days and decimals come as Delta stores them."""
+    """A value as in `connector.tables.values`. Delta stores days and decimals in its own form."""
     if value is None:
         return None
     if type_ is DataType.DATE and isinstance(value, int):

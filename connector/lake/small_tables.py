@@ -1,4 +1,4 @@
-"""Rows of small Delta tables, kept and read without a JVM."""
+"""Rows of small Delta tables, written and read without a JVM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 TIDY_EVERY: Final = 200
-"""After so many commits the small files become one, and what is too old goes."""
+"""After this many commits, the small files are merged into one, and old rows are removed."""
 OLD_VERSIONS_KEPT_H: Final = 1
-"""For who reads the table at that moment."""
+"""For readers that read the table at the same time."""
 _KEPT: Final = {
     "delta.deletedFileRetentionDuration": f"interval {OLD_VERSIONS_KEPT_H} hours",
     "delta.logRetentionDuration": f"interval {OLD_VERSIONS_KEPT_H} hours",
@@ -22,14 +22,15 @@ _KEPT: Final = {
 ATTEMPTS: Final = 5
 
 Following = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""From what the newest commit says to a row and what its commit says."""
+"""Makes a row and the metadata of its commit from the metadata of the newest commit."""
 
 
 def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str], forget: Callable[[], str | None] = lambda: None) -> None:
-    """Append rows of these columns (`string` or `int64`) in one commit; the table is made with its first. Raises `TableError`.
+    """Append rows with these columns (`string` or `int64`) in one commit. The first commit creates
+    the table. Raises `TableError`.
 
-    A table that lacks some of the columns gets them. Now and then it is put in order: few files, no old ones, and no rows for which the
-    condition in SQL holds that `forget` returns (TBL-23).
+    Columns that the table lacks are added. After every `TIDY_EVERY` commits, `tidy` runs. Then the
+    rows are removed for which the SQL condition from `forget` is true (TBL-23).
     """
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import DeltaError
@@ -44,7 +45,9 @@ def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str
 
 
 def tidy(table: DeltaTable, forget: str | None = None) -> None:
-    """Put a table in order: few files, no old ones, neither of rows nor of the log, and no rows for which a condition in SQL holds."""
+    """Merge small files, and remove old files, old parts of the log, and rows for which an SQL
+    condition is true.
+    """
     if any(table.metadata().configuration.get(name) != text for name, text in _KEPT.items()):
         table.alter.set_table_properties(dict(_KEPT))
     if forget is not None:
@@ -56,7 +59,7 @@ def tidy(table: DeltaTable, forget: str | None = None) -> None:
 
 
 def delete(path: str, condition: str) -> None:
-    """Remove the rows for which a condition in SQL holds; nothing where there is no table. Raises `TableError`."""
+    """Remove the rows for which an SQL condition is true, if there is a table. Raises `TableError`."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -69,9 +72,10 @@ def delete(path: str, condition: str) -> None:
 
 
 def append_next(path: str, types: Mapping[str, str], following: Following) -> None:
-    """Append the row that follows what the newest commit says, and say what holds with it, as one step. Raises `TableError`.
+    """Append the row that `following` makes from the newest commit, with its metadata, in one step.
+    Raises `TableError`.
 
-    `following` is called again, with what another process has said, if that one was quicker.
+    If another process commits first, `following` is called again with the metadata of that commit.
     """
     from deltalake import CommitProperties, DeltaTable, write_deltalake
     from deltalake.exceptions import DeltaError
@@ -84,7 +88,7 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
             if table is None:
                 write_deltalake(path, as_arrow([row], types), mode="error", commit_properties=saying)
             else:
-                # One that an earlier release has made gets the columns that it lacks.
+                # A table of an earlier release gets the columns that it lacks.
                 write_deltalake(table, as_arrow([row], types), mode="append", schema_mode="merge", commit_properties=saying)
         except (DeltaError, OSError, ValueError) as error:
             if attempt == ATTEMPTS - 1:
@@ -94,7 +98,8 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
 
 
 def select(path: str, condition: str, columns: str = "*", *, needs: str | None = None) -> list[dict[str, Any]]:
-    """The rows of the table for which `condition` holds, in SQL; none where there is no table, or none with the column `needs`.
+    """The rows of the table for which the SQL `condition` is true. The list is empty if there is no
+    table, or no column `needs`.
 
     Raises `TableError`.
     """
@@ -114,7 +119,7 @@ def select(path: str, condition: str, columns: str = "*", *, needs: str | None =
 
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any:
-    """Rows as Arrow's table; a column that a row lacks is null."""
+    """Rows as an Arrow table. A missing column is null."""
     from arro3.core import Array, DataType, Table
 
     of = {"string": DataType.string(), "int64": DataType.int64()}
@@ -123,5 +128,5 @@ def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any
 
 
 def quoted(text: str) -> str:
-    """A text in SQL."""
+    """A text as an SQL literal."""
     return "'{}'".format(text.replace("'", "''"))

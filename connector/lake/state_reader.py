@@ -1,4 +1,4 @@
-"""Where a stream and its tables stand, from the newest commits of their Delta tables, without a JVM (OPS-5, TBL-20)."""
+"""Reads the state of a stream and its tables from the newest commits, without a JVM (OPS-5, TBL-20)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from connector.state.table_state import TableState
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 _FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
-"""Frontiers that are too large for a commit's metadata have a slot of their own, so that one is found by the names and bounds of files."""
+"""Frontiers that are too large for metadata have their own slot, so that file names and statistics
+are enough to find one.
+"""
 
 
 def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
-    """The newest progress of a stream, with its frontier only on demand; that of a stream never ingested, if there is no changelog.
+    """The newest progress of a stream, with its frontier only on request.
 
-    Raises `TableError` if the changelog cannot be read.
+    If there is no changelog, it is the progress of a stream that was never ingested. Raises
+    `TableError` if the changelog cannot be read.
     """
     path = places.changelog(warehouse, stream)
     said = _said_of(path, "stream", stream)
@@ -46,7 +49,9 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
 
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
-    """The newest batch of a stream, with its progress, if all offsets below `ends` were read by then; None if not. Raises `TableError`."""
+    """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
+    Otherwise None. Raises `TableError`.
+    """
     said = _said_of(places.changelog(warehouse, stream), "stream", stream)
     if said is None or said["progress"]["ingest_batch"] < said["ingest_batch"]:
         return None
@@ -54,13 +59,17 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
 
 
 def table_state_of(warehouse: str, table: str) -> TableState:
-    """What the newest commit of a table says; that of a table to which nothing was applied, if there is none. Raises `TableError`."""
+    """The table state of the newest commit. If there is no table, it is that of a table without an
+    apply. Raises `TableError`.
+    """
     said = _said_of(places.table(warehouse, table), "table", table)
     return TableState() if said is None else TableState.from_json(said)
 
 
 def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
-    """What the newest commit at `path` says of the stream or table that must lie there; None if nothing does."""
+    """The metadata of the newest commit at `path`, which must belong to the stream or table. None:
+    there is no table.
+    """
     said = newest_stored(path)
     if said is not None and said.get(what) != name:
         raise TableError(

@@ -1,8 +1,9 @@
-"""The applies of a pipeline: whose turn it is (`connector.state.pace`), and the few threads that do them (JOB-2, JOB-3, TBL-10).
+"""The applies of a pipeline: which table is next (`connector.state.pace`), and the threads that
+apply (JOB-2, JOB-3, TBL-10).
 
-Tables that are to stand at one cut are a *round*. An apply takes as long as it takes, and delays neither ingest nor, while a thread is
-free, other tables: what has become of each table of a round is remembered with its version, so that the round ends once the last of them
-is there, wherever the others have gone since.
+Tables that are brought to one cut together are a *round*. An apply does not delay ingest. It does
+not delay other tables while a thread is free. A round remembers the version in which each table
+reached the cut. It ends when the last table reaches the cut, even if others have moved on.
 """
 
 from __future__ import annotations
@@ -33,26 +34,31 @@ from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 
 APPLIES_AT_ONCE: Final = 2
-"""So many tables are applied at a time. What one leaves of the processor while it plans and commits is enough for a second."""
+"""How many tables are applied at the same time. While one plans and commits, it leaves enough of
+the processor for a second one.
+"""
 LOOK_EVERY_S: Final = 10.0
-"""How often is looked for what operators wish, and for what there is to apply where no batch has told."""
+"""How often the settings of operators are read, and how often unapplied changes are looked for
+without a new batch.
+"""
 CHECK_EVERY_S: Final = 1.0
-"""How soon it is noticed that ingest has stopped."""
+"""How soon a failure of ingest is noticed."""
 _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
 Say = Callable[[str], None]
 Stood = tuple[int, TableState]
-"""A version of a table, and what it says."""
+"""A version of a table, and its table state."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLog:
-    """Where jobs and cuts are kept, as functions: the folder that keeps them is not this one (TBL-17, TBL-19).
+    """Functions that store jobs and cuts, because another package stores them (TBL-17, TBL-19).
 
-    `bounds` and `paces` ask for what operators have set since, in seconds by table (TBL-20, JOB-2). `last_clean_up` says when old files
-    of a table, or without its name of a stream's changelog, were removed last. `forget_cuts` removes the cuts of a stream that name a
-    table in a version below the given one, all but one (TBL-23).
+    `bounds` and `paces` return the overrides of operators, in seconds by table (TBL-20, JOB-2).
+    `last_clean_up` returns when old files were last removed. Its arguments are a table and a
+    stream. Without a table name, it is about the changelog of the stream. `forget_cuts` removes the
+    cuts of a stream that name a table in a version below the given one, except one cut (TBL-23).
     """
 
     add_job: Callable[[Job], None]
@@ -66,7 +72,10 @@ class JobLog:
 
 @dataclass(slots=True)
 class _Round:
-    """Tables on their way to one cut, and those that have come there. `turns` took them; None: all go, whoever's turn it is."""
+    """Tables on their way to one cut, and those that have reached it.
+
+    `turns` chose the tables. None: all tables of the stream are applied.
+    """
 
     stream: str
     cut: Cut
@@ -76,9 +85,10 @@ class _Round:
 
 
 class Applies:
-    """The applies of all tables of a configuration. `record` hears of each round that came to its end, and which versions stand at it.
+    """The applies of all tables of a configuration.
 
-    Not for use by two threads at once, but for `heard`, `between` and `add_job`.
+    `record` is called when a round ends, with the version of each table at its cut. Use it from one
+    thread only, except `heard`, `between` and `add_job`.
     """
 
     def __init__(
@@ -111,24 +121,25 @@ class Applies:
         self._under_way: dict[Future[tuple[bool, Stood]], tuple[_Round, str]] = {}
 
     def heard(self, stream: str) -> None:
-        """A batch of the stream was logged. From any thread."""
+        """Note that a batch of the stream was logged. Any thread may call it."""
         self._news[stream] = True
         self._wake.set()
 
     def between(self, name: str, act: Callable[[], Done]) -> Done:
-        """Do something to a table between two applies of it. From any thread."""
+        """Call `act` between two applies of a table. Any thread may call it."""
         with self._alone[name]:
             return act()
 
     def add_job(self, job: Job) -> None:
-        """Keep it in the history. From any thread."""
+        """Add the job to the history. Any thread may call it."""
         with self._journalling:
             self._journal.add_job(job)
 
     def all(self, stop: threading.Event | None = None) -> None:
-        """Bring all tables of a stream to one cut (TBL-10). One that fails leaves the others alone; it is raised behind them.
+        """Bring all tables of a stream to one cut (TBL-10).
 
-        Behind `stop` no apply begins.
+        A table that fails does not stop the others. Its error is raised at the end. After `stop` is
+        set, no apply begins.
         """
         self._begin_anew()
         with ThreadPoolExecutor(APPLIES_AT_ONCE) as threads:
@@ -137,10 +148,11 @@ class Applies:
             self._settle_all(threads)
 
     def run(self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]) -> None:
-        """Apply what is due, until `stop`; then the applies in flight end. `check` raises what is to end it sooner.
+        """Apply what is due until `stop` is set, then wait for the applies in flight.
 
-        `maintain` is called for a stream behind its rounds, in a thread of its own, beside further applies. An apply that fails ends it,
-        behind those in flight.
+        `check` raises an error if the run must end sooner. `maintain` is called for a stream after
+        its rounds, in a thread of its own, while other applies run. An apply that fails ends the
+        run after those in flight.
         """
         self._begin_anew()
         with ThreadPoolExecutor(APPLIES_AT_ONCE) as threads, _Upkeep(self._spark, self._names, maintain) as upkeep:
@@ -197,7 +209,9 @@ class Applies:
                 future.add_done_callback(lambda _: self._wake.set())
 
     def _settle_all(self, threads: ThreadPoolExecutor) -> None:
-        """Wait for all that was begun, and record what came of it. Raises what failed: a table's failure behind all others."""
+        """Wait for all applies in flight and record the results. The error of a table is raised
+        after all others have ended.
+        """
         failed: TableError | None = None
         while self._under_way:
             wait(self._under_way, return_when="FIRST_COMPLETED")
@@ -212,7 +226,9 @@ class Applies:
             raise failed
 
     def _settle(self) -> set[str]:
-        """Record the rounds that have come to their end; returns their streams. Raises what failed."""
+        """Record the rounds that have ended, and return their streams. Raises the error of a failed
+        apply.
+        """
         over = set[str]()
         for future in [future for future in self._under_way if future.done()]:
             going, name = self._under_way.pop(future)
@@ -226,7 +242,9 @@ class Applies:
         return over
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, Stood]:
-        """Bring a table to a cut; returns whether there was something to do, and where it stands. In a thread of its own."""
+        """Bring a table to a cut, in a thread of its own. Returns whether it changed, and its
+        newest version.
+        """
         with self._alone[name], in_pool(self._spark, Pool.APPLY):
             applied = (stop is None or not stop.is_set()) and self._apply(name, cut)
             return applied, self._tables[name].newest()
@@ -257,7 +275,10 @@ class Applies:
 
 
 class _Upkeep:
-    """Maintenance in a thread of its own: of a stream whose round is over, or whose last maintenance is `LOOK_EVERY_S` ago."""
+    """Maintenance in a thread of its own.
+
+    A stream is maintained after its rounds, and when its last maintenance began `LOOK_EVERY_S` ago.
+    """
 
     def __init__(self, spark: SparkSession, streams: Iterable[str], maintain: Callable[[str], None]) -> None:
         self._spark, self._maintain = spark, maintain
@@ -270,7 +291,7 @@ class _Upkeep:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What has begun ends. Raises what it did, unless something else is raised."""
+        """Wait for the maintenance in flight. Its error is raised, unless there is another error."""
         self._thread.shutdown()
         if kind is None and self._under_way is not None:
             self._under_way.result()
@@ -279,7 +300,7 @@ class _Upkeep:
         self._asked[stream] = None
 
     def begin_due(self) -> None:
-        """Begin the next one, if none is under way. Raises what the last one did."""
+        """Begin the next maintenance if none is running. Raises the error of the last one."""
         if self._under_way is not None:
             if not self._under_way.done():
                 return
@@ -298,7 +319,10 @@ class _Upkeep:
 
 
 def _discarded(world: IngestPorts) -> frozenset[str]:
-    """The ids of discarded letters; none while the ledger cannot be read: their rows wait a little longer."""
+    """The ids of discarded dead letters.
+
+    The set is empty while the ledger cannot be read. The blocked rows then wait a little longer.
+    """
     try:
         return world.discarded()
     except (BrokerError, TopicError):

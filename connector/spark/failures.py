@@ -1,4 +1,6 @@
-"""What Spark and Delta raise, as situations that a person can mend. Whatever is none of these is raised as it is."""
+"""Turns known errors of Spark and Delta into errors that a user can repair. All others are raised
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _REMEDY = "Stop one of them; if there is only one, remove the stream's checkpoin
 
 
 def situation(error: BaseException, what: str) -> ConnectorError | None:
-    """The error that names `what` ("stream orders") and says what is wrong, or None if it is not known from `error`."""
+    """The error that names `what`, for example "stream orders", and the problem. None: `error` is
+    not a known one.
+    """
     text = str(error)
     if isinstance(error, DeltaConcurrentModificationException) or any(sign in text for sign in _TWO_WRITERS):
         return WriterConflictError(
@@ -51,7 +55,7 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Raise the `situation` in place of an error that shows one."""
+    """Raise the `situation` instead of an error that it explains."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -61,13 +65,13 @@ def explained(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException, otherwise: str) -> str:
-    """The first line that says something; behind it Spark and Delta print plans and stacks."""
+    """The first line that is not empty. After it, Spark and Delta print plans and stacks."""
     return next((line for line in str(error).splitlines() if line.strip()), otherwise)
 
 
 @contextmanager
 def ingesting(stream: str) -> Iterator[None]:
-    """Raise a `ConnectorError` in place of whatever Spark or Delta raises that shows no situation."""
+    """Raise a `ConnectorError` instead of an error of Spark or Delta that `situation` does not know."""
     try:
         with explained(f"stream {stream}"):
             yield
@@ -81,7 +85,7 @@ def ingesting(stream: str) -> Iterator[None]:
 
 @contextmanager
 def applying(table: str) -> Iterator[None]:
-    """Raise a `TableError` in place of whatever Spark or Delta raises that shows no situation."""
+    """Raise a `TableError` instead of an error of Spark or Delta that `situation` does not know."""
     try:
         with explained(f"table {table}"):
             yield

@@ -1,7 +1,9 @@
-"""The pipeline of one process: ingest of every stream, and beside it apply and maintenance of every table (OPS-4).
+"""The pipeline of one process: ingest of every stream, and apply and maintenance of every table
+(OPS-4).
 
-Ingest runs as one streaming query per stream; whose turn it is to be applied, and in which threads, is `spark.applies`. A stop waits for
-the batch and the applies in flight: nothing is interrupted, and nothing is left half done.
+Each stream is ingested by one streaming query. `connector.spark.apply_loop` decides which table is
+applied next, and in which thread. A stop waits for the batch and the applies in flight. Nothing is
+interrupted or left incomplete.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from connector.state.overrides import bounds_in_force
 from connector.state.stream_progress import Cut, Progress
 
 ASK_EVERY_S: Final = 60.0
-"""How often Kafka is asked whether there is more, where nothing is to be read and no table declares a bound."""
+"""How often Kafka is asked for new records, if there is nothing to read and no table declares a bound."""
 MIN_ASK_EVERY_S: Final = 1.0
 LOOK_EVERY_S: Final = 10.0
-"""How often is looked for what operators wish, where nothing else is to be done."""
+"""How often the settings of operators are read, if there is nothing else to do."""
 
 Say = Callable[[str], None]
 
@@ -48,7 +50,10 @@ class _StoppedError(Exception):
 
 
 class StreamIngest:
-    """The streaming query of one stream. `earliest` gives the first offset of each Kafka partition; `heard` is called behind a batch."""
+    """The streaming query of one stream.
+
+    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch.
+    """
 
     def __init__(
         self,
@@ -85,7 +90,10 @@ class StreamIngest:
         self._query: StreamingQuery | None = None
 
     def start(self, *, once: bool) -> None:
-        """Start the query, where the changelog ends or the checkpoint says. `once`: up to the present end, then it stops."""
+        """Start the query after the last record of the changelog, or where the checkpoint says.
+
+        With `once`, the query reads up to the present end of the topic and stops.
+        """
         self._begin_anew()
         with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
             self._start(once=once)
@@ -93,9 +101,10 @@ class StreamIngest:
             threading.Thread(target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True).start()
 
     def is_at_end(self) -> bool:
-        """Whether Kafka has nothing that is not in the changelog, so that `start` with `once` would find nothing to do.
+        """Whether the changelog contains every record of the topic, so that `start(once=True)` has
+        nothing to do.
 
-        Whatever a crash has left of the newest batch is done first.
+        If a crash left the newest batch incomplete, this call completes it first.
         """
         self._begin_anew()
         with ingesting(self._stream.name):
@@ -110,7 +119,8 @@ class StreamIngest:
         self._ingest.recover()
         self.changelog.declare()
         newest = self.changelog.newest()
-        # The changelog knows what was read. A checkpoint without one would have the stream go on behind records that nobody has.
+        # The changelog records what was read. Without it, a checkpoint would make the query skip
+        # records that were never logged.
         forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
         start = {**self._earliest(), **(newest.offsets.end if newest else {})}
         writer = read_stream(self._spark, self._config.kafka, self._stream, start).writeStream.foreachBatch(self._batch)
@@ -120,19 +130,24 @@ class StreamIngest:
         )
 
     def renew(self) -> None:
-        """Have the stream's states be as new as they are, if everything was read (TBL-16)."""
+        """Update the freshness of the stream's states, if every record was read (TBL-16)."""
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping:
                 self._ingest.renew()
 
     def end_partitions(self) -> None:
-        """Have those stream partitions close that operators want ended, whether anything is to be read or not (WMK-8)."""
+        """Close the stream partitions that operators asked to close, also if there is no new record
+        (WMK-8).
+        """
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping and self._ingest.end_partitions():
                 self._heard()
 
     def compact(self) -> Work | None:
-        """Put small files of the changelog together (TBL-15): written beside the batches, committed between two. None: not worth it."""
+        """Merge small files of the changelog (TBL-15). None: it is not worth it.
+
+        The new files are written while batches run. They are committed between two batches.
+        """
         rewritten = self.changelog.rewrite()
         if rewritten is None:
             return None
@@ -143,21 +158,24 @@ class StreamIngest:
         return rewritten.work
 
     def trim(self, covered: int, now: int) -> None:
-        """Let the batches go that `changelog_retention` lets go, up to `covered`, between two batches (TBL-15)."""
+        """Delete the batches, up to `covered`, that are older than `changelog_retention`. This
+        happens between two batches (TBL-15).
+        """
         if (retention_s := self._stream.changelog_retention_s) is not None:
             with self._in_flight:
                 if not self._stopping:
                     self.changelog.trim(covered, before=now - retention_s * 1_000_000)
 
     def wait(self, stop: threading.Event | None = None) -> None:
-        """Wait for the query's end, or for `stop`. Raises what stopped it, if it did not stop by itself."""
+        """Wait until the query ends or `stop` is set. If the query failed, raise its error."""
         assert self._query is not None
         try:
             while not self._query.awaitTermination(1):
                 if stop is not None and stop.is_set():
                     self.stop()
         except StreamingQueryException as error:
-            # The query only knows the text of what was raised in `_batch`; the exception itself says more.
+            # The query only knows the text of the error that `_batch` raised. The error itself has
+            # more details.
             if self._stopping and self._failure is None and _StoppedError.__name__ in str(error):
                 return
             if self._failure is not None:
@@ -166,14 +184,14 @@ class StreamIngest:
                 raise
 
     def check(self) -> None:
-        """Raise what stopped the query, if something did."""
+        """Raise the error that stopped the query, if there is one."""
         if self._failure is not None:
             raise self._failure
         if self._query is not None and not self._query.isActive:
             self.wait()
 
     def stop(self) -> None:
-        """Let the batch in flight end, then stop. The next start goes on behind it."""
+        """Wait for the batch in flight, then stop. The next start continues after that batch."""
         self._stopped.set()
         if self._query is not None:
             with self._in_flight:
@@ -198,10 +216,10 @@ class StreamIngest:
                 if waited_s >= every_s:
                     self.renew()
                     waited_s = 0.0
-                # What operators wish may change meanwhile.
+                # Operators may change the bound during the pause.
                 pause_s = min(every_s - waited_s, LOOK_EVERY_S)
             except (BrokerError, TopicError):
-                continue  # Without an answer the states grow older, as they are; the query says what is wrong with Kafka.
+                continue  # Without an answer the states only grow older. The query itself reports the problem with Kafka.
             except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
                 self._failure = self._failure or error
                 return
@@ -209,7 +227,7 @@ class StreamIngest:
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         with self._in_flight:
             if self._stopping:
-                # Neither done nor acknowledged: it is taken again at the next start.
+                # The batch is neither processed nor acknowledged. The next start reads it again.
                 raise _StoppedError
             try:
                 with ingesting(self._stream.name):
@@ -223,9 +241,11 @@ class StreamIngest:
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every stream.
+    """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every
+    stream.
 
-    `on_step` is told each step that ingest or an apply has taken: "stream NAME: STEP", "table NAME: STEP". What it raises ends them.
+    `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
+    or "table NAME: STEP". An error that it raises ends that batch or apply.
     """
 
     def __init__(
@@ -266,7 +286,9 @@ class Pipeline:
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
-        """Ingest every stream to its present end, then apply every table. `stop` ends it after the batch or the apply in flight."""
+        """Ingest every stream to its present end, then apply every table. `stop` ends it after the
+        batch or the apply in flight.
+        """
         stop, upkeep = stop or threading.Event(), self._upkeep()
         for ingest in self._streams.values():
             if not stop.is_set():
@@ -280,7 +302,9 @@ class Pipeline:
             self._maintain(upkeep, stop, stream)
 
     def run(self, stop: threading.Event) -> None:
-        """Ingest and apply until `stop` is set; then what is in flight ends, and everything ingested is applied."""
+        """Ingest and apply until `stop` is set. Then finish the work in flight, and apply
+        everything that was ingested.
+        """
         upkeep = self._upkeep()
         try:
             for ingest in self._streams.values():
@@ -300,7 +324,7 @@ class Pipeline:
         self._applies.heard(stream)
 
     def _upkeep(self) -> dict[str, list[Maintenance]]:
-        """What is to be maintained of each stream, its tables first."""
+        """The maintenance of each stream: first that of its tables, then that of its changelog."""
         found: dict[str, list[Maintenance]] = {}
         for stream, ingest in self._streams.items():
             retention = self._config.streams[stream].retention
@@ -332,13 +356,19 @@ class Pipeline:
         return found
 
     def _maintain(self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str) -> None:
-        """What is due of a stream and its tables; each table's between two applies of it (TBL-15)."""
+        """Run the maintenance that is due for a stream and its tables. A table is maintained
+        between two of its applies (TBL-15).
+        """
         for each in upkeep[stream]:
             if not stop.is_set():
                 each.after_round(self._worlds[stream].now())
 
     def _clean_table(self, stream: str, name: str, now: int) -> Work:
-        """Old versions of a table go; the rows of cuts that name them go before, and what the newest cut of the stream needs stays."""
+        """Delete old versions of a table.
+
+        First it deletes the rows of cuts that name these versions. The version that the newest cut
+        of the stream needs stays.
+        """
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
         known = {of: self._tables[of].version_at(before) for of in self._tables_of(stream)}
@@ -352,14 +382,18 @@ class Pipeline:
         self._tables[name].clean_log(before, self._kept_versions(stream, name, now))
 
     def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
-        """The version of a table that the newest cut of the stream names, if it is an older one and still kept."""
+        """The version of a table that the newest cut of the stream names, if it is an older version
+        and still kept.
+        """
         cut = self._cuts[stream]
         if cut is None or name not in cut.versions or not self._keeps_newest_cut(stream, now):
             return []
         return [] if self._tables[name].superseded_at(cut.versions[name]) is None else [cut.versions[name]]
 
     def _keeps_newest_cut(self, stream: str, now: int) -> bool:
-        """Whether none of the tables of the newest cut of a stream has left it too long ago."""
+        """Whether each table was in the stream's newest cut less than `NEWEST_CUT_KEPT_US` ago, or
+        still is.
+        """
         cut = self._cuts[stream]
         left = (self._tables[name].superseded_at(version) for name, version in cut.versions.items() if name in self._tables) if cut else ()
         return all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left)
@@ -381,7 +415,9 @@ class Pipeline:
         return [name for name, definition in self._config.tables.items() if definition.stream == stream]
 
     def _record(self, stream: str, cut: Cut, stood: Mapping[str, Stood]) -> None:
-        """Keep the cut, if all tables of the stream stand there, or stood there in the versions `stood` (TBL-17)."""
+        """Record the cut if all tables of the stream are at it, or were at it in the versions
+        `stood` (TBL-17).
+        """
         newest = {name: stood[name] if name in stood else self._tables[name].newest() for name in self._tables_of(stream)}
         if not newest or cut.low_watermark is None or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values()):
             return
@@ -395,7 +431,10 @@ class Pipeline:
                 self._cuts[stream] = follows
 
     def _record_again(self, stream: str) -> None:
-        """Keep the newest cut in today's versions, if they show it: the files of those it was recorded in may go (TBL-15, TBL-17)."""
+        """Record the newest cut with today's versions, if they show the same rows.
+
+        Then the files of the versions recorded before can be deleted (TBL-15, TBL-17).
+        """
         recorded, newest = self._cuts[stream], {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return

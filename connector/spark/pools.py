@@ -1,7 +1,9 @@
-"""Pools of Spark's fair scheduler: who waits for a core is served by weight, whoever came first (JOB-3).
+"""Pools of Spark's fair scheduler: free cores are given to pools by weight, not by waiting time
+(JOB-3).
 
-The pool of a job is a property of the thread that starts it. Threads of Spark and Delta that work for it, and the thread of a streaming
-query, take it over from the one that starts them. Where the session's scheduler is not fair, pools mean nothing.
+The pool of a job is a property of the thread that starts it. Threads that Spark or Delta start for
+the job, and the thread of a streaming query, inherit the pool. If the scheduler of the session is
+not fair, pools have no effect.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _POOL: Final = "spark.scheduler.pool"
 
 
 class Pool(StrEnum):
-    """Whose jobs are whose. `READ` is Spark's pool of all threads that do not say: those of whoever uses the session."""
+    """The pools. `READ` is Spark's pool of all threads that name no pool, for example yours."""
 
     INGEST = "ingest"
     READ = "default"
@@ -26,11 +28,13 @@ class Pool(StrEnum):
 
 
 WEIGHTS: Final = {Pool.INGEST: 4, Pool.READ: 2, Pool.APPLY: 1}
-"""Of so many cores one has its share; ingest has one before others get a second."""
+"""The share of the cores that each pool gets. Ingest gets one core before other pools get a second
+one.
+"""
 
 
 def fair_scheduling(folder: Path) -> dict[str, str]:
-    """The settings of a session with these pools; they are described in a file in `folder`."""
+    """The settings of a session with these pools. A file in `folder` describes the pools."""
     file = folder / "pools.xml"
     pools = "".join(
         f'<pool name="{pool}"><schedulingMode>FIFO</schedulingMode><weight>{weight}</weight>'
@@ -43,7 +47,7 @@ def fair_scheduling(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def in_pool(spark: SparkSession, pool: Pool) -> Iterator[None]:
-    """Jobs that this thread starts meanwhile are of that pool."""
+    """Jobs that this thread starts inside the block belong to the pool."""
     context = spark.sparkContext
     before = context.getLocalProperty(_POOL)
     context.setLocalProperty(_POOL, pool.value)

@@ -1,4 +1,6 @@
-"""Reading tables from Spark: as they stand where that is fresh enough, merged with what was not applied yet where not (TBL-16)."""
+"""Reads tables with Spark: as they are if they are fresh enough, else merged with the unapplied
+changes (TBL-16).
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,20 @@ from connector.tables.column_names import BOOKKEEPING
 
 @dataclass(frozen=True, slots=True)
 class SparkRead:
-    """The rows of a table, without its bookkeeping columns, and what they are worth.
+    """The rows of a table, without its internal columns, and their freshness.
 
-    They contain all that had arrived in Kafka at `as_of` (microseconds; None: not known) and nothing of ingest batches behind
-    `to_batch`. They are the source's state at `low_watermark`, in the source's time, if `is_consistent_cut`. `changes` says how
-    many were merged for this read alone; None: the table is shown as it stands.
+    For example, `read.rows.where("status = 'open'").show()`.
+
+    Attributes:
+        rows: The rows, as a lazy DataFrame.
+        as_of: The rows contain everything that had arrived in Kafka at this time, in microseconds.
+            None: not known.
+        to_batch: The last ingest batch that the rows may contain.
+        low_watermark: If `is_consistent_cut`, the rows are the source's state at this time of the
+            source, in microseconds.
+        is_consistent_cut: Whether the rows are a consistent cut.
+        changes: How many changes were merged for this read alone. None: the table is shown as it
+            is.
     """
 
     rows: DataFrame
@@ -55,7 +66,7 @@ class SparkRead:
 
 
 def table_path(warehouse: str, name: str) -> str:
-    """Where a table's rows lie in a warehouse (TBL-22)."""
+    """The folder with a table's rows in a warehouse (TBL-22)."""
     return places.table(warehouse, name)
 
 
@@ -69,20 +80,38 @@ def read_table(
     now: int | None = None,
     add_job: Callable[[Job], None] | None = None,
 ) -> SparkRead:
-    """The table as it stands if it is at most `max_staleness_s` old; else merged with everything that was ingested.
+    """Read a table that is at most `max_staleness_s` old, or merge it with everything that was
+    ingested.
 
-    Left out, the bound is the one that an operator has set, else the one that the table declares (TBL-20); where that is none, or 0,
-    the read always merges, whatever the age. A merge moves nothing: the table stays where it is. `now` is the time in microseconds,
-    the clock's unless given.
+    A merge does not change the table. A merge, also a failed one, is recorded as a job in the
+    history (TBL-19, JOB-1). The job measures this call: the statistics of the changes and the plan.
+    Spark computes the rows later, each time you use them. If the history cannot be written, for
+    example without write access, the job is not recorded and the read continues.
 
-    A merge, whether it ends well or not, is a job of the history (TBL-19, JOB-1). The job is what this call did: the look at the changes
-    and the plan. It ends when the call returns, since the rows are worked out later, as often as they are asked for, and in part perhaps.
-    Where the history cannot be written, as by a reader without the right, the job is not kept, and the read goes on. `add_job` hears of
-    the job instead of the history; what it raises is raised.
+    Example:
+        read = read_table(spark, "/data/warehouse", "orders", max_staleness_s=600)
+        read.rows.show()
 
-    Raises `StaleTableError` if ingest is so far behind that even a merge is older than the bound, unless `allow_stale` asks for
-    what there is; `TableError` if there is no such table, or if it is damaged; `WriterConflictError` if a rebuild replaces it at this
-    very moment, or applies remove what was to be read: read again.
+    Args:
+        spark: Your session. `check_session` says whether it is suitable.
+        warehouse: The folder of the warehouse.
+        name: The name of the table.
+        max_staleness_s: The bound on the age of the rows, in seconds. Without it, an operator's
+            staleness override applies, else the bound that the table declares (TBL-20). If there is
+            no bound, or it is 0, the read always merges.
+        allow_stale: Return the rows also if they are older than the bound.
+        now: The current time in microseconds. None: the time of the clock.
+        add_job: Called with the job, instead of writing it to the history. Its errors are raised.
+
+    Returns:
+        The rows and their freshness.
+
+    Raises:
+        StaleTableError: Ingest is so far behind that even a merge is older than the bound, and
+            `allow_stale` is false.
+        TableError: There is no such table, or it is damaged.
+        WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
+            the read needs. Read again.
     """
     table = Table.existing(spark, places.table_folder(warehouse, name))
     definition = table.layout.definition
@@ -115,7 +144,9 @@ def read_table(
 
 
 def _keeping(warehouse: str) -> Callable[[Job], None]:
-    """Adds a job to the history of the warehouse, where that can be written; a process may lack the right, or `deltalake`."""
+    """Adds a job to the history of the warehouse, if possible. A process may lack write access or
+    `deltalake`.
+    """
 
     def keep(job: Job) -> None:
         with suppress(TableError, ImportError):
@@ -134,7 +165,8 @@ def _merged_of_one_version(table: Table, version: int, before: TableState, chang
     except TableError as error:
         if table.newest()[0] == version:
             raise
-        # What applies removed meanwhile looks as if it had never been there.
+        # If an apply removed data during the read, the error looks as if the data had never
+        # existed.
         problem = f"Table {table.layout.definition.name} was applied to while it was read"
         raise WriterConflictError(problem, error.problem, "Read again") from error
 
@@ -149,12 +181,13 @@ def _merged(table: Table, version: int, before: TableState, changelog: Changelog
     changes, waiting = not_merged(since, before, table.spark), None
     seen, pivoted, _ = analyze_once(changes, layout, before, keep_on) if holding is None else (None, None, None)
     if seen is None or pivoted is None or seen.unreadable:
-        # Of what the table cannot hold the next apply makes letters.
+        # The next apply makes dead letters of the changes that the table cannot hold.
         changes, seen, waiting = select_changes(changes, layout, before, holding, lambda letters: None)
         pivoted = keep_on(flatten_entries(changes, layout, all_plain=seen.all_plain))
     merged = seen.changes - seen.unreadable
     rows = merged_view(table, pivoted, seen, before, version, keep_on) if merged else _shown(table, version)
-    # What the changelog has let go meanwhile is missing from the changes, and nothing else tells.
+    # The changes lack batches that the changelog deleted during the read. Only this check detects
+    # that.
     check_changelog(table, before, changelog.newest())
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
     as_of = max(filter(None, (before.as_of, progress.freshness.of(batch if waiting is None else waiting.batch - 1))), default=None)
@@ -163,9 +196,9 @@ def _merged(table: Table, version: int, before: TableState, changelog: Changelog
 
 
 def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...]]]:
-    """Rows one by one as `lake.plain_table` has them, and Delta's name for the type of each column.
+    """The rows as `lake.plain_table` returns them, and Delta's type name of each column.
 
-    Times are integers (microseconds, and days for a DATE), a map is a list of pairs.
+    A time is an integer in microseconds, a DATE is an integer in days. A map is a list of pairs.
     """
     types = {field.name: "map" if isinstance(field.dataType, MapType) else str(field.dataType.typeName()) for field in rows.schema.fields}
     as_numbers = {"timestamp": "unix_micros(`{}`)", "date": "unix_date(`{}`)", "map": "map_entries(`{}`)"}
@@ -181,19 +214,45 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Tables at one cut: the rows of each, without bookkeeping columns, are the source's state at `cut.low_watermark` (TBL-17)."""
+    """Tables at one consistent cut (TBL-17).
+
+    For example, `snapshot.rows["orders"]` has the rows of the table `orders`.
+
+    Attributes:
+        cut: The cut, with its low watermark in microseconds and the version of each table.
+        rows: For each table its rows, without internal columns. They are the source's state at
+            `cut.low_watermark`.
+    """
 
     cut: CutRecord
     rows: Mapping[str, DataFrame]
 
 
 def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermark: int | None = None, now: int | None = None) -> Snapshot:
-    """The tables at the newest cut at which all of them stood, or at the newest with that low watermark or a smaller one.
+    """Read several tables of one stream at the same consistent cut.
 
-    A transaction is in all of them or in none, as far as the source's watermarks were true by then. Raises `TableError` if no
-    such cut was recorded, as for tables of different streams, or if it has expired: cuts are kept for `snapshot_retention`, counted from
-    when a table left them, and the newest one of a stream for seven days at least (TBL-23). `now` is the time in microseconds, the
-    clock's unless given.
+    All tables contain a transaction, or none does, provided that the source's watermarks were true.
+    A cut is kept for `snapshot_retention`, counted from the time when a table left it. The newest
+    cut of a stream is kept for at least seven days (TBL-23).
+
+    Example:
+        snapshot = read_snapshot(spark, "/data/warehouse", "orders", "customers")
+        snapshot.rows["orders"].join(snapshot.rows["customers"], "customer_id").show()
+
+    Args:
+        spark: Your session.
+        warehouse: The folder of the warehouse.
+        names: The names of the tables, at least one.
+        low_watermark: Read the newest cut with this low watermark or a smaller one, in
+            microseconds. None: the newest cut.
+        now: The current time in microseconds. None: the time of the clock.
+
+    Returns:
+        The cut, and the rows of each table.
+
+    Raises:
+        TableError: No such cut was recorded, for example because the tables belong to different
+            streams. Or the cut has expired.
     """
     assert names, "a snapshot is of some table"
     path = places.cuts(warehouse)
@@ -225,7 +284,7 @@ def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermar
 
 
 def _check_kept(spark: SparkSession, warehouse: str, name: str, cut: CutRecord, now: int, *, is_newest: bool) -> None:
-    """Raise `TableError` if files of the table at the cut may be gone."""
+    """Raise `TableError` if files of the table at the cut may have been deleted."""
     path, version = table_path(warehouse, name), cut.versions[name]
     log = DeltaLog(spark, path)
     following = log.at(version + 1)

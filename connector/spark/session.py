@@ -1,7 +1,7 @@
-"""The one Spark session of a process, with what reading untrusted Avro and writing Delta need from the start.
+"""The Spark session of a process, with the settings that untrusted Avro and Delta need.
 
-Some settings only work when the JVM starts: the jars, and Avro's length limits, without which one corrupt length can
-exhaust the heap before anything can be caught (TBL-3).
+Some settings only work when the JVM starts: the jars and Avro's length limits. Without these
+limits, one corrupt length can fill the heap before an error can be caught (TBL-3).
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ _AVRO_LIMITS: Final = " ".join(
 )
 
 _LARGE_ARRAYS: Final = "-XX:G1HeapRegionSize=16m -XX:-G1UseAdaptiveIHOP -XX:InitiatingHeapOccupancyPercent=70"
-"""Parquet and Spark work in arrays of 1 to 4 MB. A heap of 2 GB would have regions of 1 MB, and each array that is larger than half of one
-can start a search for garbage, which then keeps a core busy all the time. Other collectors than G1 take no notice."""
+"""Parquet and Spark work with arrays of 1 to 4 MB. With a heap of 2 GB, the regions would have 1
+MB. Each array larger than half a region can start a garbage collection, which then keeps one core
+busy. Collectors other than G1 ignore these options.
+"""
 
 JVM_OPTIONS: Final = f"{_AVRO_LIMITS} -XX:-DontCompileHugeMethods {_LARGE_ARRAYS}"
-"""Spark makes one method of a whole stage, and the wider the table, the longer: the JVM would only interpret it."""
+"""Spark compiles a whole stage into one method. A wide table makes it so long that the JVM would
+only interpret it.
+"""
 
 SETTINGS: Final = {
     "spark.sql.extensions": _DELTA_EXTENSION,
@@ -42,31 +46,36 @@ SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.executor.extraJavaOptions": JVM_OPTIONS,
     "spark.sql.parquet.compression.codec": "zstd",
-    # The default is an older form that other readers cannot hold the years 1 to 9999 in.
+    # The default is an older format, in which other readers cannot read the years 1 to 9999.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     **PARQUET_SETTINGS,
     "spark.sql.shuffle.partitions": "8",
-    # Code that is the same from batch to batch stays compiled: sets of numbers are not written into it, and it is not forgotten.
+    # Generated code that is the same in each batch stays compiled: sets of numbers are not part of
+    # it, and the cache keeps it.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # What follows from a projection of many columns is not worth knowing: working it out takes minutes, or all memory.
+    # Constraints of a projection with many columns are not useful. Inferring them takes minutes, or
+    # all memory.
     "spark.sql.constraintPropagation.enabled": "false",
-    # Changes and rows meet by key within buckets, where both already are.
+    # Changes and rows are joined by key within buckets, and both are already distributed by bucket.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
-    # A batch is written to a handful of slots at a time: open writers instead of a sort of wide rows.
+    # A batch is written to a few slots at a time. Open writers avoid a sort of wide rows.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
-    # Every commit asks for the state of the log, which is a few hundred commits: more tasks would take longer than the work.
+    # Every commit reads the state of the log, which has a few hundred commits. More tasks would
+    # take longer than the work.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Up to so many files the state is written beside each commit, and no job has to work it out; more would be slow to write.
+    # Up to this number of files, each commit stores the state of the log, and no job has to compute
+    # it. More would be slow to write.
     "spark.databricks.delta.allFilesInCrc.thresholdNumFiles": "500",
-    # What may be read of old versions we check ourselves: Delta asks how old a version is, not since when there is a newer one.
+    # lowmark checks itself which old versions can be read. Delta checks the age of a version, not
+    # since when there is a newer one.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # Folders are listed by as many tasks as that when old files are removed, 10,000 unless it is said.
+    # This many tasks list folders when old files are removed. The default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    # A batch that dies must not leave its query running into the next one's.
+    # The query of a failed batch must end before the next batch starts.
     "spark.sql.streaming.stopTimeout": "60000",
 }
-"""What we ask of Spark beyond its defaults."""
+"""The settings of Spark that differ from its defaults."""
 
 _LOGGING: Final = """\
 status = warn
@@ -98,20 +107,25 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short
 def configure_session(
     builder: SparkSession.Builder, *, scratch: Path | None = None, jars: Iterable[Path] | None = None
 ) -> SparkSession.Builder:
-    """Add all that lowmark needs to the builder of your own session, in the manner of Delta's `configure_spark_with_delta_pip`.
+    """Add all settings and jars that lowmark needs to the builder of your own session.
 
-    For example: `spark = configure_session(SparkSession.builder.master("local[4]")).getOrCreate()`.
+    It works like Delta's `configure_spark_with_delta_pip`.
+
+    Example:
+        spark = configure_session(SparkSession.builder.master("local[4]")).getOrCreate()
 
     Args:
-        builder: Settings that you add to it afterwards outrank those of lowmark.
-        scratch: A local folder for Spark's temporary files and for what configures its logging and pools. None: a new temporary folder.
-        jars: Spark's and Delta's Kafka and Avro jars. None: the locked ones, fetched once and checked.
+        builder: The builder of your session. Settings that you add to it afterwards have priority.
+        scratch: A local folder for Spark's temporary files, and for the files that configure its
+            logging and pools. None: a new temporary folder.
+        jars: Spark's and Delta's Kafka and Avro jars. None: the locked jars, which are downloaded
+            once and checked.
 
     Returns:
         The same builder.
 
     Raises:
-        JarError: A jar cannot be fetched, or it has another hash than the locked one.
+        JarError: A jar cannot be downloaded, or its hash differs from the locked one.
     """
     folder = Path(tempfile.mkdtemp(prefix="lowmark-spark-")) if scratch is None else scratch
     paths = fetch("spark", JarStore.from_environment(os.environ)) if jars is None else jars
@@ -121,15 +135,22 @@ def configure_session(
 
 
 def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
-    """Check that a session can be used by lowmark.
+    """Check that lowmark can use a session.
+
+    Example:
+        check_session(spark, for_writing=True)
 
     Args:
         spark: A session that you started. It is not changed.
-        for_writing: Also check what `run` and `rebuild` need: the limits that bound the memory of a damaged record (TBL-3).
+        for_writing: Check also what `run` and `rebuild` need: the limits on the memory that a
+            damaged record can use (TBL-3).
+
+    Returns:
+        Nothing, if the session is suitable.
 
     Raises:
-        ConnectorError: Delta's jars or its extension are missing or, with `for_writing`, the limits are not set. The remedy names the
-            settings; `configure_session` sets all of them.
+        ConnectorError: Delta's jars or its extension are missing. With `for_writing`, also if the
+            limits are not set. The remedy names the settings. `configure_session` sets all of them.
     """
     jvm: Any = spark._jvm
     try:
@@ -157,10 +178,12 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
 
 
 def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with our jars on the class path; the one of this process, if there is one already.
+    """The Spark session of this process, with lowmark's jars on the class path. If there is no session,
+    it is started.
 
-    `scratch` is a local folder for Spark's temporary files and what configures its logging and its pools. `settings` outrank ours. Where
-    the process was started by `spark-submit`, its master stands.
+    `scratch` is a local folder for Spark's temporary files, and for the files that configure its
+    logging and pools. `settings` have priority over those of lowmark. If `spark-submit` started the
+    process, its master is kept.
     """
     merged = {**_settings(jars, scratch), **(settings or {})}
     builder = SparkSession.builder.appName("lowmark")
@@ -174,7 +197,7 @@ def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", sett
 
 
 def _settings(jars: Iterable[Path], scratch: Path) -> dict[str, str]:
-    """The settings of a session, and the files in `scratch` that they name."""
+    """The settings of a session. Writes the files in `scratch` that they name."""
     scratch.mkdir(parents=True, exist_ok=True)
     logging = scratch / "log4j2.properties"
     logging.write_text(_LOGGING)

@@ -1,4 +1,6 @@
-"""What several expressions in SQL have in common: numbers that keep the generated code the same, and the bound of a claimed time."""
+"""Parts that several SQL expressions share: constants that keep the generated code the same, and
+the limit of a claimed time.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,19 @@ from connector.records.model import MAX_LONG, MAX_TIMESTAMP
 
 
 def constant(number: int, place: str) -> str:
-    """A number that differs from batch to batch, in code that does not: the JVM then keeps what it has compiled.
+    """A number that differs from batch to batch, in generated code that stays the same.
 
-    A literal would stand in that code; an array is handed to it, and stays one where the index is not a literal. `place` is any
-    integer column, never null.
+    The JVM then reuses the compiled code. A literal would be part of the code. An array is passed
+    to it, and stays an array if the index is not a literal. `place` is any integer column that is
+    never null.
     """
     return f"get(array({number}L), {place} * 0)"
 
 
 def skew_us(max_clock_skew_s: int) -> int:
-    """The microseconds that a time may lie ahead of its record's arrival, such that a time in range minus them cannot overflow.
+    """The microseconds by which a time may be ahead of its record's arrival.
 
-    They are taken from the time, not added to the arrival, which may be anything.
+    A valid time minus this number cannot overflow. Therefore it is subtracted from the time, and
+    not added to the arrival, which can be any number.
     """
     return min(max_clock_skew_s * 1_000_000, MAX_LONG - MAX_TIMESTAMP)

@@ -1,4 +1,4 @@
-"""How the tables of a warehouse stand, for who asks in SQL (TBL-20)."""
+"""The state of all tables of a warehouse as a SQL view (TBL-20)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,38 @@ _SHOWN: Final = (
 
 
 def register_status_view(spark: SparkSession, warehouse: str, *, view: str = VIEW, now: int | None = None) -> None:
-    """Have the temporary view `view` show a row for each table of the warehouse to which something was applied, as they stand.
+    """Create a temporary view with one row for each table that has had an apply.
 
-        name, stream                    of the table
-        upsert_stream_apply_watermark   every change with a smaller commit timestamp is in the table; NULL: not known
-        max_staleness                   the bound in force, an operator's before the declared one; NULL: none
-        is_consistent_cut               whether the table is the source's state at that watermark
-        pending_batches                 how many ingest batches are not wholly applied
-        as_of, age                      all that had arrived in Kafka then is in the table, and how long ago that is; NULL: not known
+    The columns are:
 
-    It shows the moment of this call: call it again for another. `now` is the time in microseconds, the clock's unless given. Raises
-    `TableError` if a table or a changelog is damaged.
+    - `name`, `stream`: the table and its stream.
+    - `upsert_stream_apply_watermark`: the table contains every change with a smaller commit
+      timestamp. NULL: not known.
+    - `max_staleness`: the bound in force. An override has priority over the declared bound. NULL:
+      there is no bound.
+    - `is_consistent_cut`: whether the table is the source's state at that watermark.
+    - `pending_batches`: how many ingest batches are not completely applied.
+    - `as_of`: the table contains everything that had arrived in Kafka at this time. NULL: not
+      known.
+    - `age`: the time since `as_of`. NULL: not known.
+
+    The view shows the state at the time of this call. Call the function again to update it.
+
+    Example:
+        register_status_view(spark, "/data/warehouse")
+        spark.sql("SELECT name, age FROM lowmark_tables").show()
+
+    Args:
+        spark: Your session.
+        warehouse: The folder of the warehouse.
+        view: The name of the view.
+        now: The current time in microseconds. None: the time of the clock.
+
+    Returns:
+        Nothing. The view is part of the session.
+
+    Raises:
+        TableError: A table or a changelog is damaged.
     """
     at = now_us() if now is None else now
     rows = [_row(status) for status in _statuses(spark, warehouse, at)]

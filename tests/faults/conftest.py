@@ -1,4 +1,6 @@
-"""The faults have a broker of their own, which they break, and the Spark session that all suites share."""
+"""The fault tests have their own broker, which they break, and the Spark session that all suites
+share.
+"""
 
 from __future__ import annotations
 

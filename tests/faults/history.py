@@ -1,4 +1,6 @@
-"""What was done to a system, and by what it is judged afterwards: written down as it happens, kept where something was found."""
+"""A log of all actions on a system, for a check afterwards. It is written at once, and kept if a
+test fails.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from pathlib import Path
 
 @dataclass
 class History:
-    """One line of JSON for each thing that was sent or broken, in `folder/history.jsonl`. For any number of threads."""
+    """Writes one line of JSON for each record sent and each fault made, to `folder/history.jsonl`.
+    Several threads may use it.
+    """
 
     folder: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -29,7 +33,10 @@ class History:
 
 @contextmanager
 def kept_on_failure(seed: int) -> Iterator[History]:
-    """A folder for a run: the history, the warehouse, the broker and the logs. It goes if the block ends well, else its name is said."""
+    """A folder for a run: the history, the warehouse, the broker and the logs.
+
+    It is removed if the block succeeds. Otherwise its name is printed.
+    """
     folder = Path(tempfile.mkdtemp(prefix=f"lowmark-faults-{seed}-"))
     try:
         yield History(folder)

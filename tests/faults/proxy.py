@@ -1,6 +1,7 @@
-"""What stands between clients and a broker, so that a test can be the network: it delays, cuts and refuses connections.
+"""A proxy between clients and a broker, with which a test simulates the network: it delays, cuts
+and refuses connections.
 
-The broker advertises the proxy's address, so everything that speaks to it comes through here.
+The broker advertises the proxy's address, so every client connects through it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Carries bytes between whoever connects to `port` and the server at `target`. A context manager."""
+    """Passes bytes between clients at `port` and the server at `target`. A context manager."""
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._listener = socket.create_server((HOST, 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self.delay_s = 0.0
-        """How long every chunk of bytes is under way."""
+        """The delay of every chunk of bytes."""
         self.refuses = False
         """Whether a new connection is closed at once."""
         self._open: set[socket.socket] = set()
@@ -34,7 +35,7 @@ class Proxy:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     def cut(self) -> int:
-        """Reset every connection, whatever is under way; returns how many ends there were."""
+        """Reset every connection, with the bytes in flight. Returns how many ends there were."""
         with self._lock:
             ends, self._open = self._open, set()
         for end in ends:
@@ -80,7 +81,7 @@ class Proxy:
                 if self.delay_s:
                     time.sleep(self.delay_s)
                 sink.sendall(chunk)
-        # One direction has ended, or was cut: Kafka's connections have no use for the other.
+        # One direction has ended, or was cut. Kafka cannot use the other direction alone.
         with self._lock:
             self._open -= {source, sink}
         for end in (source, sink):
@@ -90,7 +91,7 @@ class Proxy:
 
 
 def _reset(end: socket.socket) -> None:
-    """Close without a goodbye, as a network does that is gone."""
+    """Close the connection with a reset, as if the network had failed."""
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     with suppress(OSError):

@@ -1,10 +1,12 @@
-"""A system of one stream and two tables, on a broker of its own behind a proxy: what can die in it, and what can befall it.
+"""A system of one stream and two tables, on its own broker behind a proxy, and the faults that
+tests make in it.
 
-    death     the named point at which the process that ingests and applies dies, or SIGKILL at any instant
-    trouble   what else happens during that life
+- A death is the named point at which the process that ingests and applies ends, or SIGKILL at any
+  time.
+- A trouble is another fault during that life.
 
-A life in this process, of a `Pipeline` made anew, stands for that of a process: it shares the JVM with the next one, and nothing
-else. A life that ends by SIGKILL is `connector run` in a process of its own.
+A life in this process is a new `Pipeline`. It represents a process: it shares only the JVM with the
+next one. A life that ends by SIGKILL is a separate process with `connector run`.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ RIVAL_POINTS = ("ends asked", "stream s: rows written", "stream s: logged", "str
 
 
 class Trouble(Enum):
-    """What befalls a life. The value says what it stands for."""
+    """A fault during a life. The value describes it."""
 
     NONE = "an uneventful life"
     PRODUCER = "the producer's process dies half way through a round"
@@ -120,7 +122,9 @@ OF_THE_NETWORK = (Trouble.CUT, Trouble.DELAY, Trouble.PAUSE, Trouble.RESTART)
 
 @dataclass
 class Failpoints:
-    """Named points of a life. At the `nth` arrival at `death` it ends, at the first at `visit` the visitor is called."""
+    """Named points of a life. It ends at the `nth` arrival at `death`. At the first arrival at
+    `visit`, the visitor is called.
+    """
 
     death: str = ""
     nth: int = 1
@@ -137,14 +141,15 @@ class Failpoints:
         if point == self.death and self.reached.count(point) == self.nth:
             self.fired = True
         if self.fired:
-            # Whoever is dead does nothing more, whatever catches the first one.
+            # After its death, a life does nothing more, even if code catches the first error.
             raise CrashError(point)
 
 
 @dataclass
 class System:
-    """Made by `system`. `rng` draws what happens; `crashes` and `kills` count deaths that took place, by point and by SIGKILL,
-    `conflicts` how often a second writer or an old checkpoint was noticed."""
+    """Made by `system`. `rng` draws the events. `crashes` and `kills` count deaths, by point and by
+    SIGKILL. `conflicts` counts how often a second writer or an old checkpoint was detected.
+    """
 
     spark: SparkSession
     rng: Random
@@ -161,7 +166,7 @@ class System:
     _points: list[str] = field(default_factory=list)
     _processes: int = 0
     _suspects_checkpoint: bool = False
-    """Whether it was set back, or damaged by a disk that was full, and no life has found that out yet."""
+    """Whether the checkpoint was restored or damaged by a full disk, and no life has detected it yet."""
 
     @property
     def config(self) -> ConnectorConfig:
@@ -182,8 +187,8 @@ class System:
     # Lives.
 
     def crash(self) -> None:
-        """A life that ends at a named point, or all is done before it is reached."""
-        # Every point and every trouble has its turn before one has its second.
+        """A life that ends at a named point, or completes all work before."""
+        # Every point and every trouble is used once before one is used again.
         self._points = self._points or self.rng.sample(POINTS, len(POINTS))
         death = self._points.pop()
         points = Failpoints(death=death, nth=self.rng.choice((1, 1, 2)) if death in INGEST_POINTS else 1)
@@ -196,7 +201,7 @@ class System:
         self.history.note("life ended", died=points.fired, reached=points.reached)
 
     def kill(self) -> None:
-        """A life in a process of its own, which SIGKILL ends."""
+        """A life as a separate process, which SIGKILL ends."""
         trouble = self._draw([trouble for trouble in Trouble if trouble is not Trouble.DISK])
         self._processes += 1
         with (
@@ -208,9 +213,11 @@ class System:
         self.history.note("life ended", code=process.process.returncode)
 
     def calm(self) -> None:
-        """A life in which nothing happens, after a last round: whatever was broken before, it must come to the end."""
+        """A last round, then a life without faults. It must complete all work, whatever was broken
+        before.
+        """
         assert any(self.traffic.round() for _ in range(3)), "the producer does not resume"
-        # An old checkpoint that nobody has come across yet is found out now.
+        # An old checkpoint that was not detected yet is detected now.
         assert any(self._live(Failpoints(), Trouble.NONE) for _ in range(1 + self._suspects_checkpoint))
 
     def _draw(self, among: list[Trouble]) -> Trouble:
@@ -219,7 +226,7 @@ class System:
         return drawn if drawn in among else Trouble.NONE
 
     def _live(self, points: Failpoints, trouble: Trouble) -> bool:
-        """Whether it comes to the end."""
+        """Whether the life completes all work."""
         try:
             with ExitStack() as life:
                 self._pipeline(points, life).run_once()
@@ -234,7 +241,7 @@ class System:
     def _watch(self, process: Process, trouble: Trouble) -> None:
         commits, for_s = self._commits(), self.rng.uniform(0, 6)
         try:
-            # From its first commit on: before that a death is worth little.
+            # Not before its first commit, because an earlier death tests little.
             process.wait(lambda: self._commits() > commits, lambda _: None)
             if trouble is Trouble.RIVAL:
                 self._live(Failpoints(), trouble)
@@ -249,10 +256,12 @@ class System:
         return sum(1 for _ in self.folder.changelog("s").glob("_delta_log/*.json"))
 
     def _explains(self, trouble: Trouble, error: Exception, is_conflict: bool) -> bool:
-        """Whether a life may end with that error: one that says what is wrong, and only where something is."""
+        """Whether a life may end with this error: the error explains a problem, and the problem
+        exists.
+        """
         if is_conflict:
             self.conflicts += 1
-            # As its remedy says.
+            # The action that its remedy names.
             shutil.rmtree(self.checkpoint, ignore_errors=True)
             was_suspect, self._suspects_checkpoint = self._suspects_checkpoint, False
             return was_suspect or trouble is Trouble.RIVAL
@@ -309,13 +318,13 @@ class System:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
     def _own_pid(self) -> int:
-        """The process of our JVM."""
+        """The process id of this JVM."""
         return int(self.spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr,operator]
 
     # The pipeline with its points.
 
     def _pipeline(self, points: Failpoints, life: ExitStack) -> Pipeline:
-        """A new one, as `connector run` makes it."""
+        """A new pipeline, as `connector run` makes it."""
         jobs = Jobs(self.config.warehouse)
 
         def add_job(job: Job) -> None:
@@ -356,7 +365,9 @@ class System:
         return replace(world, topic=topic, high_watermarks=high_watermarks, publish=publish)
 
     def _rival(self, point: str) -> None:
-        """Another process does what this one is about to do, or has just done: it takes a batch, or applies a table."""
+        """Another process does what this one is about to do, or has just done: it ingests a batch,
+        or applies a table.
+        """
         self.history.note("rival", at=point)
         with ExitStack() as life:
             self._do_the_same(point, self._world(Failpoints(), life))
@@ -388,11 +399,11 @@ class System:
 
 @contextmanager
 def system(spark: SparkSession, rng: Random, history: History) -> Iterator[System]:
-    """A system that has not lived yet; at the end of the block its broker is gone."""
+    """A system before its first life. At the end of the block its broker has ended."""
     port = free_port()
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(port))
-        # The broker tells clients to come through the proxy.
+        # The broker makes clients connect through the proxy.
         advertised = {"advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}"}
         broker = stack.enter_context(LocalBroker.start(history.folder / "broker", jar_store(), port=port, settings=advertised))
         kafka = KafkaConfig(f"{HOST}:{proxy.port}")

@@ -1,7 +1,9 @@
-"""The promises, each a function of that name: what a system has left behind is judged by what was done to it.
+"""The guarantees, each as a function of that name. They compare the data of a system with the
+actions on it.
 
-Nothing here asks the system how it stands. Topics are read with a plain client, tables and logs as files; what must be in them follows
-from the source's own log by the sequential model of `tests/property/model.py`.
+This module does not ask the system. It reads topics with a plain client, and tables and logs as
+files. The expected content follows from the source's own log and the sequential model of
+`tests/property/model.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Logged:
-    """A row of the changelog. Of a change its row and commit timestamp; of a rejected record its reason, id and bytes."""
+    """A row of the changelog. A change has its row and commit timestamp. A rejected record has its
+    reason, id and bytes.
+    """
 
     kind: str
     place: Place
@@ -54,7 +58,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a table: what it says of itself, and its rows by key."""
+    """A version of a table: its table state, and its rows by key."""
 
     number: int
     says: TableState
@@ -73,8 +77,9 @@ class Letter:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is left at the end. `changes` is the source's log; `commits` are those of the changelog, oldest first, as they describe
-    themselves; `versions` are those of each table, oldest first."""
+    """The data at the end. `changes` is the source's log. `commits` is the metadata of the
+    changelog's commits, oldest first. `versions` has the versions of each table, oldest first.
+    """
 
     definitions: Mapping[str, TableDefinition]
     changes: Sequence[DataChange]
@@ -88,11 +93,13 @@ class Evidence:
 
     @property
     def settled(self) -> list[Mapping[str, Any]]:
-        """The commits that say the progress up to their newest batch; between a batch with rejected rows and its letters there is none."""
+        """The commits with the progress of their newest batch. Between a batch with rejected rows
+        and its dead letters, there is no such commit.
+        """
         return [said for said in self.commits if said["progress"]["ingest_batch"] == said["ingest_batch"]]
 
     def truth(self, name: str, below: int = 2**63) -> Rows:
-        """The rows of a table when the source had committed everything before `below`."""
+        """The rows of a table after the source had committed everything before `below`."""
         wanted = self.definitions[name]
         known = [one for one in self.changes if one.commit_timestamp < below and _holds(wanted, one)]
         states = model.replay([Delivery(one, OrderPosition(1, 0, n, 0)) for n, one in enumerate(known)], OrderBy.COMMIT, Versions.LATEST)
@@ -111,11 +118,13 @@ def identity(one: DataChange) -> tuple[str, bytes, int, int]:
     return one.table, one.row_key, one.commit_timestamp, one.tie_breaker
 
 
-# The promises.
+# The guarantees.
 
 
 def nothing_lost(e: Evidence) -> None:
-    """Every record stands once in the changelog, every change of the source among them, and every rejected one has its letter."""
+    """Every record is in the changelog once, including every change of the source. Every rejected
+    record has its dead letter.
+    """
     assert sorted(row.place for row in e.logged) == sorted(e.topic)
     delivered = {row.change for row in e.logged}
     assert [one for one in e.changes if identity(one) not in delivered] == []
@@ -124,7 +133,9 @@ def nothing_lost(e: Evidence) -> None:
 
 
 def nothing_invented(e: Evidence) -> None:
-    """No change is in the changelog that the source did not make, no value in any version of a table that no change put there."""
+    """The changelog has only changes that the source made. Every value in any version of a table
+    comes from a change.
+    """
     made = {identity(one) for one in e.changes}
     assert {row.change for row in e.logged if row.kind == "change"} <= made
     for name, versions in e.versions.items():
@@ -147,13 +158,15 @@ def _cells(row: Mapping[str, Any]) -> set[object]:
 
 
 def newest_wins(e: Evidence) -> None:
-    """In the end each table is what the source is."""
+    """At the end each table equals the source."""
     for name in e.definitions:
         assert e.last(name).rows == e.truth(name), name
 
 
 def deletes_stay_deleted(e: Evidence) -> None:
-    """No row is there in the end that the source has deleted; what is older than the horizon before it is refused, and nothing else."""
+    """At the end there is no row that the source has deleted. Exactly the changes older than the horizon
+    before them are refused.
+    """
     for name in e.definitions:
         assert set(e.last(name).rows) <= set(e.truth(name)), name
     horizons = {said["ingest_batch"]: said["progress"]["horizon"] for said in e.settled}
@@ -170,7 +183,9 @@ def deletes_stay_deleted(e: Evidence) -> None:
 
 
 def cut_is_consistent(e: Evidence) -> None:
-    """Every version that calls itself a cut is the source at that moment, all of it; every recorded cut names such versions."""
+    """Every version that claims to be a consistent cut is the complete source at that time. Every
+    recorded cut names such versions.
+    """
     for name, versions in e.versions.items():
         for version in versions:
             low = version.says.apply_watermark
@@ -186,13 +201,13 @@ def cut_is_consistent(e: Evidence) -> None:
 
 
 def watermark_is_honest(e: Evidence) -> None:
-    """The low watermark never goes back, and everything below it had been ingested when it was said."""
+    """The low watermark never goes back. Everything below it had been ingested when it was stored."""
     arrived: dict[tuple[str, bytes, int, int] | None, int] = {}
     for row in e.logged:
         arrived[row.change] = min(arrived.get(row.change, row.ingest_batch), row.ingest_batch)
     said = [(one["ingest_batch"], one["progress"]["low_watermark"] or 0) for one in e.settled]
     assert all(before[1] <= after[1] for before, after in pairwise(said))
-    # The latest arrival of what is at or below a commit timestamp, in the source's order.
+    # The latest arrival of the changes up to a commit timestamp, in the source's order.
     oldest_first = sorted(e.changes, key=lambda one: one.commit_timestamp)
     latest, place = 0, 0
     for batch, low in said:
@@ -203,7 +218,9 @@ def watermark_is_honest(e: Evidence) -> None:
 
 
 def resumable(e: Evidence) -> None:
-    """Batches follow on one another without gap or overlap, each is counted once, applies are numbered without gap; and all is done."""
+    """Batches follow each other without gap or overlap, and each is counted once. Applies are
+    numbered without gap. Everything is done.
+    """
     batches = [said for said in e.commits if said["commit"] in ("batch", "ends")]
     assert [said["ingest_batch"] for said in batches] == list(range(1, len(batches) + 1))
     for before, after in pairwise(batches):
@@ -218,7 +235,9 @@ def resumable(e: Evidence) -> None:
 
 
 def poison_is_contained(e: Evidence) -> None:
-    """Exactly what cannot be read is a letter, with its bytes; two letters of one record are the same to the last header."""
+    """Exactly the unreadable records are dead letters, with their bytes. Two dead letters of one
+    record are equal, including all headers.
+    """
     by_id: dict[str, set[Letter]] = defaultdict(set)
     for letter in e.letters:
         by_id[letter.id].add(letter)
@@ -252,7 +271,9 @@ PROMISES: dict[Callable[[Evidence], None], Callable[[Evidence], Evidence]] = {
     resumable: lambda e: replace(e, commits=[said for said in e.commits if said.get("ingest_batch") != 1]),
     poison_is_contained: lambda e: replace(e, letters=[replace(letter, value=b"other") for letter in e.letters]),
 }
-"""The promises, and for each a lie that it must not believe: a validator that cannot fail shows nothing."""
+"""The guarantees, and for each one wrong evidence that it must reject. A validator that cannot fail
+proves nothing.
+"""
 
 
 def _last_written(e: Evidence) -> tuple[str, bytes, int, int]:
@@ -264,11 +285,11 @@ def _with_a_ghost(versions: Sequence[Version]) -> list[Version]:
     return [*versions[:-1], replace(last, rows=last.rows | {"ghost": {"id": "ghost", "amount": 1, "_unmapped": None}})]
 
 
-# What is left behind.
+# The data at the end.
 
 
 def collected(folder: DemoFolder, config: ConnectorConfig, changes: Sequence[DataChange]) -> Evidence:
-    """Read all of it. The system must be at rest."""
+    """Read all data. The system must not be running."""
     kafka = config.kafka
     return Evidence(
         definitions=config.tables,
@@ -289,7 +310,9 @@ def _versions(folder: DemoFolder, wanted: TableDefinition) -> list[Version]:
 
 
 def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
-    """What every commit says of itself, with its version. A commit of somebody else says nothing, which no validator takes."""
+    """The metadata of every commit, with its version. A commit of another program has no metadata,
+    and every validator rejects that.
+    """
     found = []
     for file in sorted(path.glob("_delta_log/*.json")):
         actions = map(json.loads, file.read_text("utf-8").splitlines())
@@ -336,7 +359,7 @@ def _rows(folder: DemoFolder, wanted: TableDefinition, version: int) -> Rows:
 
 
 def judge(evidence: Evidence) -> None:
-    """Every promise, and every lie."""
+    """Check every guarantee, and that each one rejects its wrong evidence."""
     for promise in PROMISES:
         promise(evidence)
     for promise, lie in PROMISES.items():

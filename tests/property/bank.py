@@ -1,8 +1,10 @@
-"""A bank on the world of `deliveries.py`: accounts spread over stream partitions that split and merge, and transfers between them.
+"""A bank on the world of `deliveries.py`: accounts on stream partitions that split and merge, and
+transfers between them.
 
-A transfer is a transaction of two changes, each of the stream partition that has the account's key, on the Kafka partition that the
-key has among those which this stream partition knows of. Changes overtake one another up to the next control record of their
-stream partition, and some come twice.
+A transfer is a transaction of two changes. Each change belongs to the stream partition that has the
+account's key. It goes to the Kafka partition of its key, among those that this stream partition
+knows. Changes may overtake each other up to the next control record of their stream partition, and
+some are sent twice.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from random import Random
 
 from connector.records.model import DataChange
 from tests.changes import change, put
-from tests.property.deliveries import IngestPorts, Producer, Sent
+from tests.property.deliveries import World, Producer, Sent
 
 ACCOUNTS = [bytes([first]) + b" account" for first in range(16, 256, 32)]
 OPENING = 100
@@ -22,13 +24,15 @@ TOTAL = OPENING * len(ACCOUNTS)
 
 @dataclass(frozen=True)
 class Written(Sent):
-    """A change on its way."""
+    """A change in flight."""
 
     change: DataChange | None = None
 
 
-class BankWorld(IngestPorts):
-    """`balances` has those after every commit timestamp. `lies`: heartbeats do not wait for what is on its way, as REC-18 has it."""
+class BankWorld(World):
+    """`balances` has the balances after every commit timestamp. `lies`: heartbeats do not wait for
+    changes in flight, against REC-18.
+    """
 
     def __init__(self, rng: Random, *, lies: bool = False) -> None:
         self.lies = lies
@@ -39,11 +43,15 @@ class BankWorld(IngestPorts):
         self._speak()
 
     def step(self) -> None:
-        """As any world, but what splits, merges and grows does so in its turn: else there would be no time to speak of."""
+        """One random event, as in any world. But splits, merges and growth only happen in `turn`,
+        because otherwise heartbeats would be too rare.
+        """
         self.rng.choices([self._change, self._deliver, self._beat, self._learn, self._announce_again], [8, 16, 4, 1, 1])[0]()
 
     def turn(self) -> None:
-        """A while in which a stream partition splits, two merge, and the topic grows; the last changes are still on their way."""
+        """A stream partition splits, two merge, and the topic grows. The last changes are still in
+        flight at the end.
+        """
         for what in (self._split, self._grow, self._merge, self._split):
             for _ in range(20):
                 self.step()
@@ -56,7 +64,9 @@ class BankWorld(IngestPorts):
                 self._beat_of(of)
 
     def _speak(self) -> None:
-        """All that is on its way arrives; every live stream partition learns of all Kafka partitions, and beats."""
+        """All records in flight arrive. Every live stream partition learns all Kafka partitions,
+        and sends a heartbeat.
+        """
         while any(queue for of in [*self.producers, *self.controls] for queue in of.unacknowledged.values()):
             self._deliver()
         for of in self._live():
@@ -65,14 +75,16 @@ class BankWorld(IngestPorts):
             self._flush(of)
 
     def arrive(self) -> None:
-        """Every change that is on its way is in Kafka, and nobody says more."""
+        """Every change in flight arrives in Kafka. Control records in flight do not."""
         for of in self.producers:
             for k, queue in of.unacknowledged.items():
                 self.logs[k].extend(sent for sent in queue if sent.commit_timestamp)
                 of.unacknowledged[k] = deque(sent for sent in queue if not sent.commit_timestamp)
 
     def at(self, low_watermark: int) -> dict[bytes, int]:
-        """The balances when everything below it was committed; none before the bank opened."""
+        """The balances after everything below the watermark was committed. Empty: the bank was not
+        open yet.
+        """
         known = [at for at in self.balances if at < low_watermark]
         return self.balances[max(known)] if known else {}
 
@@ -107,7 +119,7 @@ class BankWorld(IngestPorts):
         if of.floor < until:
             of.floor = until
             beat = Sent(of.name, of.kafka_partitions, claim=until)
-            # A lie overtakes what it speaks of.
+            # A wrong heartbeat overtakes the changes that it claims.
             for k in range(of.kafka_partitions):
                 self.logs[k].append(beat) if self.lies else of.send(beat, k)
 

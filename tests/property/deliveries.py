@@ -1,7 +1,8 @@
-"""A source whose change stream splits, merges and beats, Kafka partitions that fill at their own pace, and a reader between them.
+"""A source whose change stream splits, merges and sends heartbeats, Kafka partitions that fill at
+different speeds, and a reader.
 
-The source keeps REC-18, and the world knows what is still on its way. Everything is drawn from a `random.Random`. Times come
-from a clock that ticks now and then, so that many are equal.
+The source follows REC-18, and the world knows the records in flight. All random choices come from a
+`random.Random`. Times come from a clock that moves only now and then, so that many are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from connector.watermarks.stream_partition import KeyRange
 
 @dataclass(frozen=True)
 class Sent:
-    """A record on its way or in Kafka: a change at `commit_timestamp`, a heartbeat (0), or lineage. `again`: it was delivered before."""
+    """A record in flight or in Kafka: a change at `commit_timestamp`, a heartbeat (0), or lineage.
+    `again`: it was delivered before.
+    """
 
     stream_partition: str
     kafka_partitions: int
@@ -31,7 +34,7 @@ class Sent:
 
 @dataclass
 class Producer:
-    """One stream partition at the source. No new change of it is older than `floor`."""
+    """One stream partition at the source. Its new changes are not older than `floor`."""
 
     name: str
     roots: frozenset[str]
@@ -61,8 +64,10 @@ def _control(root: str, kafka_partitions: int) -> Producer:
     return Producer(root, frozenset([root]), KeyRange(b"", None), 0, kafka_partitions)
 
 
-class IngestPorts:
-    """`logs` are the Kafka partitions. `step` lets one thing happen; `finish` brings all to Kafka, with a last heartbeat of each."""
+class World:
+    """`logs` are the Kafka partitions. `step` makes one event. `finish` brings all records to
+    Kafka, with a last heartbeat of each stream partition.
+    """
 
     def __init__(self, rng: Random, *, roots: int = 1) -> None:
         self.rng = rng
@@ -172,14 +177,14 @@ class IngestPorts:
             self._hand_over(children[0])
 
     def _hand_over(self, child: Producer) -> None:
-        """A process of its own goes on with a child, and announces what it knows of."""
+        """Another process continues with a child, and announces the stream partitions that it knows."""
         control = _control(child.name, len(self.logs))
         child.roots |= control.roots
         self.controls.append(control)
         self._announce_first(control)
 
     def _announce_first(self, control: Producer) -> None:
-        """Acknowledged before anything else is sent."""
+        """Announce. The announcement is acknowledged before other records are sent."""
         self._announce(control)
         self._flush(control)
 
@@ -198,11 +203,11 @@ class IngestPorts:
 class Reader:
     """Reads a few records of some Kafka partitions at a time, from `positions` on."""
 
-    world: IngestPorts
+    world: World
     positions: dict[int, int] = field(default_factory=dict)
 
     def batch(self, *, everything: bool = False) -> tuple[list[Sent], BatchClaims]:
-        """The new changes of a batch, and what it says of watermarks."""
+        """The new changes of a batch, and its claims about watermarks."""
         read: list[tuple[int, Sent]] = []
         for k, log in enumerate(self.world.logs):
             start = self.positions.get(k, 0)
@@ -224,8 +229,10 @@ def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> BatchClaims:
     return BatchClaims(max([kafka_partitions, *(record.kafka_partitions for _, record in read)]), claims, lineage)
 
 
-def batches(rng: Random, world: IngestPorts, *, steps: int = 300, late: bool = False) -> Iterator[tuple[list[Sent], BatchClaims]]:
-    """The life of a world, batch by batch; the last one has read everything. `late`: reading begins somewhere in the middle."""
+def batches(rng: Random, world: World, *, steps: int = 300, late: bool = False) -> Iterator[tuple[list[Sent], BatchClaims]]:
+    """The life of a world, batch by batch. The last batch has read everything. `late`: reading
+    begins somewhere in the middle.
+    """
     reader = Reader(world)
     if late:
         for _ in range(steps):

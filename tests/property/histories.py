@@ -1,7 +1,8 @@
-"""Histories of a few rows, as nasty as sources and Kafka can make them: what the merge laws are tried on.
+"""Difficult histories of a few rows, for tests of the merge laws.
 
-Everything is drawn from a `random.Random`. Given a plain one, a thousand histories take a second; given Hypothesis' own
-(`histories`), a failing history is shrunk. Names and times come from very small sets, so that things meet.
+All random choices come from a `random.Random`. With a plain one, a thousand histories take a
+second. With Hypothesis' own (`histories`), a failing history is made smaller. Names and times come
+from very small sets, so that they often collide.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ FAMILIES = ("f", "g")
 QUALIFIERS = (b"", b"q", b"\xff")
 MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
 COLUMNS = tuple(Column(f"c{n}", family, qualifier, DataType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
-"""The columns of a table of such changes; other cells than the `MAPPED` have none."""
+"""The columns of a table of such changes. Cells that are not `MAPPED` have no column."""
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
-# Several spellings of few numbers: equal ones meet, unsigned ones beat signed ones, text order would be wrong.
+# Several spellings of a few numbers. Equal ones collide, unsigned ones win over signed ones, and
+# text order would be wrong.
 SEQUENCE_NUMBERS = (
     "0",
     "7",
@@ -47,16 +49,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Delivery:
-    """One arrival of a change, at its place in the ingest."""
+    """One arrival of a change, at its order position."""
 
     change: DataChange
     position: OrderPosition
 
 
 def history(rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows: Sequence[bytes] = ROWS) -> list[Delivery]:
-    """Up to `changes` changes, each delivered once or more often, in no order. They serve tables of both orders.
+    """Up to `changes` changes, each delivered once or more often, in random order. They suit tables
+    of both orders.
 
-    With `distinct_ranks` no two different changes of a row are equal up to their ingest position, as MRG-4 asks of sources.
+    With `distinct_ranks`, no two different changes of a row are equal except in their order
+    position, as MRG-4 requires.
     """
     taste = _taste(rng)
     drawn = [_change(rng, taste, number, rows) for number in range(rng.randint(1, changes))]
@@ -82,9 +86,9 @@ def histories(**how: object) -> st.SearchStrategy[list[Delivery]]:
 
 
 def plain_entries(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
-    """The entries of the change without those that make it less than plain to a table of `COLUMNS`.
+    """The entries of the change without those that are not plain in a table of `COLUMNS`.
 
-    `whole` puts deletions of all families before the others, or behind.
+    `whole` puts deletions of all families before the others, or after them.
     """
     entries = [entry for entry in change.entries if not isinstance(entry, DeleteCells)]
     if whole:
@@ -96,7 +100,7 @@ def plain_entries(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
 
 
 def batches(rng: Random, things: Sequence[T]) -> list[list[T]]:
-    """The same things, shuffled, some of them repeated, split at random."""
+    """The same items in random order, some of them repeated, in random batches."""
     shuffled = [*things, *(thing for thing in things if rng.random() < 0.3)]
     rng.shuffle(shuffled)
     split: list[list[T]] = [[]]
@@ -109,14 +113,16 @@ def batches(rng: Random, things: Sequence[T]) -> list[list[T]]:
 
 @dataclass(frozen=True)
 class _Taste:
-    """What a history is made of. Each has its own, or everything would happen a little and nothing often enough."""
+    """The probabilities of a history. Each history has its own, so that rare cases are frequent in
+    some.
+    """
 
     families: Sequence[str]
     qualifiers: Sequence[bytes]
     wide: float
-    """How many deletes are of a family or a column, rather than of a range."""
+    """The share of deletes that are of a family or a column, instead of a range."""
     deletes: float
-    """How many entries are deletes."""
+    """The share of entries that are deletes."""
 
 
 def _taste(rng: Random) -> _Taste:
@@ -148,7 +154,7 @@ def _change(rng: Random, taste: _Taste, number: int, rows: Sequence[bytes]) -> D
 def _entries(rng: Random, taste: _Taste, number: int) -> list[Entry]:
     if rng.random() < taste.wide / 2:
         deletes: list[Entry] = [DeleteFamily(family) for family in FAMILIES]
-        # The deletion of a row, or the upsert of a whole one.
+        # The deletion of a row, or the upsert of a whole row.
         return deletes if rng.random() < 0.4 else [*deletes, *(_set_cell(rng, taste, number, place) for place in range(rng.randint(1, 4)))]
     return [_entry(rng, taste, number, place) for place in range(rng.choice((1, 1, 2, 4, 6)))]
 
@@ -169,7 +175,7 @@ def _delete(rng: Random, taste: _Taste) -> Entry:
 
 
 def _set_cell(rng: Random, taste: _Taste, number: int, place: int) -> SetCell:
-    # The value says where it came from, so that a mix-up shows; an empty one is a value too.
+    # The value names its origin, so that a wrong one is visible. An empty value is possible too.
     value = b"" if rng.random() < 0.1 else b"%d.%d" % (number, place)
     return SetCell(rng.choice(taste.families), rng.choice(taste.qualifiers), value, rng.choice(CELL_TIMESTAMPS))
 

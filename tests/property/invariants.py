@@ -1,4 +1,6 @@
-"""The merge laws as functions of a rule, so that the same check that `connector.tables.merge` must pass can be failed by a broken one."""
+"""The merge laws as functions of a merge rule. `connector.tables.merge` must pass each check, and a
+broken rule must fail it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ RULE = MergeRule()
 
 
 def merged(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> dict[bytes, RowState]:
-    """The state of each row, put together at random: shuffled, doubled, in batches, joined in a random tree, normal now and then."""
+    """The state of each row, merged in a random way: shuffled, duplicated, in batches, joined in a
+    random tree, sometimes normalised.
+    """
     forest: dict[bytes, list[RowState]] = {}
     for batch in batches(rng, deliveries):
         of_batch: dict[bytes, list[RowState]] = {}
@@ -61,7 +65,7 @@ def joined_in_a_tree(rule: MergeRule, rng: Random, states: Sequence[RowState]) -
 
 
 def newest_wins(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> None:
-    """However deliveries are put together, the rows are those of the sequential model (MRG-4)."""
+    """In whatever order deliveries are merged, the rows are those of the sequential model (MRG-4)."""
     states = merged(rule, rng, deliveries, order_by, versions)
     seen = {row_key: rule.visible(state) for row_key, state in states.items()}
     expected = model.replay(deliveries, order_by, versions)

@@ -1,7 +1,9 @@
-"""What a history means, said the other way round: no algebra, no tombstones, one row after the other in a plain dict.
+"""A second definition of the result of a history: no algebra, no tombstones, only a plain dict of
+rows.
 
-All deliveries are sorted, oldest first, and each entry is done to the dict as it comes, the way the source itself did it.
-Nothing here is shared with `connector.tables.merge` or `connector.records.ordering`, not even the order.
+All deliveries are sorted, oldest first, and each entry changes the dict in turn, as in the source
+itself. It shares no code with `connector.tables.merge` or `connector.records.ordering`, not even
+the order.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ Visible = dict[tuple[str, bytes], bytes]
 
 
 def replay(deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions) -> dict[bytes, Visible]:
-    """What is visible of each row that exists."""
+    """The visible cells of each row that exists."""
     rows: dict[bytes, Cells] = {}
     for delivery in sorted(deliveries, key=lambda delivery: _place(delivery, order_by)):
         cells = rows.setdefault(delivery.change.row_key, {})

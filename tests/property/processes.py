@@ -1,7 +1,9 @@
-"""The world of `deliveries.py` in the hands of a process that announces as `ChangeProducer` does, dies, and begins anew.
+"""The world of `deliveries.py` with a process that announces as `ChangeProducer` does, dies, and is
+started again.
 
-One process at a time writes all stream partitions. When it dies, what is on its way is lost. The next one knows nothing of lineage,
-and says again what the source has said from some moment on, not later than the first record that was lost.
+One process at a time writes all stream partitions. When it dies, its records in flight are lost.
+The next one knows no lineage. It repeats the records of the source from some time on, which is not
+later than the first lost record.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from random import Random
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import KeyRange
-from tests.property.deliveries import IngestPorts, Producer, Sent
+from tests.property.deliveries import World, Producer, Sent
 
 RETENTION = 20
 AHEAD = 1_000_000
-"""How far the source lags behind the process's clock."""
+"""How far the source is behind the process's clock."""
 
 RESUMES_WITHIN = 10
 ROOT = "root0"
@@ -25,7 +27,9 @@ ROOT = "root0"
 
 @dataclass(eq=False)
 class Told:
-    """What the source has said, in its order: to one Kafka partition, or to all; when, and who lived before that."""
+    """A record of the source, in order: for one Kafka partition or all, its time, and the stream
+    partitions that were live before.
+    """
 
     record: Sent
     kafka_partition: int | None
@@ -52,8 +56,10 @@ class Speaker(Producer):
         return min((sent.commit_timestamp for sent in flying if sent.commit_timestamp), default=2**63)
 
 
-class ProcessWorld(IngestPorts):
-    """`is_told`: when a process begins, its caller announces one root, and all that live with their keys; else nobody tells it."""
+class ProcessWorld(World):
+    """`is_told`: when a process begins, its caller announces one root, and all live stream
+    partitions with their keys. Otherwise the process gets no announcement.
+    """
 
     def __init__(self, rng: Random, *, is_told: bool, dies: bool) -> None:
         self.is_told, self.dies = is_told, dies
@@ -83,7 +89,7 @@ class ProcessWorld(IngestPorts):
     def _as_told(self, record: Sent) -> Sent:
         if record.lineage is None or self.is_told:
             return record
-        # Keys cannot cover the key space where a root was announced without any.
+        # If a root was announced without keys, the keys cannot cover the key space.
         children = tuple(ChildPartition(child.token, child.parent_partition_tokens) for child in record.lineage.children)
         return replace(record, lineage=replace(record.lineage, children=children))
 
@@ -110,7 +116,9 @@ class ProcessWorld(IngestPorts):
         return Speaker(self, next(self._names), roots, keys, floor)
 
     def _announce_first(self, control: Producer) -> None:
-        """All speak before anybody reads: who is announced later cannot be waited for."""
+        """All stream partitions send records before a reader starts. A reader cannot wait for one
+        that is announced later.
+        """
         self._first_names = [producer.name for producer in self.producers]
         self.clock += 1
         if self.is_told:
@@ -127,12 +135,12 @@ class ProcessWorld(IngestPorts):
         self._announce([announcement])
 
     def _announce_again(self) -> None:
-        """A death instead: announcements are repeated without being asked for."""
+        """The process dies instead. Announcements are repeated by default."""
         if not self.dies:
             return
         lost = {told for queue in self.queues.values() for _, told in queue if told is not None}
         first_lost = min((number for number, told in enumerate(self.told) if told in lost), default=len(self.told))
-        # What readers have forgotten is not said again: their horizon is further back.
+        # Records that readers have forgotten are not repeated. The horizon of readers is earlier.
         first = next((number for number in range(first_lost) if self.told[number].clock > self.clock - RESUMES_WITHIN), first_lost)
         since = self.rng.randint(max(first, first_lost - 15), first_lost)
         self.queues.clear()

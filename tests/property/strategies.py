@@ -1,4 +1,6 @@
-"""Records, framed bytes and dead letters as hypothesis strategies. Legal by default; `edge_data` breaks rules on purpose."""
+"""Hypothesis strategies for records, framed bytes and dead letters. They are valid by default.
+`edge_data` breaks rules on purpose.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ CHILD_PARTITIONS = st.builds(ChildPartitions, STREAM_PARTITION, TIMESTAMP, LONG,
 RECORDS: st.SearchStrategy[Record] = st.one_of(data_changes(), HEARTBEATS, CHILD_PARTITIONS)
 
 
-# Data of the schema that need not be legal: edges of every limit, on both sides.
+# Data of the schema that may be invalid: values at every limit, on both sides.
 
 _EDGE_LONG = st.sampled_from([-(2**63), -1, 0, 1, 5, MAX_TIMESTAMP, MAX_TIMESTAMP + 1, MAX_LONG])
 _EDGE_TEXT = st.sampled_from(
@@ -123,7 +125,7 @@ _SYMBOLS = {"kind": ("UNKNOWN", "SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"), "c
 
 
 def _slots(datum: Any) -> list[tuple[Any, Any]]:
-    """Every place in a datum that holds a number, text or bytes, as (container, name or index)."""
+    """Every place in a datum with a number, text or bytes, as (container, name or index)."""
     pairs = list(datum.items() if isinstance(datum, dict) else enumerate(datum) if isinstance(datum, list) else ())
     here = [(datum, name) for name, value in pairs if isinstance(value, (int, str, bytes)) and not isinstance(value, bool)]
     return here + [slot for _, value in pairs for slot in _slots(value)]
@@ -131,7 +133,7 @@ def _slots(datum: Any) -> list[tuple[Any, Any]]:
 
 @st.composite
 def edge_data(draw: st.DrawFn, changed_fields: st.SearchStrategy[int]) -> dict[str, Any]:
-    """A datum of ChangeRecord in which some fields of a legal record were moved to the edge of a limit, or beyond it."""
+    """A datum of ChangeRecord: a valid record in which some fields are at a limit, or beyond it."""
     datum = to_datum(draw(RECORDS), draw(st.integers(1, 4)))
     for _ in range(draw(changed_fields)):
         container, name = draw(st.sampled_from(_slots(datum)))

@@ -21,7 +21,7 @@ STEPS = st.lists(
 
 
 @dataclass
-class IngestPorts:
+class World:
     """Records by Kafka partition, each with its arrival; the batches so far, and what is known of their age."""
 
     clock: int = 0
@@ -53,7 +53,7 @@ class IngestPorts:
 @given(STEPS)
 def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, object]]) -> None:
     """TBL-16: a state holds all that had arrived at its moment; of the newest batch's there is no newer moment that was asked for."""
-    world = IngestPorts()
+    world = World()
     for step in steps:
         world.take(step)
         for batch in range(1, len(world.batches)):
@@ -68,7 +68,7 @@ def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, ob
 @given(STEPS)
 def test_what_is_behind_is_counted_and_bounded(steps: list[tuple[str, object]]) -> None:
     """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka told last; what is remembered stays small."""
-    world = IngestPorts()
+    world = World()
     for step in steps:
         world.take(step)
     ends = world.batches[-1]

@@ -16,7 +16,7 @@ STEPS = st.binary(min_size=40, max_size=120)
 
 
 @dataclass
-class IngestPorts:
+class World:
     """Applies that take so long as they are told, and what was begun: when, to which cut, by which tables."""
 
     paces: dict[str, float]
@@ -42,7 +42,7 @@ class IngestPorts:
 @given(PACES, STEPS)
 def test_no_table_applies_for_the_sake_of_a_shorter_pace(paces: dict[str, float], steps: bytes) -> None:
     """JOB-2: of those that begin together one with the longest pace was due; the table with the longest pace of all keeps to it."""
-    world = IngestPorts(paces)
+    world = World(paces)
     for step in steps:
         world.take(step)
     last: dict[str, float] = {}
@@ -56,7 +56,7 @@ def test_no_table_applies_for_the_sake_of_a_shorter_pace(paces: dict[str, float]
 def test_a_table_is_applied_at_its_pace_from_start_to_start(paces: dict[str, float], steps: bytes) -> None:
     """JOB-2: where there is always something new, the next start is a pace after the last one, or where the apply ends that took longer."""
     for name, pace in paces.items():
-        world = IngestPorts(paces)
+        world = World(paces)
         due = 0.0
         for step in steps:
             world.take(step | 1)
@@ -69,7 +69,7 @@ def test_a_table_is_applied_at_its_pace_from_start_to_start(paces: dict[str, flo
 def test_the_longest_pace_brings_all_tables_to_one_cut(paces: dict[str, float], steps: bytes) -> None:
     """TBL-10: with the table of the longest pace go all that are not at work, unless they stand there already."""
     slowest = max(paces, key=lambda name: paces[name])
-    world, stands = IngestPorts(paces), dict[str, int]()
+    world, stands = World(paces), dict[str, int]()
     for step in steps:
         busy = {name for name, until in world.at_work.items() if until > world.now + TICK}
         count = len(world.begun)

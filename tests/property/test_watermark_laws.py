@@ -15,7 +15,7 @@ from connector.records.model import ChildPartitions, Record
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance, join
 from connector.watermarks.lineage import Announcements
 from tests.property import processes
-from tests.property.deliveries import IngestPorts, batches
+from tests.property.deliveries import World, batches
 from tests.property.processes import ProcessWorld
 
 RETENTION = 20
@@ -27,7 +27,7 @@ from_where = pytest.mark.parametrize("late", [False, True], ids=["from the begin
 
 
 def is_honest(
-    world: IngestPorts,
+    world: World,
     *,
     named: frozenset[str] = frozenset(),
     late: bool = False,
@@ -54,7 +54,7 @@ def is_honest(
 def test_watermark_is_honest(roots: int, late: bool, seed: int) -> None:
     """WMK-1 to WMK-9, WMK-13: whatever the interleaving of Kafka partitions, with splits, merges and added Kafka partitions."""
     for number in range(40):
-        world = IngestPorts(Random(f"{seed}/{number}"), roots=roots)
+        world = World(Random(f"{seed}/{number}"), roots=roots)
         # One root that is read from the beginning need not be named.
         named = frozenset(control.name for control in world.controls) if late or roots > 1 else frozenset[str]()
         is_honest(world, named=named, late=late, steps=SHORT if number % 8 else LONG)
@@ -102,7 +102,7 @@ def test_the_world_notices_a_watermark_that_lies(misheard: Callable[[BatchClaims
     """The check is tried itself: each way to get it wrong must be found."""
     with pytest.raises(AssertionError):
         for number in range(1000):
-            is_honest(IngestPorts(Random(f"{seed}/{number}")), misheard=misheard)
+            is_honest(World(Random(f"{seed}/{number}")), misheard=misheard)
 
 
 class DatedByTheClock(Announcements):
@@ -133,7 +133,7 @@ def test_the_world_notices_an_announcement_that_lies(announces: type[Announcemen
 def test_neither_batches_nor_repetition_matter(rng: Random) -> None:
     """WMK-6, WMK-7: read in one go, or in many with some read again, the same is known."""
     piecemeal, heard_so_far = UNKNOWN, [BatchClaims(1)]
-    for _, heard in batches(rng, IngestPorts(rng), steps=100):
+    for _, heard in batches(rng, World(rng), steps=100):
         piecemeal = at_leisure(piecemeal, heard)
         assert at_leisure(piecemeal, rng.choice(heard_so_far)) == piecemeal
         heard_so_far.append(heard)
@@ -151,7 +151,7 @@ def undated(frontier: Frontier) -> Frontier:
 def test_frontiers_join_in_any_order(rng: Random) -> None:
     """WMK-13: join is commutative, associative and idempotent."""
     frontier, seen = UNKNOWN, []
-    for _, heard in batches(rng, IngestPorts(rng), steps=60):
+    for _, heard in batches(rng, World(rng), steps=60):
         frontier = at_leisure(frontier, heard)
         seen += [frontier, at_leisure(UNKNOWN, heard)]
     one, two, three = (rng.choice(seen) for _ in range(3))

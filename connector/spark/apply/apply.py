@@ -1,10 +1,12 @@
-"""Apply: from the changelog into a table (TBL-9 to TBL-13). `apply` is the whole of it, on one page.
+"""Apply: merges logged changes into a table (TBL-9 to TBL-13).
 
-One aggregation and a join merge the changes of a row, its row in the table and its tombstone (`flatten_entries`, `lww_merge`).
-An apply reads and rewrites only the buckets that a change touches. If the changes are few, it writes only their rows.
-The order of effects is: dead letters, then the tombstone table, then the table's commit, which names both. If an apply dies
-before its commit, the next one repeats all of it, with the same dead letters under the same ids. Tombstones of the dead
-apply do not count.
+One aggregation and a join merge the changes of a row, its row in the table and its tombstone
+(`flatten_entries`, `lww_merge`). An apply reads and rewrites only the buckets that a change
+touches. If the changes are few, it writes only their rows.
+
+The order of effects is: dead letters, then the tombstone table, then the table's commit, which
+names both. If an apply fails before its commit, the next one repeats all of it, with the same dead
+letters under the same ids. Tombstones of the failed apply do not count.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 
 KEPT_CHANGES: Final = 200_000
-"""So many changes are kept in memory between the look at them and the merge; more are read again."""
+"""Up to this many changes are kept in memory between their analysis and the merge. More are read
+again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The outcome: the table's new bookkeeping, how many changes were merged, and how many became letters."""
+    """The result: the new table state, how many changes were merged, and how many became dead letters."""
 
     table_state: TableState
     changes: int
@@ -55,10 +59,12 @@ def apply(
     on_step: Callable[[str], None] = lambda step: None,
     discarded: Callable[[], frozenset[str]] = frozenset,
 ) -> Applied | None:
-    """Bring the table to `cut`, which was chosen from the changelog's progress; None if the table is there already.
+    """Bring the table to `cut`, which was chosen from the changelog's progress. None: the table is
+    already there.
 
-    `publish` delivers letters, or raises. `discarded` is asked for the ids of discarded letters where rows are held (DLQ-3). Raises
-    `TableError`, `WriterConflictError`, `DeliveryError`; the table is then as it was.
+    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded dead
+    letters. It is only called for tables with blocked rows (DLQ-3). Raises `TableError`,
+    `WriterConflictError`, `DeliveryError`. The table is then unchanged.
     """
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
@@ -86,7 +92,7 @@ def apply(
             else:
                 rows = merged_buckets(table, found.pivoted, seen, before, horizon=after.horizon)
             if seen.may_remove:
-                # Two writes follow; the merge is worked out once for both.
+                # Two writes follow. The merge is computed once for both.
                 rows = keep(rows, eager=not is_single)
                 if table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt):
                     after = replace(after, has_tombstones=True, attempt_ids={**after.attempt_ids, after.apply_number: attempt})
@@ -119,7 +125,9 @@ def _found(
     publish: Callable[[Iterable[DeadLetter]], int],
     keep: Keep,
 ) -> _Found:
-    """What the cut adds to the table; the letters of what it cannot hold are published."""
+    """The changes that the cut adds to the table. Changes that the table cannot hold are published
+    as dead letters.
+    """
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
     since = recent.rows if recent else changelog.changes(source, after=after, to=to)
@@ -145,7 +153,7 @@ def _is_at(before: TableState, cut: Cut) -> bool:
 
 
 def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
-    """The last batch of the cut before the oldest one of which something is held back."""
+    """The last batch before the oldest batch with a deferred change."""
     oldest = since.where(_is_held(cut)).agg(F.min("ingest_batch")).first()
     return cut.batch if oldest is None or oldest[0] is None else int(oldest[0]) - 1
 
@@ -155,19 +163,24 @@ def _brought_to(cut: Cut) -> int | None:
 
 
 def _is_held(cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition") -> str:
-    """Whether a change lies above the low watermark, and is held back by the cut, as SQL over its commit timestamp."""
+    """Whether the cut defers a change, as SQL over its commit timestamp: the change is above the
+    low watermark.
+    """
     return "false" if cut.ignores_watermark else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
 
 
 def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: int) -> int | None:
-    """Below which commit timestamp, or in a table ordered by sequence number below which ingest batch, deletes may be forgotten."""
+    """The bound below which deletes may be forgotten.
+
+    It is a commit timestamp. In a table ordered by sequence number, it is an ingest batch.
+    """
     if order is OrderBy.COMMIT:
         return cut.horizon
     return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
 
 
 def _after(table: Table, before: TableState, found: _Found, cut: Cut, dead: tuple[BlockingLetter, ...], attempt: str) -> TableState:
-    """The bookkeeping once what was found is merged, without what the graveyard gets."""
+    """The table state after the merge, without the new tombstones."""
     seen, waiting, complete_to_batch, apply_watermark = found.seen, found.waiting, found.complete_to_batch, cut.low_watermark
     if waiting is not None:
         complete_to_batch = min(complete_to_batch, waiting.batch - 1)
@@ -187,7 +200,7 @@ def _after(table: Table, before: TableState, found: _Found, cut: Cut, dead: tupl
         complete_to_batch=complete_to_batch,
         as_of=max(filter(None, (before.as_of, cut.freshness.of(complete_to_batch))), default=None),
         blocked_rows=dead,
-        # What a row waits for may be older than what was deleted meanwhile.
+        # A blocked row may wait for a change that is older than the new tombstones.
         horizon=before.horizon if dead else _horizon(table.layout.definition.order, before, cut, complete_to_batch),
     )
     return replace(after, inconsistent_since=None if after.is_consistent_cut else before.inconsistent_since or cut.chosen_at)

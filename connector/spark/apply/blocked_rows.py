@@ -1,5 +1,7 @@
-"""Held rows in Spark: what is dead, what was replayed, and which changes wait (DLQ-3). The rule is in
-`connector.dead_letters.blocked_rows`.
+"""Blocked rows in Spark: which dead letters block, which were replayed, and which changes wait
+(DLQ-3).
+
+The rule is in `connector.dead_letters.blocked_rows`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
 
 MAX_LOOKED_AT: Final = 100_000
-"""So many dead changes of one apply: which of them were discarded is not known to Spark."""
+"""An apply accepts up to this many dead letters that may block rows. Spark does not know which of
+them were discarded.
+"""
 
 _FIRST_NAMES: Final = ("first_batch", "first_partition", "first_offset")
 _FIRST: Final = tuple(
@@ -36,14 +40,14 @@ _DEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BlockedFrom:
-    """What of some changes waits: the smallest ingest batch and commit timestamp among them."""
+    """The smallest ingest batch and the smallest commit timestamp of the changes that wait."""
 
     batch: int
     committed: int
 
 
 def earliest(*several: BlockedFrom | None) -> BlockedFrom | None:
-    """Of all of them."""
+    """The smallest batch and the smallest commit timestamp of all."""
     found = [waiting for waiting in several if waiting is not None]
     return BlockedFrom(min(one.batch for one in found), min(one.committed for one in found)) if found else None
 
@@ -59,7 +63,11 @@ def holding_of(
     discarded: Callable[[], frozenset[str]] = frozenset,
     horizon: int | None = None,
 ) -> Holding | None:
-    """What a table holds, with the batches up to `to_batch`; None for one that does not ask for it. The rest is as for `Holding`."""
+    """The blocked rows of a table with the batches up to `to_batch`. None: the table does not use
+    `block_rows`.
+
+    The other arguments are those of `Holding`.
+    """
     definition = table.layout.definition
     if not definition.block_rows:
         return None
@@ -79,10 +87,11 @@ def select_changes(
     holding: Holding | None,
     publish: Callable[[DataFrame], object],
 ) -> tuple[DataFrame, BatchStatistics, BlockedFrom | None]:
-    """The changes that can be merged, what one look at them tells, and what waits; `publish` is handed those that the table cannot hold.
+    """The changes that can be merged, their statistics, and the changes that wait.
 
-    These are in the counts of the survey. Where rows are held, the later changes of their rows wait, whether the table can hold them or
-    not: each is judged once, when it waits no longer.
+    `publish` gets the changes that the table cannot hold. The statistics count them. The later
+    changes of a blocked row wait, also those that the table cannot hold. Each change is validated
+    once, when it no longer waits.
     """
     if holding is None:
         seen = analyze(changes, layout, before)
@@ -106,7 +115,7 @@ def select_changes(
 
 
 def _judged(changes: DataFrame, seen: BatchStatistics, layout: Layout) -> tuple[DataFrame | None, DataFrame]:
-    """What the table cannot hold, None if it can hold all; and the rest."""
+    """The changes that the table cannot hold, or None, and the other changes."""
     if not seen.unreadable:
         return None, changes
     bad = unreadable(changes, layout)
@@ -114,7 +123,7 @@ def _judged(changes: DataFrame, seen: BatchStatistics, layout: Layout) -> tuple[
 
 
 class Holding:
-    """The held rows of one table at one cut. `dead` are the changes that they wait for."""
+    """The blocked rows of one table at one cut. `dead` are the dead letters that they wait for."""
 
     def __init__(
         self,
@@ -130,24 +139,26 @@ class Holding:
         discarded: Callable[[], frozenset[str]] = frozenset,
         horizon: int | None = None,
     ) -> None:
-        """Looks at the batches behind `before.to_batch`, up to `to_batch`.
+        """Read the batches after `before.to_batch`, up to `to_batch`.
 
-        `discarded` is asked once for the ids of letters, if anything is dead.
+        `discarded` is called once, if there is a dead letter, for the ids of the discarded ones.
 
-        A replay counts if it is merged at this cut: with a commit timestamp `below` that, where it is given. Raises `TableError` if
-        more is dead than a table can hold.
+        A replay counts if this cut merges it. If `below` is given, its commit timestamp must be
+        less than `below`. Raises `TableError` if there are more dead letters than a table state can
+        store.
         """
         self._spark, self._table, self._before = spark, table, before
         self._discarded: frozenset[str] | None = None
         self._topic_id, self._horizon = topic_id, horizon
         is_merged = "true" if below is None else f"unix_micros(commit_timestamp) < {constant(below, 'kafka_partition')}"
-        # A replay that was held back by the cut before lies behind `complete_to_batch`.
-        # What is replayed may turn out to be a change of another table.
+        # A replay that the cut before deferred is after `complete_to_batch`. A replayed record may
+        # also be a change of another table.
         replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
         self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(*_FIRST, "ingest_batch AS replay_batch")
         rejected = changelog.rejected_between(before.to_batch, to_batch)
         self._found = self._open(rejected.where(_holds()), table_letters=False)
-        # A replay that was rejected for a reason that holds no row is the newest letter of what does all the same.
+        # A replay can be rejected for a reason that does not block a row. It is still the newest
+        # dead letter of a change that does.
         known = {dead.first for dead in [*before.blocked_rows, *self._found]}
         again = self._open(rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"), table_letters=False) if known else []
         self._found += [dead for dead in again if dead.first in known]
@@ -156,7 +167,7 @@ class Holding:
         self.dead = self._held()
 
     def add(self, unreadable: DataFrame) -> None:
-        """Of changes that did not wait and that the table cannot hold, those that now wait for none of the others are dead."""
+        """Add the changes that the table cannot hold, and that wait for no other dead letter."""
         letters = self._open(unreadable, table_letters=True)
         for letter in sorted(letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)):
             place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
@@ -165,7 +176,7 @@ class Holding:
                 self.dead = self._held()
 
     def split(self, changes: DataFrame) -> tuple[DataFrame, BlockedFrom | None]:
-        """The changes that need not wait; and what waits of the others."""
+        """The changes that do not wait, and where the waiting changes begin."""
         if not self.dead:
             return changes, None
         marked = _marked(changes, self.dead, self._spark)
@@ -204,14 +215,19 @@ class Holding:
         return {(row[0], row[1]): row[2] for row in newest}
 
     def _open(self, letters: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
-        """Those that a row waits for: not too old, and not replayed since."""
+        """The dead letters that a row waits for: those that are not too old, and that were not
+        replayed since.
+        """
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
         placed = young.selectExpr("*", *_FIRST)
         return _found(placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"), table_letters=table_letters)
 
 
 def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> DataFrame:
-    """Of the changes since the last batch of which all is merged, those that are not merged yet: also those that waited."""
+    """The changes in `since` that are not merged yet, including those that waited.
+
+    `since` begins after the last batch of which every change is merged.
+    """
     if not before.blocked_rows:
         return since.where(unapplied(before))
     is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
@@ -220,7 +236,7 @@ def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> Dat
 
 
 def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSession) -> DataFrame:
-    """The changes, and whether each waits: `BlockingLetter.is_before`."""
+    """The changes, with a column that says whether each one waits: `BlockingLetter.is_before`."""
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
     for one in dead:
         by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
@@ -232,7 +248,7 @@ def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSess
 
 
 def _holds() -> str:
-    """Whether a rejected record may hold the row of its key."""
+    """Whether a rejected record may block the row of its key."""
     reasons = ", ".join(f"'{reason}'" for reason in sorted(HOLDING_REASONS))
     return f"reason IN ({reasons}) AND octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
 

@@ -1,7 +1,8 @@
-"""Rows joined by their keys with few others.
+"""Joins rows by their keys with few other rows.
 
-Each is looked up by a number, in less time than by its key, and most find nothing there. A file of a table holds rows of one bucket,
-and numbers of a bucket lie together: what a task looks at stays in the processor's cache.
+The join uses a number instead of the key, which is faster, and most rows have no match. A file of a
+table has rows of one bucket, and the numbers of a bucket are neighbours. Therefore the data that a
+task reads stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ from connector.spark.storage.layout import Layout
 from connector.tables.column_names import BUCKET
 
 _NUMBERS_PER_ROW: Final = 7
-"""Of more, Spark would make a hash table in place of an array, as it does where many share a key; of fewer, more would share one."""
+"""With a larger number, Spark would build a hash table instead of an array, as it also does if many
+keys share a number. With a smaller one, more keys would share a number.
+"""
 _FEWEST: Final = 64
 
 
 def broadcast_join(rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: int, *, also: str = "") -> DataFrame:
-    """`rows` joined with `few` where their keys are equal, and `also` holds. Both have `_bucket`, and the result has that of `rows`.
+    """Join `rows` with `few` on equal keys and `also`. Both have `_bucket`, and the result has that
+    of `rows`.
 
-    `few` are about `count`, and are sent to every task; beside the keys they have no column that `rows` have.
+    `few` has about `count` rows, and is sent to every task. Except the keys, it has no column that
+    `rows` has.
     """
     there = [f"_there{n}" for n in range(len(layout.keys))]
     keys = [f"{name} AS {other}" for name, other in zip(layout.keys, there, strict=True)]
     others = [f"`{name}`" for name in few.columns if name not in (BUCKET, *layout.key_names)]
     number = _number(layout, count)
-    # An equality would be one more thing to look up.
+    # An equality would become part of the join key.
     same = [f"{name} >= {other} AND {name} <= {other}" for name, other in zip(layout.keys, there, strict=True)]
     numbered = F.broadcast(few.selectExpr(f"{number} AS _there", *keys, *others))
     is_there = F.expr(" AND ".join(["_number = _there", *same, *([also] if also else [])]))
@@ -36,6 +41,6 @@ def broadcast_join(rows: DataFrame, few: DataFrame, layout: Layout, how: str, co
 
 
 def _number(layout: Layout, count: int) -> str:
-    """A number that rows of one key share, and of `count` other keys few have, as SQL."""
+    """A number that rows of one key share, and that few of `count` other keys have, as SQL."""
     per_bucket = 1 << max(_FEWEST, _NUMBERS_PER_ROW * count // layout.buckets).bit_length() - 1
     return f"{BUCKET} * {per_bucket}L + (shiftright(xxhash64({', '.join(layout.keys)}), 32) & {per_bucket - 1}L)"

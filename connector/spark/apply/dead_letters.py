@@ -1,4 +1,4 @@
-"""Dead letters of changes that one table cannot take (TBL-9)."""
+"""Dead letters of changes that one table cannot hold (TBL-9)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from connector.tables.row import read_change
 
 
 def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[DeadLetter]:
-    """A letter for each change that the table cannot hold, with the table in its id (TBL-9). `changes` are changelog rows.
+    """A dead letter for each change that the table cannot hold, with the table in its id (TBL-9).
 
-    The value is the record encoded again from the changelog, single-object framed: what is in there is all that was on the
-    wire, and Avro's writers spell it in one way. The first failure is dated by the ingest of the change, which never changes.
+    `changes` are rows of the changelog. The value is the record, encoded again from the changelog
+    with single-object framing. The changelog has all fields of the record, and Avro encodes them in
+    one way only. The first failure has the ingest time of the change, so a repeated apply makes the
+    same dead letter.
     """
     columns = ("topic", "topic_id", "kafka_partition", "offset", "headers", "row_key", "ingest_batch", "order_position")
     body = to_avro(F.expr(RECORD), codec.READER_SCHEMA).alias("body")

@@ -1,7 +1,8 @@
-"""From rows of the changelog to one row per change, with what it says of each register: the first step of a merge.
+"""Turns rows of the changelog into one row per change, with a value for each register: the first
+step of a merge.
 
-An entry index of a register is that of the last entry of the change that wrote the column; the rest of the order is the same for
-all entries, and is carried once.
+The entry index of a register is that of the last entry that wrote the column. The other parts of
+the order are the same for all entries, and are stored once.
 """
 
 from __future__ import annotations
@@ -27,22 +28,35 @@ _POSITION: Final = """'ingest_batch', order_position.ingest_batch,
     'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt"""
 
 RECORD_COORDINATES: Final = ("kafka_partition", "offset")
-"""What tells a change from all others of its stream."""
+"""The columns that identify a change of a stream."""
 
 
 def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = False) -> DataFrame:
-    """One row per change: its key, its order, and for each register the index of the entry that wrote it, if any did.
+    """One row per change: its key, its order, and for each register the index of the entry that
+    wrote it.
 
-    `changes` are rows of the changelog. A change is plain if each of its entries sets another column, or deletes another of the
-    families that have columns. `all_plain` promises that every change is, and spares the search for anything else; of a change
-    that is not, `_plain` alone is then right. Columns: `_bucket`, the key columns, `_change`, `_i<n>`, `_t<n>`, `_v<n>` (index, cell
-    timestamp, typed value) for column n, `_d<n>` (index of the deletion) for family n, `_residual`, `_plain`, `_whole` (the change
-    covers all that is older in families with columns), `_unreadable` (there is no order, or the key or a value is none that the table
-    can hold), `_may_remove` (the change may leave no cell behind), `_committed` (its commit timestamp), `_batch` (the one that logged it),
-    `_partition` and `_offset` (its place in the topic, which is a replay's own).
+    `changes` are rows of the changelog. A change is plain if each of its entries sets a different
+    column, or deletes a different family that has columns. `all_plain` promises that every change
+    is plain, which is faster. For a change that is not plain, only `_plain` is then correct.
 
-    A value that a column of `layout.late` cannot hold, in a change from before it was defined, is no fault (TBL-8): the register says
-    that something was written, the bytes are in `_residual`, and the change is not plain.
+    The columns are:
+
+    - `_bucket` and the key columns.
+    - `_change`: the order of the change.
+    - `_i<n>`, `_t<n>`, `_v<n>`: the entry index, cell timestamp and typed value for column n.
+    - `_d<n>`: the entry index of the deletion of family n.
+    - `_rest`: the residual.
+    - `_plain`: whether the change is plain.
+    - `_whole`: whether the change covers everything older in families with columns.
+    - `_unreadable`: whether there is no order, or the table cannot hold the key or a value.
+    - `_may_remove`: whether the change may leave no cell.
+    - `_committed`: the commit timestamp, in microseconds.
+    - `_batch`: the ingest batch that logged the change.
+    - `_partition`, `_offset`: the coordinates in the topic. A replay has its own.
+
+    A column of `layout.late` may be unable to hold a value of a change from before it was defined.
+    That is not an error (TBL-8). The register then says that something was written, the bytes are
+    in `_rest`, and the change is not plain.
     """
     rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_residual(layout)} END"
     placed = _placed(changes, layout, all_plain=all_plain)
@@ -67,10 +81,11 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
 
 
 def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
-    """The places of the changes that the table cannot hold: `kafka_partition` and `offset`.
+    """The coordinates of the changes that the table cannot hold: `kafka_partition` and `offset`.
 
-    Each verdict is written down before it is asked for: Spark would work a filter out below the projections that it rests on,
-    with all of them in it, many times for a table of many columns.
+    The result of each check is stored before it is filtered. Otherwise Spark would move the filter
+    below the projections that it uses, and repeat all of them, many times for a table with many
+    columns.
     """
     verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
     validated = _placed(changes, layout, all_plain=False).selectExpr(*RECORD_COORDINATES, verdict).localCheckpoint()
@@ -78,9 +93,13 @@ def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame:
-    """Changelog rows with their key columns `_key<place>`; with the index `_i<n>` of the last entry that wrote column n, and if that
-    set a cell, its timestamp `_t<n>`, bytes `_b<n>` and typed value `_v<n>`; with the index `_d<n>` of the last deletion of family
-    n; and `_plain`.
+    """Changelog rows with the entries that write each column.
+
+    - `_key<place>`: the key columns.
+    - `_i<n>`: the index of the last entry that wrote column n.
+    - `_t<n>`, `_b<n>`, `_v<n>`: the timestamp, bytes and typed value, if this entry set a cell.
+    - `_d<n>`: the index of the last deletion of family n.
+    - `_plain`: whether the change is plain.
     """
     columns, families = list(enumerate(layout.registered)), list(enumerate(layout.families))
     kept = [*changes.columns, *(f"_key{place}" for place in range(len(layout.keys)))]
@@ -99,7 +118,8 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
             *(f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS _d{n}" for n, family in families),
         )
     )
-    # Each index found is another entry: if no entry is left over, the first that wrote a column was the last, too.
+    # Each index is a different entry. If no other entry is left, the first entry that wrote a
+    # column was also the last.
     found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [f"int(_d{n} IS NOT NULL)" for n, _ in families]
     placed = placed.selectExpr("*", f"size(entries.kind) = {' + '.join(found) or 0} AS _plain")
     if not all_plain:
@@ -119,7 +139,9 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
 
 
 def _first_cell(column: Column, layout: Layout) -> str:
-    """Where the first entry is that could set the column: the first with its qualifier, if that tells it from other entries."""
+    """The index of the first entry that may set the column. If the qualifier is unique, it is the
+    first entry with this qualifier.
+    """
     qualifier = f"X'{column.qualifier.hex()}'"
     if _is_told_by_qualifier(column, layout):
         return _index("entries.qualifier", qualifier)
@@ -128,7 +150,7 @@ def _first_cell(column: Column, layout: Layout) -> str:
 
 
 def _sets_found(column: Column, layout: Layout, entry: str) -> str:
-    """Whether the entry that was found is one that sets the column."""
+    """Whether the entry that was found sets the column."""
     if _is_told_by_qualifier(column, layout):
         return f"({entry}.kind = 'SET_CELL' AND {entry}.family = '{column.family}')"
     return _sets(column, entry)
@@ -139,7 +161,7 @@ def _is_told_by_qualifier(column: Column, layout: Layout) -> bool:
 
 
 def _first_deletion(family: str, layout: Layout) -> str:
-    """Where the first entry is that could delete the family."""
+    """The index of the first entry that may delete the family."""
     if len(layout.families) == 1:
         return _index("entries.kind", "'DELETE_FAMILY'")
     deletion = f"named_struct('kind', 'DELETE_FAMILY', 'family', '{family}')"
@@ -147,7 +169,7 @@ def _first_deletion(family: str, layout: Layout) -> str:
 
 
 def _index(array: str, element: str) -> str:
-    """Where the element first is, from 0 on; -1 if it is not there."""
+    """The first index of the element, from 0. It is -1 if the array does not contain the element."""
     return f"int(array_position({array}, {element})) - 1"
 
 
@@ -156,7 +178,7 @@ def _sets(column: Column, entry: str) -> str:
 
 
 def _deletes(column: Column, entry: str) -> str:
-    """Whether the entry deletes the whole column, and nothing else."""
+    """Whether the entry deletes exactly the whole column."""
     return f"({entry}.kind = 'DELETE_CELLS' AND {entry}.range_start = 0 AND {entry}.range_end = 0 AND {is_of(column, entry)})"
 
 
@@ -165,23 +187,25 @@ def _deletes_family(family: str, entry: str) -> str:
 
 
 def is_of(column: Column, entry: str = "e") -> str:
-    """Whether an entry, or an element of `rest`, is of the column's cell."""
+    """Whether an entry, or an element of `rest`, belongs to the column's cell."""
     return f"{entry}.family = '{column.family}' AND {entry}.qualifier = X'{column.qualifier.hex()}'"
 
 
 def _misfit(column: Column) -> str:
-    """Whether entry e sets the column to what it cannot hold."""
+    """Whether entry e sets the column to a value that it cannot hold."""
     return f"{_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL"
 
 
 def _misfits(layout: Layout) -> str:
-    """Whether entry e sets a column that cannot hold it, in a change from before the column was defined."""
+    """Whether entry e sets a column that cannot hold it, in a change from before the column was
+    defined.
+    """
     too_early = [f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late]
     return f"({' OR '.join(too_early) or 'false'})"
 
 
 def _residual(layout: Layout) -> str:
-    """The entries that no register holds, as elements of `rest`; null if there are none."""
+    """The entries without a register, as elements of `rest`. It is null if there are no such entries."""
     mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
     families = ", ".join(f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)) or "NULL"
     in_family = f"coalesce(e.family IN ({families}), false)"
@@ -215,8 +239,10 @@ def _change_order(layout: Layout) -> str:
 
 
 def _unreadable(layout: Layout, *, all_plain: bool) -> str:
-    """Whether there is no number to order by, or the key, or any cell that the change sets in a column, cannot be read; a masked cell
-    counts too (TBL-9).
+    """Whether the table cannot hold the change.
+
+    This is so if there is no number to order by, or if the key or a cell of a column is unreadable.
+    A cell that a later entry of the change overwrites counts too (TBL-9).
     """
     number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
@@ -227,12 +253,14 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
 
 
 def _may_remove(layout: Layout) -> str:
-    """Whether the change could leave its row without a cell: unless it is plain and sets a cell behind every deletion of a family, or,
-    where all versions are kept, sets one last.
+    """Whether the change may leave its row without a cell.
+
+    A plain change leaves a cell if it sets one after the deletion of its family. If all versions
+    are kept, a change leaves a cell if its last entry sets one.
     """
     if layout.definition.versions is Versions.ALL:
         if layout.late and not layout.definition.keep_unmapped:
-            return "true"  # what a column cannot hold is not seen, and may hide what it can
+            return "true"  # a value that a column cannot hold is not visible, and may hide one that it can hold
         last = "get(entries, size(entries) - 1)"
         is_kept = "true" if layout.definition.keep_unmapped else " OR ".join(is_of(column, last) for column in layout.columns)
         return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"

@@ -1,6 +1,7 @@
-"""Rows that are worked out once and used several times, and let go when the work is over.
+"""Rows that are computed once, used several times, and released at the end.
 
-Spark forgets a frame's stored rows only when Python and the JVM have both forgotten the frame, which may take many rounds.
+Spark releases the stored rows of a frame only when Python and the JVM have both released the frame.
+That may take many rounds.
 """
 
 from __future__ import annotations
@@ -13,24 +14,28 @@ from pyspark.sql import DataFrame
 
 
 class Keep(Protocol):
-    """Makes a frame that stores its rows when they are first worked out, or, `eager`, at once."""
+    """Makes a frame that stores its rows when they are first computed. `eager`: it stores them at
+    once.
+    """
 
     def __call__(self, frame: DataFrame, *, eager: bool = False) -> DataFrame: ...
 
 
 def keep_on(frame: DataFrame, *, eager: bool = False) -> DataFrame:
-    """A `Keep`, for as long as anybody has the frame."""
+    """A `Keep` that stores the rows while the frame is in use."""
     return frame.localCheckpoint(eager)
 
 
 def keep_nothing(frame: DataFrame, *, eager: bool = False) -> DataFrame:  # noqa: ARG001
-    """A `Keep` that does not: the rows are worked out each time."""
+    """A `Keep` that stores nothing: the rows are computed each time."""
     return frame
 
 
 @contextmanager
 def keeping() -> Iterator[Keep]:
-    """Yields what keeps rows until the end of the block; frames that were made of them are of no use then."""
+    """Yield a `Keep` that stores rows until the end of the block. Then frames made from them can no
+    longer be used.
+    """
     kept: list[DataFrame] = []
 
     def keep(frame: DataFrame, *, eager: bool = False) -> DataFrame:

@@ -1,20 +1,22 @@
-"""The merge rule in the JVM: `connector.tables.merge`, one register per column where `versions = latest`.
+"""The merge rule of `connector.tables.merge` as Spark SQL, with one register per column if
+`versions = latest`.
 
-`merge.py` is the definition. Here the state of a row is laid out so that a merge is one comparison per column in generated
-code, and a test holds the two against each other on generated histories:
+`connector/tables/merge.py` is the definition. Here the state of a row has a form in which a merge
+is one comparison per column in generated code. A test compares both on generated histories. The
+state has:
 
-* a *register* for each typed column: the order, cell timestamp and value of its newest write. A deletion of the whole column
-  is a write without a value.
+* a *register* for each typed column: the order, cell timestamp and value of its newest write. A
+  deletion of the whole column is a write without a value.
 * the order of the newest deletion of each family that has a column.
-* `rest`, null for nearly every row: whatever has no register, that is cells and families that no column maps, and deletions
-  of a range of cell timestamps.
+* `rest`, the residual, which is null for nearly every row: cells and families that no column maps,
+  and deletions of a range of cell timestamps.
 
-Where `versions = all`, a column has any number of cells: there are no registers, everything lies in `rest`, and the typed columns
-are worked out from it.
+If `versions = all`, a column can have many cells. Then there are no registers. Everything is stored
+in `rest`, and the typed columns are computed from it.
 
-A register is the greatest of its kind, so the changes of a row are one aggregation, and what it makes is compared with what
-the table and the graveyard hold of the row. Changes carry one order for all their entries as far as possible, and so does a
-stored row whose columns were written together, as nearly all are: orders are wide, and there are many.
+A merge keeps the greatest register. Therefore the changes of a row are one aggregation. Its result
+is compared with the table's row and with its tombstones. Orders are wide. A change stores one order
+for all its entries if possible. A stored row does so too if its columns were written together.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from connector.tables.definition import Versions
 
 @dataclass(frozen=True, slots=True)
 class RowRegisters:
-    """What is known of rows: `frame` has one row for each, and expressions over it are its registers, its deletions, and `rest`."""
+    """The state of rows: `frame` has one row for each. The other fields are expressions over it."""
 
     frame: DataFrame
     registers: list[str]
@@ -46,10 +48,11 @@ class RowRegisters:
 def registers_of_changes(
     pivoted: DataFrame, layout: Layout, partitions: int | None, *, all_whole: bool, has_residual: bool
 ) -> RowRegisters:
-    """What all changes of a row say, with a column `_changed`, true. `partitions` None: they lie in one partition, and stay there.
+    """The registers of all changes of a row, with a column `_changed` that is true.
 
-    `all_whole` promises that every change is `_whole`: the newest of a row then says it all. `has_residual` false promises that no
-    `_residual` is filled.
+    With `partitions` None, the changes are in one partition and stay there. `all_whole` promises
+    that every change is `_whole`, so only the newest change of a row counts. `has_residual` false
+    promises that `_rest` is always null.
     """
     fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if has_residual else []))
@@ -63,7 +66,11 @@ def registers_of_changes(
 
 
 def said_of_columns(known: RowRegisters, layout: Layout) -> DataFrame:
-    """The keys and `_bucket`; for column n whether anything is said of it, `_says<n>`, and its value then, `_said<n>`: without `rest`."""
+    """The value that changes write to each column, without `rest`.
+
+    The result has the keys and `_bucket`. For column n, `_says<n>` is true if a change writes it,
+    and `_said<n>` is the value.
+    """
     registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
     deletions = [f"{deletion} AS _f{n}" for n, deletion in enumerate(known.deletions)]
     keys = [BUCKET, *layout.keys]
@@ -76,21 +83,23 @@ def said_of_columns(known: RowRegisters, layout: Layout) -> DataFrame:
 
 
 def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
-    """What the table's rows say. `partitions` as for `registers_of_changes`."""
+    """The registers of the table's rows. `partitions` is that of `registers_of_changes`."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
     by_bucket = _spread(rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions)
     return RowRegisters(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.residual")
 
 
 def registers_of_tombstones(entries: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
-    """What all entries of the graveyard for a row say. `partitions` as for `registers_of_changes`."""
+    """The registers of all tombstones of a row. `partitions` is that of `registers_of_changes`."""
     by_bucket = _spread(entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions)
     said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
     return _known_together(by_bucket, *said, "_stored.residual", layout, prefix="_buried")
 
 
 def combine(one: RowRegisters, other: RowRegisters, layout: Layout, how: str) -> RowRegisters:
-    """What both say of a row: the greater of each register and each deletion, and all that is left over."""
+    """Both states of a row merged: the greater of each register and of each deletion, and both
+    residuals.
+    """
     names = [BUCKET, *layout.key_names]
     return RowRegisters(
         one.frame.join(other.frame, names, how),
@@ -101,10 +110,12 @@ def combine(one: RowRegisters, other: RowRegisters, layout: Layout, how: str) ->
 
 
 def rows_of(known: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None) -> DataFrame:
-    """The rows that all of `known` makes: the columns of the table, `_exists`, and `_changed` (some change is of this row).
+    """The rows that `known` makes: the columns of the table, `_exists`, and `_changed` (a change is
+    of this row).
 
-    `has_residual` false promises that no `rest` is filled. What lies below `horizon` and shows nothing leaves `rest`, which would
-    grow without bounds (MRG-10); registers and deletions are as many as there are columns, and stay.
+    `has_residual` false promises that `rest` is always null. Elements of `rest` below `horizon`
+    that show nothing are removed, because `rest` would grow without limit (MRG-10). Registers and
+    deletions are limited by the number of columns, and stay.
     """
     deletions = [f"_f{n}" for n in layout.deletions]
     said = known.frame.selectExpr(
@@ -121,25 +132,25 @@ def rows_of(known: RowRegisters, layout: Layout, *, has_residual: bool, horizon:
     rows = _rows_of_versions(settled, layout) if is_all else _rows(settled, layout, has_residual=has_residual)
     if not has_residual:
         return rows
-    # Spark would work a filter out below the projections that it rests on, sorting `rest` again for each of its elements, and theirs. It
-    # leaves one where it is that rests on what may differ from look to look.
+    # Spark would move this filter below the projections that it uses, and would sort `rest` again
+    # for each element. It does not move a filter that is not deterministic.
     return rows.withColumn("_exists", F.expr("_exists AND monotonically_increasing_id() >= 0"))
 
 
 def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFrame:
-    """Rows of one key in one task."""
+    """Rows with the same key are in the same task."""
     return rows if partitions is None else rows.repartition(partitions, *layout.spread)
 
 
 def _known_together(
     by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str
 ) -> RowRegisters:
-    """What all rows of one key say together. `rest` empty: none says any."""
+    """All rows with one key merged. An empty `rest`: no row has a residual."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
     if rest:
         aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
-    # The count is for nobody: of changes of which a table keeps nothing there is nothing else to ask.
+    # The count is not used. It is there because a table may have no other aggregate.
     asked = [F.count("*").alias(f"{prefix}_count"), *(F.expr(text).alias(name) for name, text in aggregates.items())]
     frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*asked)
     return RowRegisters(
@@ -151,13 +162,13 @@ def _known_together(
 
 
 def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:
-    """Registers and deletions of one pivoted change, whose columns are called `by` and their names."""
+    """Registers and deletions of one flattened change. Its column names begin with `by`."""
     registers = [_register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}") for n in layout.registers]
     return registers, [_order_or_null(f"{by}_d{n}", f"{by}_change") for n in layout.deletions]
 
 
 def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
-    """Registers and deletions of one stored row, whose state is `_stored`."""
+    """Registers and deletions of one stored row. Its state is `_stored`."""
 
     def change(which: str, n: int) -> str:
         return f"get(_stored.orders, get(_stored.{which}, {n}))"
@@ -170,7 +181,7 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
 
 
 def _register(index: str, change: str, timestamp: str, value: str) -> str:
-    """A register, or null where there is no `index`: nothing is said of the column."""
+    """A register. It is null if `index` is null: the change does not mention the column."""
     return f"CASE WHEN {index} IS NOT NULL THEN named_struct('order', {order(index, change)}, 't', {timestamp}, 'v', {value}) END"
 
 
@@ -179,7 +190,9 @@ def _order_or_null(index: str, change: str) -> str:
 
 
 def _uncovered(layout: Layout) -> list[str]:
-    """Registers that no newer deletion of their family covers; a covered one is forgotten, the deletion says it all (MRG-9)."""
+    """Registers without those that a newer deletion of their family covers. The deletion replaces
+    them (MRG-9).
+    """
     return [
         f"CASE WHEN coalesce(_f{layout.families.index(column.family)} > _r{n}.order, false) THEN NULL ELSE _r{n} END AS _r{n}"
         for n, column in enumerate(layout.registered)
@@ -187,12 +200,14 @@ def _uncovered(layout: Layout) -> list[str]:
 
 
 def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
-    """Normalise `rest`, take the values of cells and registers that a deleted range covers (MRG-9), and forget what is too old (MRG-10).
+    """Normalise `rest`: remove values that a deleted range covers (MRG-9), and what is too old
+    (MRG-10).
 
-    Where all versions are kept, such a cell goes altogether: the range covers all that its name can stand for.
+    The range also removes the values of registers. If all versions are kept, a covered cell is
+    removed completely, because the range covers everything that its name can mean.
     """
     name = f"({', '.join(f'x.{field}' for field in layout.rest_name)})"
-    # Sorted by name and order, the newest of each name is the last.
+    # The elements are sorted by name and order, so the newest one of each name is the last.
     newest = f"filter(_sorted, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
     families = (
         "map_from_entries(filter(array("
@@ -219,7 +234,8 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
     if layout.definition.versions is Versions.ALL:
         deleted, value = f"{deleted} OR (x.value IS NOT NULL AND {hidden})", "x.value"
     fields = [f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields]
-    # The bytes that a register could not hold are those of its newest write, or gone.
+    # Bytes that a register could not hold belong to its newest write. After a newer write they are
+    # removed.
     rewritten = " OR ".join(
         f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')} AND _r{n}.order > x.order, false)"
         for n, column, _ in layout.late
@@ -253,7 +269,10 @@ _UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
 
 
 def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFrame:
-    """The table's columns from settled registers. A column shows its register's value; a row exists if anything shows (MRG-7)."""
+    """The table's columns from normalised registers.
+
+    A column shows the value of its register. A row exists if it has a visible value (MRG-7).
+    """
     changes = [*(f"_r{n}.order.change" for n in layout.registers), *(f"_f{n}.change" for n in layout.deletions)]
     together = f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
     shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
@@ -272,9 +291,11 @@ def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFram
 
 
 def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
-    """The table's columns where every cell lies in `rest`: a column shows the visible cell with the greatest cell timestamp (MRG-7).
+    """The table's columns if every cell is in `rest`: a column shows the visible cell with the
+    greatest cell timestamp (MRG-7).
 
-    A cell that its column cannot hold stays unmapped (TBL-8). The elements of `rest` are sorted by their names.
+    A cell that its column cannot hold stays in `_unmapped` (TBL-8). The elements of `rest` are
+    sorted by their names.
     """
     next_cell = "get(_cells, i + 1)"
     has_newer = f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
@@ -301,7 +322,9 @@ def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _state(changes: list[str], layout: Layout) -> str:
-    """`changes` are the orders of those that made each register and each deletion."""
+    """The stored state of a row. `changes` are the orders of the changes that wrote each register
+    and each deletion.
+    """
 
     def place(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"

@@ -1,4 +1,4 @@
-"""Changes and what is known of their rows, merged: in whole buckets or row by row (TBL-13, TBL-16)."""
+"""Merges changes with the stored state of their rows: whole buckets, or row by row (TBL-13, TBL-16)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 
 MANY_CHANGES: Final = 1_000_000
-"""Keys of more changes are not sent to every task."""
+"""The keys of more changes are not sent to every task."""
 SPARSE_BYTES: Final = 250
-"""With fewer changes than one for so many bytes of a table, its rows are replaced one by one: about one row in five."""
+"""An apply is row-level if there are fewer changes than one for this many bytes of the table: about
+one row in five.
+"""
 MIN_SPARSE_BYTES: Final = 1_000_000
-"""A smaller table is written anew as quickly, and stays a few files."""
+"""A smaller table is rewritten as quickly, and keeps few files."""
 CHANGES_PER_TASK: Final = 20_000
-"""So many changes of a table in one bucket are merged by one task: further ones would take longer to start than to work."""
+"""One task merges this many changes of a table with one bucket. Starting another task would take
+longer than its work.
+"""
 
 
 def is_sparse(table: Table, seen: BatchStatistics) -> bool:
-    """Whether so few changes touch so large a table that it pays to replace their rows one by one (TBL-13)."""
+    """Whether the apply is row-level: few changes touch a large table (TBL-13)."""
     if not table.has_vectors or not seen.buckets or seen.changes > MANY_CHANGES:
         return False
     size = table.size_in_bytes()
@@ -41,9 +45,10 @@ def is_sparse(table: Table, seen: BatchStatistics) -> bool:
 def merged_buckets(
     table: Table, pivoted: DataFrame, seen: BatchStatistics, before: TableState, version: int | None = None, horizon: int | None = None
 ) -> DataFrame:
-    """All rows of the buckets that a change touches, as of a version or now, merged with the changes: `rows_of`.
+    """All rows of the buckets that a change touches, merged with the changes: `rows_of`.
 
-    `pivoted` are the changes of the `BatchStatistics`, as `flatten_entries` has them.
+    `version` is a version of the table; None: the newest. `pivoted` are the changes of the
+    `BatchStatistics`, from `flatten_entries`.
     """
     layout = table.layout
     partitions = max(1, len(seen.buckets)) if layout.buckets > 1 else table.spark.sparkContext.defaultParallelism
@@ -66,10 +71,11 @@ def merged_rows(
     files: Files | None = None,
     horizon: int | None = None,
 ) -> tuple[DataFrame, DataFrame]:
-    """The rows that a change touches, merged with the changes: `rows_of`; and the places in the table of those that are there.
+    """The rows that a change touches, merged with the changes (`rows_of`), and the locations of the
+    old rows.
 
-    `files` are those of the version, if they are known. They are read once, and of their columns only the keys, where the changes alone
-    tell what becomes of a row.
+    `files` are the files of the version, if they are known. They are read once. If the changes
+    alone decide the new rows, only the key columns are read.
     """
     layout, is_said, tasks = table.layout, seen.overwrites_rows(before), _tasks(table, seen)
     rows = files.rows() if files else table.rows(version)
@@ -78,7 +84,7 @@ def merged_rows(
     if remembers:
         rows = rows.unionByName(table.tombstones(before), allowMissingColumns=True)
     found = keep(broadcast_join(rows, pivoted.select(BUCKET, *layout.keys), layout, "left_semi", seen.changes), eager=True)
-    # What is worked on by one task need not be exchanged.
+    # A single task needs no exchange.
     partitions, (pivoted, found) = (None, (pivoted.coalesce(1), found.coalesce(1))) if tasks == 1 else (tasks, (pivoted, found))
     old = found.where(f"{FILE} IS NOT NULL")
     known = _known_by(pivoted, layout, seen, partitions)
@@ -89,10 +95,11 @@ def merged_rows(
 
 
 def merged_view(table: Table, pivoted: DataFrame, seen: BatchStatistics, before: TableState, version: int, keep: Keep) -> DataFrame:
-    """The rows that readers would see, were the changes applied; nothing is written. `version` is that of the commit `before`, `pivoted`
-    are the changes of the `BatchStatistics`, as `flatten_entries` has them.
+    """The rows that readers would see if the changes were applied. Nothing is written.
 
-    Rows that no change touches are passed on as they are, if few changes make it worth to look for them.
+    `version` is that of the commit `before`. `pivoted` are the changes of the `BatchStatistics`,
+    from `flatten_entries`. If the changes are few, rows that no change touches are passed on
+    unchanged.
     """
     layout, shown = table.layout, table.layout.shown
     if seen.changes > MANY_CHANGES:
@@ -114,13 +121,13 @@ def merged_view(table: Table, pivoted: DataFrame, seen: BatchStatistics, before:
 
 
 def _tasks(table: Table, seen: BatchStatistics) -> int:
-    """In how many tasks few changes are worked on: for each, starting it takes longer than its work."""
+    """The number of tasks for few changes. Starting one more task would take longer than its work."""
     most = len(seen.buckets) if table.layout.buckets > 1 else 1 + seen.changes // CHANGES_PER_TASK
     return max(1, min(most, table.spark.sparkContext.defaultParallelism))
 
 
 def _with_memory(known: RowRegisters, buried: DataFrame | None, old: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
-    """With what the graveyard remembers of the touched rows, and with the `old` ones."""
+    """Merge with the tombstones of the touched rows, and with the `old` rows."""
     if buried is not None:
         known = combine(known, registers_of_tombstones(buried, layout, partitions), layout, "left")
     return combine(known, registers_of_rows(old, layout, partitions), layout, "full")

@@ -1,12 +1,16 @@
-"""Rebuild: a table is made anew from the changelog, beside the old one, and takes its place in one commit (TBL-21, TBL-8).
+"""Rebuild: builds a table again from the changelog and replaces the old table in one commit
+(TBL-21, TBL-8).
 
-It is an apply of everything to a table that is empty: the same merge, the same steps. Its rows are files that no version of the
-table names yet, its graveyard is a folder that no commit names yet; the commit names both, and replaces rows, columns and
-properties. Whatever happens before it leaves the old table as it was, and the next rebuild begins anew. Readers see the old table
-up to that commit, and older versions stay as they are, each with the graveyard that belongs to it.
+A rebuild is an apply of all changes to an empty table, with the same merge and the same steps.
+Before the commit, no version of the table names the new files, and no commit names the new
+tombstone table. The commit names both, and replaces rows, columns and properties. If the rebuild
+fails before, the old table is unchanged, and the next rebuild starts from the beginning. Readers
+see the old table up to the commit. Older versions stay as they are, each with its own tombstone
+table.
 
-The commit bears the number of the old table's next apply. Whoever applies to the old table meanwhile takes that number, and the
-rebuild is refused; whoever opened the old table before finds another one there, and stops (TBL-14).
+The commit has the number of the old table's next apply. If another process applies to the old table
+meanwhile, it takes that number, and the rebuild is refused. A process that opened the old table
+before detects the new one, and stops (TBL-14).
 """
 
 from __future__ import annotations
@@ -37,9 +41,11 @@ from connector.tables.stored_definition import ColumnIds, assign_ids, from_prope
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The outcome: what the table said of itself before and says since, how many changes were merged, and how many were set aside.
+    """The result: the table state before and after, how many changes were merged, and how many
+    became dead letters.
 
-    `misfits` counts the cells that a column cannot hold which was defined after them: they stay in `_unmapped` (TBL-8).
+    `misfits` counts cells that are older than their column and that the column cannot hold. They
+    stay in `_unmapped` (TBL-8).
     """
 
     before: TableState
@@ -60,12 +66,16 @@ def rebuild(
     on_step: Callable[[str], None] = lambda step: None,
     discarded: Callable[[], frozenset[str]] = frozenset,
 ) -> Rebuilt:
-    """Make the table at `path` anew under `definition`, at `cut`, or past it if the old one holds more.
+    """Build the table at `path` again under `definition`, at `cut`, or later if the old table
+    contains more.
 
-    Columns may have come and gone since, and somebody else may have written to the table, or to its graveyard. `publish` gets the letters
-    that no apply of the old table published; `on_step` is told the steps of `apply`, `discarded` as there. Raises `TableError` where
-    there is no table of ours, where another definition stands in the way, or where the changelog is not the whole one;
-    `WriterConflictError` if somebody applies to the table meanwhile; `DeliveryError`. The table is then as it was.
+    Columns may have been added or removed, and another program may have written to the table or its
+    tombstone table. `publish` gets the dead letters that no apply of the old table published.
+    `on_step` is called with the steps of `apply`, and `discarded` is that of `apply`.
+
+    Raises `TableError` if there is no table of lowmark, if the definitions are not compatible, or
+    if the changelog is not complete. Raises `WriterConflictError` if another process applies to the
+    table meanwhile. Raises `DeliveryError`. The table is then unchanged.
     """
     log = DeltaLog(spark, places.data(path))
     old = log.newest_of_ours()
@@ -94,7 +104,7 @@ def rebuild(
     with applying(definition.name):
         applied = apply(successor, changelog, definition.source, cut, publish=publish_new, on_step=step, discarded=discarded)
         if applied is None:
-            # Nothing was ingested yet: there is no row to make anew, but there may be columns.
+            # Nothing was ingested yet: there is no row to build, but there may be new columns.
             begun = successor.table_state()
             applied = Applied(replace(begun, apply_number=begun.apply_number + 1, attempt_id=begun.rebuild), 0, 0)
             successor.commit(None, (), applied.table_state)
@@ -102,7 +112,10 @@ def rebuild(
 
 
 class Successor(Table):
-    """What is to take the place of the table at `path`, whose newest commit of ours is `old`: empty until its one commit."""
+    """The table that will replace the one at `path`. It is empty until its only commit.
+
+    `old` is the newest commit of lowmark in the old table.
+    """
 
     def __init__(
         self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit, properties: Mapping[str, str]
@@ -114,8 +127,10 @@ class Successor(Table):
         super().__init__(spark, path, definition, properties)
 
     def newest(self) -> tuple[int, TableState]:
-        """The version of the old table, and what a table says of itself that has had as many applies, of which none counts; its own
-        once it is swapped in.
+        """The version of the old table, with an empty table state that has the same number of
+        applies.
+
+        After the commit: the version and the table state of the new table.
         """
         if self._committed is not None:
             return super().newest()
@@ -123,28 +138,32 @@ class Successor(Table):
         return self._old.version, TableState(apply_number=applies, vacuumed_to=applies, changelog_id=changelog_id, rebuild=self._rebuild)
 
     def rows(self, version: int | None = None) -> DataFrame:
-        """None, before the commit; what the table holds, after it."""
+        """No rows before the commit. After it, the rows of the table."""
         if self._committed is not None:
             return super().rows(version)
         columns = ", ".join(f"`{name}` {type_}" for name, type_ in self.layout.column_types)
         return self._spark.createDataFrame([], columns)
 
     def unpublished(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
-        """Those that an apply of the old table may not have published; those count as new that none can have."""
+        """The dead letters that an apply of the old table may not have published.
+
+        Those that no apply can have published count as new.
+        """
         for letter in letters:
             if letter.ingest_batch > self.before.complete_to_batch:
                 self._new_letters += letter.ingest_batch > self.before.to_batch
                 yield letter
 
     def check_alone(self) -> None:
-        """Raise `WriterConflictError` if somebody has committed to the old table since it was looked at."""
+        """Raise `WriterConflictError` if another process has committed to the old table meanwhile."""
         if self._committed is None and self._log_of_old().version != self._old.version:
             raise self._not_alone()
 
     def commit(self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState) -> None:  # noqa: ARG002, all go
-        """Put `rows` in the place of all that the old table holds, with columns and properties, in one commit; read back that it was ours.
+        """Replace all rows, columns and properties of the old table in one commit, and check that
+        it was this one.
 
-        Raises `WriterConflictError` if somebody has committed to the old table.
+        Raises `WriterConflictError` if another process has committed to the old table.
         """
         self.check_alone()
         table_state = self._going_on(table_state)
@@ -161,8 +180,10 @@ class Successor(Table):
         self._committed = table_state
 
     def _going_on(self, made: TableState) -> TableState:
-        """What is made says of itself, with what goes on from the old table: letters that were published stay so, whether or not their
-        changes can be read today; and where no more waits than before, its rows are no older.
+        """The new table state, with what stays from the old one.
+
+        Published dead letters stay counted, whether or not their changes can be read today. If no
+        more changes wait than before, the rows are not older than before.
         """
         before = self.before
         as_of = (made.as_of, before.as_of if made.complete_to_batch >= before.complete_to_batch else None)

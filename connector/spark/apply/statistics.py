@@ -22,10 +22,11 @@ from connector.tables.column_names import BUCKET
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """What one look at the changes tells before they are merged. `may_remove` counts those that could take a row out.
+    """Statistics of the changes before they are merged.
 
-    What no change does, the merge need not be prepared for: that saves half of its time. `all_newer`: every change is newer than
-    all that was merged before.
+    `may_remove` counts the changes that may remove a row. `all_newer`: every change is newer than
+    all that were merged before. A merge skips the steps that no change needs, which saves half of
+    its time.
     """
 
     changes: int
@@ -39,16 +40,19 @@ class BatchStatistics:
     highest: int
 
     def overwrites_rows(self, before: TableState) -> bool:
-        """Whether what was known of the rows no longer matters."""
+        """Whether the stored state of the rows no longer matters."""
         return self.all_whole and self.is_all_newer(before)
 
     def is_all_newer(self, before: TableState) -> bool:
-        """Whether of what was known of the rows only the values matter that they show."""
+        """Whether only the visible values of the stored rows matter."""
         return self.all_newer and not self.has_residual and not before.has_residual
 
 
 def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None) -> None:
-    """A table goes on only with the changelog it was made from: in another one its batch numbers mean other changes."""
+    """Raise `TableError` unless the changelog is the one from which the table was made.
+
+    In another changelog the same batch numbers mean other changes.
+    """
     batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, None)
     before.check_changelog(table.layout.definition.name, batch, identity)
     if newest is not None and newest.trimmed_to > before.complete_to_batch:
@@ -63,19 +67,23 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
 def unapplied(
     before: TableState, batch: str = "ingest_batch", committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
 ) -> str:
-    """Of the changes since the last batch of which nothing is held back, whether the table does not hold one yet, as SQL over these."""
+    """Whether a change is not in the table yet, as SQL over changes after the last batch without a
+    deferred change.
+    """
     if before.apply_watermark is None or before.complete_to_batch == before.to_batch:
         return "true"
     return f"({batch} > {constant(before.to_batch, place)} OR {committed} >= {constant(before.apply_watermark, place)})"
 
 
 def analyze(changes: DataFrame, layout: Layout, before: TableState) -> BatchStatistics:
-    """Look at all changes, quickly if all are plain. What one look tells is in `analyze_once`."""
+    """The statistics of all changes. It is fast if all are plain. `analyze_once` explains them."""
     return analyze_once(changes, layout, before).seen
 
 
 class OnePass(NamedTuple):
-    """The statistics of the changes to merge, and `held_from`: the oldest batch with a deferred change; None: there is none."""
+    """The statistics of the changes to merge, and `held_from`: the oldest batch with a deferred
+    change. None: there is no such change.
+    """
 
     seen: BatchStatistics
     pivoted: DataFrame
@@ -85,13 +93,15 @@ class OnePass(NamedTuple):
 def analyze_once(
     changes: DataFrame, layout: Layout, before: TableState, keep: Keep = keep_nothing, *, is_new: str = "true", is_held: str = "false"
 ) -> OnePass:
-    """Look at changes once, or twice where not all are plain; `keep` may store them as `flatten_entries` has them as the look passes.
+    """Read the changes once, or twice if not all are plain. `keep` may store their
+    `flatten_entries` meanwhile.
 
-    `is_new` and `is_held` are conditions on `_committed` and `_batch` of `flatten_entries`: what is new and not held is to be merged.
+    `is_new` and `is_held` are conditions on `_committed` and `_batch` of `flatten_entries`. Changes
+    that are new and not deferred are merged.
 
-    Only a change that leaves no cell behind can take its row out of the table, or one that is not newer than everything merged
-    before: if the newest change of a row leaves a cell, and nothing known of the row is newer, the row exists. What is newer is only
-    known in a table ordered by commit.
+    A change may remove its row in two cases: it leaves no cell, or it is not newer than everything
+    that was merged before. If the newest change of a row leaves a cell and the stored state has
+    nothing newer, the row exists. Only a table ordered by commit knows what is newer.
     """
     counts = f"({is_new}) AND NOT ({is_held})"
     found = None
@@ -106,7 +116,9 @@ def analyze_once(
 
 
 def _analyzed(pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_held: str) -> tuple[BatchStatistics, int | None]:
-    """What `pivoted` tells of the changes that count, and the oldest batch of one that is held."""
+    """The statistics of the changes in `pivoted` that count, and the oldest batch with a deferred
+    change.
+    """
     good, highest = f"({counts}) AND NOT _unreadable", constant(before.highest_applied, "_partition")
     may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
     seen = [

@@ -1,4 +1,4 @@
-"""What the rows of a batch come to, read back from the changelog by column (TBL-5)."""
+"""The counts of a batch, read from the changelog by column (TBL-5)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ _IS_REPLAY: Final = "(order_position.attempt > 0)"
 def count_rows(
     rows: DataFrame, known_tables: Iterable[str], before: Progress, *, kafka_partitions: int, max_clock_skew_s: int
 ) -> BatchCounts:
-    """The counts of a batch's rows, from the changelog: one aggregation over a few columns, and one over the lineage if there is any."""
+    """The counts of a batch's rows in the changelog.
+
+    It is one aggregation over a few columns, and one over the lineage if there is any.
+    """
     names = ", ".join(f"'{table}'" for table in sorted(known_tables)) or "NULL"
     low = constant(before.low_watermark or 0, "kafka_partition")
-    # As `watermark.is_claim` has it.
+    # The same rule as `frontier.is_claim`.
     is_claim = (
         f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark - {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
     )
     said = f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0 END ELSE heartbeat.timestamp + 1 END"
-    # Who sends a letter again does not speak for the stream partition, which may be over (DLQ-10).
+    # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
     claim = f"CASE WHEN NOT {_IS_REPLAY} THEN {said} END"
     counted = (
         rows.groupBy(
@@ -82,7 +85,7 @@ def _smaller_claims(heard: BatchClaims, before: Frontier) -> int:
 
 
 def _lineage(rows: DataFrame) -> tuple[LineageRecord, ...]:
-    """The child-partitions records of a batch, each once for each Kafka partition."""
+    """The child-partitions records of a batch, each one once for each Kafka partition."""
     said = rows.where(f"child_partitions IS NOT NULL AND NOT {_IS_REPLAY}").select(
         "kafka_partition", "kafka_partitions", "stream_partition", "child_partitions"
     )

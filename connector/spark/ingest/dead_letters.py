@@ -1,7 +1,8 @@
-"""Dead letters, from the commit that rejected their records (TBL-2, DLQ-4).
+"""Dead letters of rejected records, made from the commit that rejected them (TBL-2, DLQ-4).
 
-The JVM says which record is bad and why; `validation.validate_record` is asked again, for these alone, for the words a person needs.
-Nothing here depends on when it runs, so a crash repeats a letter with the same id and the same content.
+The rows have the reason of each rejection. `validation.validate_record` runs again for these
+records, and gives the explanation for users. The result does not depend on time. So after a crash,
+the same dead letter has the same id and the same content.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from connector.spark.storage.changelog_rows import bytes_of, order_position
 from connector.validation import KafkaRecord
 
 Explain = Callable[[KafkaRecord], object]
-"""`validation.validate_record` with the stream's settings: a `Rejection`, or anything else if it finds no fault."""
+"""`validation.validate_record` with the stream's settings. It returns a `Rejection`, or another
+value if it finds no error.
+"""
 
 
 def rejected_letters(rows: DataFrame, explain: Explain) -> Iterator[DeadLetter]:
-    """A letter for each of the rejected rows of a batch, in the order of Kafka partition and offset; one Spark task's worth in memory."""
+    """A dead letter for each rejected row of a batch, ordered by Kafka partition and offset.
+
+    The rows of one Spark task are in memory at a time.
+    """
     columns = (
         "topic",
         "topic_id",
@@ -54,7 +60,8 @@ def _letter(row: Row, explain: Explain) -> DeadLetter:
         headers=headers,
         reason=reason,
         rule=row["rule"] or "",
-        # The settings may have changed since the batch was judged: then the reason stands, and its cause explains it.
+        # The settings may have changed since the batch was validated. Then the reason stays, and
+        # its cause is the explanation.
         detail=verdict.detail if same and isinstance(verdict, Rejection) else reason.cause,
         attempt=row["order_position"]["attempt"],
         first_failed_at=row["ingest_time"],

@@ -1,8 +1,10 @@
-"""Ingest: from Kafka into the changelog (TBL-1 to TBL-5). `Ingest.batch` is the whole journey of a micro-batch, on one page.
+"""Ingest: from Kafka into the changelog (TBL-1 to TBL-5). `Ingest.batch` shows all steps of a
+micro-batch.
 
-The order of effects is the order of promises. The changelog's commit is the fact. The progress that is derived from its rows is part
-of it; where rows were rejected, it is a commit of its own, behind their letters. Spark's acknowledgement comes last. A crash between
-two steps runs the batch again: it finds its commit, publishes the same letters with the same ids, and derives the same progress.
+The changelog's commit comes first. It contains the progress that is computed from its rows. If rows
+were rejected, the progress is a second commit, after their dead letters. Spark's acknowledgement
+comes last. After a crash between two steps, the batch runs again. It finds its commit, publishes
+the same dead letters with the same ids, and computes the same progress.
 """
 
 from __future__ import annotations
@@ -35,22 +37,30 @@ from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
 
 MIN_RECORDS_FOR_RATIO = 1_000
-"""A batch with fewer records says nothing about a disaster (DLQ-5)."""
+"""A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
 
 RECORDS_PER_TASK = 10_000
-"""A batch of fewer is written by one task: each task leaves files of its own, and a small one costs as much as it saves."""
+"""One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
+it saves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestPorts:
-    """What ingest needs of Kafka and the clock, as functions: the folder that knows Kafka is not this one.
+    """Functions that ingest needs from Kafka and the clock, because another package knows Kafka.
 
-    `topic` asks for the topic's identity and Kafka partitions anew; `high_watermarks` for the end of every Kafka partition, open
-    transactions included. `publish` delivers letters, or raises; it returns how many there were. `schema_by_id` asks the
-    registry: the schema's JSON, None if there is no such id; it raises if it cannot tell. None in its place: no registry is
-    configured. `now` is the time in microseconds. `ends` asks for the stream partitions of this stream that operators want ended, as
-    far as their numbers are greater than the one given (WMK-8); `discarded` for the ids of letters that are (DLQ-3). `outside` goes on
-    counting the letters of others, as far as Kafka can tell; so many were published since by ingest itself (DLQ-7).
+    - `topic` reads the topic's id and number of Kafka partitions from Kafka.
+    - `publish` delivers dead letters, or raises. It returns how many there were.
+    - `now` is the time in microseconds.
+    - `high_watermarks` returns the end of every Kafka partition, including open transactions.
+    - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
+      id, and raises if the registry does not answer. Without the function, no registry is
+      configured.
+    - `ends` returns the stream partitions of this stream that operators want closed, with numbers
+      greater than the given one (WMK-8).
+    - `discarded` returns the ids of discarded dead letters (DLQ-3).
+    - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
+      argument is how many ingest has published since (DLQ-7).
     """
 
     topic: Callable[[], Topic]
@@ -64,7 +74,7 @@ class IngestPorts:
 
 
 class Ingest:
-    """Ingest of one stream. Not for use by two threads at once."""
+    """Ingest of one stream. Use it from one thread only."""
 
     def __init__(
         self,
@@ -88,11 +98,13 @@ class Ingest:
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
-        """Take one micro-batch to the end; called again after a crash, it goes on where it was. Returns the progress.
+        """Complete one micro-batch and return the progress. After a crash, the same call continues
+        where the batch was.
 
-        `rows` are those of Spark's Kafka source at `offsets`; an empty range is nothing to log. Raises what stops the stream:
-        `WriterConflictError`, `TopicError`, `RegistryError`, `DeliveryError`, `StorageError`, `StreamHaltedError`; after all but
-        the last the batch is to be taken again.
+        `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
+        Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
+        `RegistryError`, `DeliveryError`, `StorageError`, `StreamHaltedError`. After all but the
+        last, the batch must be run again.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()
@@ -105,29 +117,36 @@ class Ingest:
         return self._follow_up(batch)
 
     def recover(self) -> None:
-        """Publish the letters and derive the progress of the newest batch, if a crash came between. Before anything else is read."""
+        """Publish the dead letters and commit the progress of the newest batch, if a crash
+        prevented it. Call it before reading.
+        """
         newest = self._changelog.newest()
         if newest is not None and self._changelog.progress(with_frontier=False).ingest_batch < newest.ingest_batch:
             self._follow_up(newest)
 
     def is_at_end(self) -> bool:
-        """Whether the changelog ends where Kafka does, open transactions included: there is nothing to read. Never for another topic."""
+        """Whether the changelog ends where Kafka does, including open transactions. It is false for
+        another topic.
+        """
         newest = self._changelog.newest()
         if newest is None or self._world.topic().topic_id != newest.topic_id:
             return False
         return same(newest.offsets.end, self._world.high_watermarks())
 
     def renew(self) -> None:
-        """Ask Kafka for its ends again. If everything was read, the states of the stream are as new as this moment (TBL-16)."""
+        """Read the end offsets from Kafka again. If every record was read, the states of the stream
+        are as fresh as now (TBL-16).
+        """
         newest, progress, asked = self._changelog.newest(), self._changelog.progress(with_frontier=False), self._asked()
         is_quiet = newest is not None and progress.ingest_batch == newest.ingest_batch and asked.is_contained(newest.offsets.end)
         if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
             self._changelog.renew(self._with_outside(progress.renewed(newest.offsets.end, asked), 0))
 
     def end_partitions(self) -> bool:
-        """Take the ends that operators wish for with a batch that reads nothing: one that does may be long in coming (WMK-8).
+        """Close the stream partitions that operators want closed, with a batch without records.
 
-        Returns whether there is such a batch. Raises as `batch` does.
+        The next batch with records may come much later (WMK-8). Returns whether there is such a
+        batch. Raises as `batch`.
         """
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch or not (overrides := self._world.ends(progress.closed_to)):
@@ -164,7 +183,8 @@ class Ingest:
         published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch)
-            # A process that did not log the batch has not seen its schemas yet, and letters must not depend on who writes them.
+            # A process that did not log the batch does not know its schemas yet. Dead letters must
+            # not depend on the process that writes them.
             self._learn_schemas(rejected)
             published = self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
         self._on_step("letters published")
@@ -175,9 +195,11 @@ class Ingest:
         return progress
 
     def _settled(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> Progress | None:
-        """The progress after `before` with rows of a batch that are written and not yet committed; None where some were rejected.
+        """The progress after `before` with the written rows of a batch, before their commit. None:
+        some rows were rejected.
 
-        The letters of these come behind the commit: before it, another attempt may still judge the records otherwise.
+        Dead letters are published after the commit. Before it, another attempt may still validate
+        the records differently.
         """
         self._on_step("rows written")
         counts = self._counted(rows, batch, before)
@@ -197,10 +219,12 @@ class Ingest:
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
         before = self._changelog.progress()
-        # With the batch, so that whoever derives its progress after a crash takes the same ones.
+        # They are stored with the batch, so that a process that continues after a crash uses the
+        # same ones.
         ends = tuple(self._world.ends(before.closed_to))
         batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer, ends)
-        # What the registry does not know today it may know tomorrow: absent ids are asked for again with each batch.
+        # The registry may get a missing schema later. Therefore missing ids are read again with
+        # each batch.
         self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
         placed, known = without_replays(rows), set[str]()
         while True:
@@ -218,7 +242,7 @@ class Ingest:
                 placed = with_replays(rows, self._changelog.rows() if newest else None, topic.topic_id)
 
     def _learn_schemas(self, rows: DataFrame) -> None:
-        """Ask the registry for the schema ids in `rows` that it was not asked about yet."""
+        """Read the schema ids in `rows` from the registry that were not read yet."""
         if self._world.schema_by_id is None:
             return
         known = self._schemas.by_id
@@ -235,7 +259,8 @@ class Ingest:
             tables=self._only_tables,
             known_tables=self._known_tables,
             known_families=self._known_families,
-            # The batch before has committed it, so a batch that runs again decides the same (MRG-11).
+            # The batch before has committed this horizon, so a batch that runs again decides the
+            # same (MRG-11).
             horizon=before.horizon,
         )
         few = verdicts.coalesce(1 + batch.offsets.records // RECORDS_PER_TASK)

@@ -1,11 +1,14 @@
-"""Which records of a batch are replays of dead letters, and the place among equals that each of them takes (DLQ-10).
+"""Finds the replays of dead letters in a batch, and the order position of each one (DLQ-10).
 
-A record that says so (`deadletter.replay_claim`) is believed if the changelog has the row that its letter tells of: the rejected
-record, or for a table letter the change. It takes the place of that row in the order of arrival, behind it by its attempt: what was
-rejected first does not win a tie by having been mended. One that is not believed keeps its own place. Neither moves a watermark.
+A record with the header `REPLAY_HEADER` claims to be a replay of a dead letter. The claim is
+accepted if the changelog has the row of that dead letter: the rejected record, or for a table
+letter the change. The replay takes the order position of that row, with its attempt. So a record
+that was repaired later does not win a tie. If the claim is not accepted, the record keeps its own
+position. Neither kind moves a watermark.
 
-Replays are rare, and finding their places means another look at the batch and at the changelog. So a batch is first taken for one that
-has none, and fails with `UNSEEN_REPLAY` if it has one.
+Replays are rare, and finding their positions means reading the batch and the changelog again.
+Therefore a batch is first read as if it had no replay. If it has one, the query fails with
+`UNSEEN_REPLAY`.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from connector.dead_letters.envelope import REPLAY_HEADER
 UNSEEN_REPLAY: Final = "lowmark: a record that says that it is a replay"
 
 FIRST: Final = "first"
-"""The column with the `order_position` that a replay takes over; null for all other records."""
+"""The column with the `order_position` that a replay takes. It is null for all other records."""
 ATTEMPT: Final = "attempt"
-"""The column with the attempt that a record says it is; 0 if it does not say that it is a replay."""
+"""The column with the attempt that a record claims. It is 0 if the record does not claim to be a
+replay.
+"""
 
 _POSITION: Final = "struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
 _SAID: Final = f"cast(get(reverse(filter(headers, h -> h.key = '{REPLAY_HEADER}')), 0).value AS string)"
@@ -31,7 +36,9 @@ _CLAIM: Final = r"r'(?s)\A(.+)/([0-9]{1,9})\z'"
 
 
 def without_replays(rows: DataFrame) -> DataFrame:
-    """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`. If one of them is a replay, the query fails with `UNSEEN_REPLAY`."""
+    """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`. If one of them is a replay, the
+    query fails with `UNSEEN_REPLAY`.
+    """
     found = f"array_contains(headers.key, '{REPLAY_HEADER}')"
     return rows.selectExpr(
         "*",
@@ -41,7 +48,11 @@ def without_replays(rows: DataFrame) -> DataFrame:
 
 
 def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> DataFrame:
-    """`rows` of Spark's Kafka source, of the topic with that id, with `FIRST` and `ATTEMPT`. `logged`: those of the changelog, if any."""
+    """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`.
+
+    `topic_id` is the id of their topic. `logged` are the rows of the changelog; None: there is no
+    changelog yet.
+    """
     claims = _claims(rows, topic_id)
     wanted = claims.where("claimed_offset IS NOT NULL").groupBy("claimed_partition", "of_table")
     bounds = wanted.agg(F.min("claimed_offset").alias("least"), F.max("claimed_offset").alias("greatest")).collect()
@@ -59,7 +70,9 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
 
 
 def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
-    """`rows` with `ATTEMPT`, and the row of the changelog that the letter of a replay tells of, if that is one of this topic."""
+    """`rows` with `ATTEMPT`, and the coordinates of the changelog row that a replay names, if it is
+    one of this topic.
+    """
     letter = f"r'(?s)\\A{re.escape(topic_id)}-([0-9]{{1,9}})-([0-9]{{1,18}})(-.+)?\\z'"
     return (
         rows.selectExpr("*", f"{_SAID} AS said")

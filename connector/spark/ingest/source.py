@@ -1,7 +1,8 @@
-"""Kafka as Spark reads it: the streaming source, and the offsets of a micro-batch.
+"""Kafka as a Spark source, and the offsets of a micro-batch.
 
-The offset range of a batch is fixed in the checkpoint before the batch runs; the rows alone do not tell it, since
-transaction markers and aborted records take offsets too. So it is read from there (TBL-5).
+The checkpoint has the offset range of a batch before the batch runs. The rows alone do not show it,
+because transaction markers and aborted records use offsets too. Therefore the range is read from
+the checkpoint (TBL-5).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from connector.spark.storage.offsets import BatchRange, Offsets
 
 
 class Topic(Protocol):
-    """What ingest must know of the change topic, asked of Kafka again for every batch (REC-4, REC-14)."""
+    """The facts about the change topic that ingest reads from Kafka for every batch (REC-4, REC-14)."""
 
     @property
     def topic_id(self) -> str: ...
@@ -27,7 +28,7 @@ class Topic(Protocol):
 
 
 def read_stream(spark: SparkSession, kafka: KafkaConfig, stream: StreamConfig, start: Offsets) -> DataFrame:
-    """The records of the topic from `start` on, which must name every Kafka partition (TBL-1)."""
+    """The records of the topic from `start` on. `start` must name every Kafka partition (TBL-1)."""
     reader = spark.readStream.format("kafka").options(**java_settings.options(kafka))
     return reader.options(
         subscribe=stream.topic,
@@ -48,10 +49,11 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
 
 
 def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
-    """Remove a checkpoint whose last batch was not acknowledged, or whose logs two processes have torn; with `even_finished`, any.
+    """Remove a checkpoint whose last batch was not acknowledged, or whose logs two processes have
+    damaged.
 
-    The changelog knows better whether that batch is in it; and a one-shot query of Spark 4.1 that repeats a batch fails once
-    it has done so.
+    With `even_finished`, any checkpoint is removed. The changelog says whether the last batch was
+    logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
     """
     folder = _path(spark, checkpoint)
     files = folder.getFileSystem(_hadoop(spark))

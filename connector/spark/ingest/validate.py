@@ -1,12 +1,15 @@
-"""Decoding and judging in the JVM: `connector.validation.validate_record` as one expression (TBL-3).
+"""Decodes and validates records in Spark: `connector.validation.validate_record` as one expression
+(TBL-3).
 
-`validation.validate_record` is the definition; here it is repeated in the form that Spark compiles, and a test holds the two against
-each other on rubbish of every kind. Two devices make one pass enough:
+`connector.validation.validate_record` is the definition. This module repeats it in a form that
+Spark compiles. A test compares both on generated valid and invalid records. Two methods make one
+pass enough:
 
-* A tail is appended to the body, and to the writer schema. If it comes out again, the body was decoded to its last byte and
-  not beyond; if not, it was truncated, too long, or no record at all (REC-13). The tail is random, so that no body can have it.
-* Schema ids that the registry was not asked about yet stop the pass with `UNSEEN_SCHEMA`; whoever runs it asks, and runs
-  it again. An id is seen once in the life of a schema.
+* A tail is appended to the body and to the writer schema. If decoding returns the tail, exactly the
+  body was decoded. If not, the body was truncated, too long, or not a record (REC-13). The tail is
+  random, so that a body cannot contain it.
+* A schema id that was not read from the registry yet stops the pass with `UNSEEN_SCHEMA`. The
+  caller reads it and runs the pass again. This happens once for each schema.
 """
 
 from __future__ import annotations
@@ -60,16 +63,18 @@ def validated(
     known_families: frozenset[str] = frozenset(),
     horizon: int | None = None,
 ) -> DataFrame:
-    """Kafka's columns, `reason` and `rule` (null for a good record), and the fields of the record (`RECORD`, null for a bad one).
+    """The columns of Kafka, `reason` and `rule` (null for a valid record), and the fields of the
+    record (`RECORD`, null for a rejected one).
 
-    `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now; `tables` are the source
-    tables that may occur, None for any; names in `known_tables` and `known_families`, which match the patterns of the model, are
-    taken for good ones without a look at their letters. `horizon` is the one that the batch before committed (MRG-11). With
-    `ask_registry`, a schema id that `schemas` does not know fails the query.
+    `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now.
+    `tables` are the allowed source tables; None: any. Names in `known_tables` and `known_families`
+    match the patterns of the model and are not checked again. `horizon` is the one that the batch
+    before committed (MRG-11). With `ask_registry`, a schema id that `schemas` does not know fails
+    the query.
     """
     decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
     flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"))
-    # Two rules ask for it, and it is the dearest thing to ask.
+    # Two rules use it, and it is the most expensive check.
     matched = flat.select("*", F.expr(_families_match(known_families)).alias("families_match"))
     verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables, horizon))
     marked = matched.select("*", verdict.alias("verdict"))
@@ -91,9 +96,11 @@ _CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint
 
 
 def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
-    """The writer schemas that `validate_record` reads with, by the first bytes of the values that name them.
+    """The writer schemas that `validate_record` can read, by the first bytes of the values that
+    name them.
 
-    A schema of the registry that is none of ours is as good as none, and never reaches Spark: it would fail the query.
+    A schema of the registry that is not one of lowmark counts as unknown. It never reaches Spark,
+    because it would fail the query.
     """
     shipped = {codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()}
     known = {codec.frame(b"", id_): writer for id_, writer in schemas.by_id.items() if writer is not None}
@@ -134,12 +141,15 @@ def _with_tail(schema: str, parts: Sequence[str]) -> str:
 
 
 def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
-    """A parsed schema without all that decoding does not need. `names` has the new names of the types met so far.
+    """A parsed schema with only the parts that decoding needs. `names` has the new names of the
+    types found so far.
 
-    Logical types go: timestamps stay integers until they are known to be in range. So do properties, one of which would have
-    Java replace what is not UTF-8, and a writer's defaults, which it never uses but checks. Names lose their namespaces: Java
-    insists on those, Avro's specification does not. But in a union Java takes a record of another name for ours if the fields
-    fit; a record that is none of ours has fields that never do.
+    - Logical types are removed: timestamps stay integers until they are checked.
+    - Properties are removed. One of them would make Java replace bytes that are not UTF-8.
+    - A writer's defaults are removed. Avro never uses them, but checks them.
+    - Names lose their namespaces. Java compares namespaces, but Avro's specification does not.
+    - Fields of a record that is not one of lowmark get other names. In a union, Java would accept a
+      record with another name if its fields fit.
     """
     if isinstance(schema, list):
         return [_bare(branch, parts, names) for branch in schema]
@@ -194,10 +204,12 @@ _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
 
 
 def _families_match(known: frozenset[str]) -> str:
-    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one, and most of those are known.
+    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one family, and it
+    is usually a known one.
 
-    For others it is one search in all of them. The repetition is possessive, since Java takes a stack frame for each turn of
-    any other; and there are as many line breaks as were put in, or there is one inside a family.
+    Otherwise it is one search over all families. The repetition is possessive, because Java uses a
+    stack frame for each step of any other repetition. The number of line breaks is compared,
+    because a family could contain one.
     """
     return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
         THEN {_in(_FAMILY, known)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
@@ -216,7 +228,9 @@ def _verdict(
     known_tables: frozenset[str],
     horizon: int | None,
 ) -> str:
-    """`REASON`, `INVALID/RULE`, or null: the first fault in the order of `validation.validate_record`."""
+    """`REASON`, `INVALID/RULE`, or null: the first error, in the order of
+    `validation.validate_record`.
+    """
     arrival = "unix_micros(timestamp)"
     skew = skew_us(limits.max_clock_skew_s)
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
@@ -250,7 +264,9 @@ def _verdict(
 
 
 def _in(field: str, known: frozenset[str]) -> str:
-    """Whether a field is one of the names. They match a pattern without quotes, since the definitions were checked."""
+    """Whether a field is one of the names. The definitions were checked, so the names contain no
+    quotes.
+    """
     names = ", ".join(f"'{name}'" for name in sorted(known))
     return f"{field} IN ({names})" if names else "false"
 
@@ -275,7 +291,8 @@ def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[t
     ]
 
 
-# A qualifier longer than allowed needs a value longer than that, so most records never look at theirs.
+# A qualifier longer than allowed needs a longer value of the record, so most records need no check
+# of their qualifiers.
 _ENTRY_RULES: Final = [
     (Rule.FAMILY, "NOT families_match"),
     (

@@ -1,11 +1,18 @@
-"""The changelog: one row for every Kafka record read, appended batch by batch, never changed (TBL-4, TBL-5).
+"""The changelog: one row for every Kafka record that was read. Rows are appended batch by batch and
+never changed (TBL-4, TBL-5).
 
-One Delta commit per batch carries the batch's rows and, in its metadata, its offset range and the progress that was derived from the
-rows: data, position and progress are one atomic fact. Where rows were rejected, the progress is a second commit, behind the letters.
-The newest commit always says where the stream stands; the Spark checkpoint is a convenience that may be lost.
+One Delta commit per batch has the batch's rows. Its metadata has the offset range and the progress
+that was computed from the rows. So rows, position and progress are stored together or not at all.
+If rows were rejected, the progress is a second commit, after their dead letters. The newest commit
+always has the position of the stream. The Spark checkpoint may be lost.
 
-    slot    -3 frontiers that are too large for metadata, -2 rejected, -1 control, 0 to 15 by a hash of the source table's name: recent
-            changes of one table are a few files
+The slots are:
+
+- -3: frontiers that are too large for metadata.
+- -2: rejected records.
+- -1: control records.
+- 0 to 15: changes, by a hash of the source table's name. Recent changes of one table are in a few
+  files.
 """
 
 from __future__ import annotations
@@ -89,7 +96,7 @@ _ALL_DIFFERENT: Final = (
     "entries.list.element.cell_timestamp",
     "entries.list.element.value",
 )
-"""Columns that a dictionary would only slow down."""
+"""Columns that a dictionary would only make slower."""
 
 _NEVER_SEARCHED: Final = (
     *(f"entries.list.element.{name}" for name in ("kind", "family", "qualifier", "cell_timestamp", "range_start", "range_end", "value")),
@@ -97,13 +104,15 @@ _NEVER_SEARCHED: Final = (
     *("topic_id", "record_timestamp", "ingest_time", "stream_partition", "kafka_partitions", "change_type", "source_cluster_id"),
     *("tie_breaker", "resume_token", "estimated_low_watermark"),
 )
-"""Columns whose bounds nobody asks for."""
+"""Columns whose minimum and maximum are never used."""
 
 PARQUET_SETTINGS: Final = {
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _ALL_DIFFERENT},
     **{f"spark.hadoop.parquet.column.statistics.enabled#{column}": "false" for column in _NEVER_SEARCHED},
 }
-"""What a session needs to write a changelog a sixth faster. Delta hands a writer's own options to Parquet in part only."""
+"""Settings of the session with which a changelog is written a sixth faster. Delta passes only a
+part of a writer's options to Parquet.
+"""
 
 _ENTRIES_VIEW: Final = """
     row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column, entry.cell_timestamp,
@@ -114,12 +123,15 @@ _ENTRIES_VIEW: Final = """
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets, and the topic and its ends as they were.
+    """A committed batch: its number in the changelog, its offsets, and the state of the topic at
+    that time.
 
-    A batch that reads nothing keeps the offsets of the one before, so that Spark's next one goes on where that ended, and Spark's
-    last one, should it run again, is found to be done. `ends` are the stream partitions that operators have end with it (WMK-8).
-    `changelog_id` tells a changelog from one that was begun anew in its place: batch numbers mean nothing across the two. Of batches up
-    to `trimmed_to` only the rejected rows are left (TBL-15).
+    The number is not Spark's batch id (MRG-3). A batch without records keeps the offsets of the
+    batch before. So Spark's next batch continues there, and Spark's last batch is detected if it
+    runs again. `asked` has the end offsets of the topic. `ends` are the stream partitions that
+    operators close with this batch (WMK-8). `changelog_id` identifies the changelog. If a new
+    changelog replaces it, batch numbers have another meaning. The batches up to `trimmed_to` have
+    only their rejected rows left (TBL-15).
     """
 
     ingest_batch: int
@@ -135,7 +147,9 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Changes, and how many rows their files have: as many or more."""
+    """Changes, and the number of rows in their files. The files may have more rows than there are
+    changes.
+    """
 
     rows: DataFrame
     count: int
@@ -144,18 +158,24 @@ class Recent:
 _LONG_LIST: Final = 1000
 _NO_BATCH: Final = 2**63 - 1
 _FRONTIER_IN_METADATA: Final = 16_384
-"""Bytes: every commit has the metadata, those of moments and maintenance too."""
+"""In bytes. Every commit has the metadata, also those that only refresh the progress or do
+maintenance.
+"""
 _RECENT_COMMITS: Final = 200
-"""So far back the files of batches are looked for one commit after the other."""
+"""Up to this many commits are searched one by one for the files of batches."""
 _RENEWALS: Final = 2**32
-"""More than there can be between two batches."""
+"""More than the possible number of refreshes between two batches."""
 
 
 class Changelog:
-    """The changelog of one stream at `path`. One process writes it; whoever else does is noticed, and nothing is interleaved."""
+    """The changelog of one stream at `path`. One process writes it. Another writer is detected, and
+    commits are not mixed.
+    """
 
     def __init__(self, spark: SparkSession, path: str, stream: str, retention: VersionRetention | None = None) -> None:
-        """`retention` is declared today, for `declare`, and for a changelog that is begun; None leaves what it says of itself."""
+        """`retention` is that of the configuration, for `declare` and for a new changelog. None:
+        the stored one stays.
+        """
         self._retention_s = (retention or VersionRetention()).file_s
         self._declares_retention = retention is not None
         self._spark = spark
@@ -166,14 +186,17 @@ class Changelog:
         self._slots: dict[str, int] = {}
 
     def newest(self) -> LoggedBatch | None:
-        """The newest batch, or None for a changelog without any. Raises `TableError` if the table is not ours."""
+        """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
+        changelog of this stream.
+        """
         table_state = self._stored_in()
         return None if table_state is None else _logged_batch(table_state)
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
-        """The newest progress on record; it may lack the newest batch, if that one's progress commit is missing.
+        """The newest stored progress. It may lack the newest batch, if the progress commit of that
+        batch is missing.
 
-        Without its frontier, of which only the low watermark is known then, no row is read.
+        Without its frontier, it has only the low watermark of the frontier, and no row is read.
         """
         table_state = self._stored_in()
         if table_state is None:
@@ -183,10 +206,11 @@ class Changelog:
         return Progress.from_json(stored, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
-        """The newest batch if its range is `offsets`, None if `offsets` go on where it ends.
+        """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
 
-        Anything else raises `WriterConflictError`: an old checkpoint was restored, or a second driver is at work. Delta would
-        skip such a batch without a word. A topic other than the remembered one raises `TopicError` (REC-4).
+        Raises `WriterConflictError` for any other range: an old checkpoint was restored, or a
+        second driver is running. Delta would skip such a batch without an error. Raises
+        `TopicError` if the topic is not the stored one (REC-4).
         """
         newest = self.newest()
         if newest is None:
@@ -206,12 +230,15 @@ class Changelog:
     def append(
         self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int, settle: Callable[[DataFrame], Progress | None] = lambda rows: None
     ) -> None:
-        """Commit a batch of rows, judged (`spark.decode`) and placed (`spark.replays`), and read back that it was ours.
+        """Commit a batch of rows, validated (`connector.spark.ingest.validate`) and placed
+        (`connector.spark.ingest.replays`), and check the commit.
 
-        `ingest_time` in microseconds. `settle` gets the rows as they were written, before anybody else sees them; the progress that it
-        returns is part of the commit, None leaves it to `append_progress`.
+        `ingest_time` is in microseconds. `settle` gets the written rows before any reader sees
+        them. The progress that it returns is part of the commit. None: `append_progress` stores it
+        later.
 
-        Raises `WriterConflictError` if another writer took the batch's number; then nothing of ours is visible.
+        Raises `WriterConflictError` if another writer took the batch's number. Then no row of this
+        batch is visible.
         """
         slots = {"rejected": REJECTED_SLOT, "control": CONTROL_SLOT, "table_slot": _table_slot("data_change.table")}
         columns = _COLUMNS.format(
@@ -228,7 +255,9 @@ class Changelog:
         self._append(selected, "batch", before, batch, settle)
 
     def append_nothing(self, batch: LoggedBatch) -> None:
-        """Commit a batch that reads nothing, behind the newest one, and read back that it was ours. Raises as `append` does."""
+        """Commit a batch without records, after the newest one, and check the commit. Raises as
+        `append`.
+        """
         before = self._stored_in()
         assert before is not None
         self._append(None, "closed_partitions", before, batch)
@@ -251,7 +280,8 @@ class Changelog:
             "topic_read_at": batch.asked.at,
             "topic_end_offsets": _with_text_keys(batch.asked.ends),
             "ingest_batch": batch.ingest_batch,
-            # Where the first batch, or the first with a Kafka partition, began to read it.
+            # The offsets where the first batch, or the first one with a Kafka partition, began to
+            # read.
             "first_offsets": {**_with_text_keys(batch.offsets.start), **before.get("first_offsets", {})},
             "start_offsets": _with_text_keys(batch.offsets.start),
             "end_offsets": _with_text_keys(batch.offsets.end),
@@ -276,17 +306,21 @@ class Changelog:
             self._frontier = (batch.ingest_batch, settled.frontier)
 
     def progress_before(self, batch: LoggedBatch) -> Progress:
-        """The newest progress on record: that of `batch`, the newest one, or of the batch before it.
+        """The newest stored progress: that of `batch`, which must be the newest batch, or that of
+        the batch before.
 
-        Raises `WriterConflictError` if another process has logged a further batch: then all of `batch` is done.
+        Raises `WriterConflictError` if another process has logged a later batch. Then `batch` is
+        complete.
         """
         self._check_newest(batch.ingest_batch, self._stored_in() or {})
         return self.progress()
 
     def append_progress(self, progress: Progress) -> None:
-        """Commit the progress up to the newest batch, of which rows were rejected: their letters are published.
+        """Commit the progress of the newest batch, whose rejected rows were published as dead
+        letters.
 
-        Raises `WriterConflictError` if another process has logged a further batch, which it did behind this progress.
+        Raises `WriterConflictError` if another process has logged a later batch. That process has
+        stored this progress before.
         """
         table_state = self._stored_in()
         assert table_state is not None
@@ -298,7 +332,9 @@ class Changelog:
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _said_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
-        """What a commit says of a progress. A frontier that is too large for that becomes a row of the commit."""
+        """The commit metadata of a progress. A frontier that is too large for metadata becomes a
+        row of the commit.
+        """
         frontier = progress.frontier.to_json()
         stored = json.dumps(frontier, separators=(",", ":"))
         if len(stored) <= _FRONTIER_IN_METADATA:
@@ -316,9 +352,11 @@ class Changelog:
         return Transaction(self._spark, self._path, f"lowmark/{self._stream}/{kind}")
 
     def renew(self, progress: Progress) -> None:
-        """Commit the progress of the newest batch again, with a newer moment and no rows (TBL-16).
+        """Commit the progress of the newest batch again, with a newer freshness and no rows
+        (TBL-16).
 
-        Its number lies between those of the batch and of the next one: where another process has logged that, nothing is committed.
+        Its number is between those of the batch and of the next one. If another process has logged
+        the next batch, nothing is committed.
         """
         table_state = self._stored_in()
         assert table_state is not None
@@ -328,7 +366,9 @@ class Changelog:
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
-        """Have the table keep files of old versions as long as is declared today (TBL-23). While nothing is ingested."""
+        """Store the retention of the configuration in the changelog's properties (TBL-23). Call it
+        while there is no ingest.
+        """
         table_state = self._stored_in()
         if table_state is None or not self._declares_retention or table_state.get("file_retention_s") == self._retention_s:
             return
@@ -337,28 +377,36 @@ class Changelog:
             set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
 
     def passed(self) -> list[CommitCount]:
-        """What commits did to the files of the changelog since the last call."""
+        """The number of files that commits added to and removed from the changelog since the last
+        call.
+        """
         return self._log.passed()
 
     def begun_at(self) -> int:
-        """When the oldest commit was made that is still known, in microseconds."""
+        """When the oldest known commit was made, in microseconds."""
         return self._log.oldest_at()
 
     def rewrite(self) -> Rewritten | None:
-        """Write small files together, if it is worth it, for `put_together`; no row changes (TBL-15). Ingest may go on meanwhile."""
+        """Write the rows of small files into larger ones, for `put_together`, if it is worth it. No
+        row changes (TBL-15). Ingest may run meanwhile.
+        """
         if self._stored_in() is None:
             return None
         with explained(f"stream {self._stream}"):
             return rewrite(self._spark, self._path)
 
     def put_together(self, rewritten: Rewritten) -> None:
-        """Have new files take the place of the old ones, in one commit that says what the newest one does. While nothing is ingested."""
+        """Replace old files by new ones, in one commit with the metadata of the newest one. Call it
+        while there is no ingest.
+        """
         with explained(f"stream {self._stream}"):
             app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
             rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
 
     def clean(self) -> Work:
-        """Remove files that no version needs which the retention keeps (TBL-23). Ingest may go on meanwhile."""
+        """Remove files that are only needed for versions older than the retention (TBL-23). Ingest may
+        run meanwhile.
+        """
         if self._stored_in() is None:
             return Work()
         before = bytes_on_disk(self._spark, self._path)
@@ -368,19 +416,21 @@ class Changelog:
         return Work(removed, max(0, before - after), size_in_bytes(self._spark, self._path), after)
 
     def clean_log(self, before: int) -> None:
-        """Remove what no version needs of the log that was the newest one at `before` (microseconds) or later."""
+        """Remove log files that are only needed for versions before `before` (microseconds)."""
         self._log.clean(before)
 
     def trim(self, covered: int, *, before: int) -> int:
-        """Let changes and control records go of the oldest batches that were ingested before `before` (microseconds), none above `covered`.
+        """Delete changes and control records of old batches, up to the batch `covered`.
 
-        The newest batch stays, and rejected rows do, whose letters are open (TBL-15). What is left begins, for an audit, behind the last
-        row that went. While nothing is ingested. Returns the batch up to which they are gone.
+        A batch is old if it was ingested before `before` (microseconds). The newest batch stays.
+        Rejected rows stay too, because their dead letters may be open (TBL-15). For an audit, the
+        changelog then begins after the last deleted row. Call it while there is no ingest. Returns
+        the last batch whose rows are deleted.
         """
         newest, table_state = self.newest(), self._stored_in()
         if newest is None or table_state is None:
             return 0
-        # The frontier of the newest progress is a row, too.
+        # The frontier of the newest progress may also be a row.
         last_batch = min(covered, table_state["progress"]["ingest_batch"] - 1)
         of_batches = F.expr(f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L")
         old = self.rows().where(of_batches)
@@ -399,7 +449,7 @@ class Changelog:
         return int(to)
 
     def rows(self) -> DataFrame:
-        """One row for each Kafka record read."""
+        """One row for each Kafka record that was read."""
         return self._rows_and_frontiers().where(F.col("slot") > FRONTIER_SLOT)
 
     def batch_rows(self, ingest_batch: int) -> DataFrame:
@@ -417,16 +467,18 @@ class Changelog:
     def changes(self, source: str, *, after: int, to: int, pinned: bool = False) -> DataFrame:
         """The changes of one source table in the ingest batches `(after, to]`.
 
-        `pinned`: as they are now, whatever of them is let go before they are asked for.
+        `pinned`: the rows are those of the present version, even if some are deleted before they
+        are read.
         """
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
         return self._changes(in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned)
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
-        """`changes`, from the files that the commits of these batches name; else None.
+        """`changes`, read from the files that the commits of these batches name. None: this is not
+        possible.
 
-        It is for a few batches that nobody has put together since, or let go: Delta's state of the log is not asked. They stay readable as
-        `pinned` ones do.
+        It is for a few batches whose files were not merged or deleted since. It does not read
+        Delta's state of the log. The rows stay readable, as with `pinned`.
         """
         newest, slot, added = self._log.newest(), str(self._slot_of(source)), list[Any]()
         from_json = delta(self._spark).actions.Action.fromJson
@@ -459,7 +511,7 @@ class Changelog:
         return self._rows_and_frontiers(pinned=pinned).where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
 
     def entries(self) -> DataFrame:
-        """One row per entry of every change, in the shape of Bigtable's change log (TBL-4)."""
+        """One row per entry of every change, with the columns of Bigtable's change log (TBL-4)."""
         exploded = self.rows().where("kind = 'change'").selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
         return exploded.selectExpr(*_split(_ENTRIES_VIEW))
 
@@ -470,7 +522,8 @@ class Changelog:
         return reader.load(self._path)
 
     def _frontier_of(self, table_state: Mapping[str, Any]) -> Frontier:
-        known, ingest_batch = self._frontier, int(table_state["progress"]["ingest_batch"])  # one look: another thread may go on meanwhile
+        # `_frontier` is read once, because another thread may change it.
+        known, ingest_batch = self._frontier, int(table_state["progress"]["ingest_batch"])
         if known[0] == ingest_batch:
             return known[1]
         if (stored := table_state.get("frontier")) is not None:
@@ -500,7 +553,9 @@ class Changelog:
         return _ours(commit, self._path, self._stream)
 
     def _create(self, rows: DataFrame, batch: LoggedBatch) -> Mapping[str, Any]:
-        """Make the table before the first rows are written: files without a log would be somebody else's to the next process."""
+        """Create the table before the first rows are written. The next process would refuse files
+        without a log as those of another program.
+        """
         begun = {
             "commit": "created",
             "stream": self._stream,
@@ -546,14 +601,16 @@ class Changelog:
 
 
 def _table_slot(table: str) -> str:
-    """Where the changes of a source table lie. `table` is an expression of its name."""
+    """The slot with the changes of a source table. `table` is an SQL expression of its name."""
     return f"int(pmod(xxhash64({table}), {TABLE_SLOTS}))"
 
 
 def _batches(after: int, to: int) -> str:
-    """Whether a row is of the ingest batches `(after, to]`, as code that is the same for all of them, as `constant` is.
+    """Whether a row belongs to the ingest batches `(after, to]`, as code that is the same for all
+    batches.
 
-    A set is, bounds and a single number are not; Delta skips the files of older batches all the same.
+    The code of a set does not contain its numbers. The code of bounds, or of a single number, does.
+    Delta skips the files of older batches in both cases.
     """
     if to - after > _LONG_LIST:
         return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
@@ -591,7 +648,7 @@ def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
 
 
 def _split(columns: str) -> list[str]:
-    """The expressions of a select list: split at the commas outside brackets."""
+    """The expressions of a select list, split at the commas outside brackets."""
     parts, depth, start = [], 0, 0
     for place, letter in enumerate(columns):
         depth += (letter in "([") - (letter in ")]")

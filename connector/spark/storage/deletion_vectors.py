@@ -1,8 +1,10 @@
-"""Single rows of a Delta table, replaced in one commit: deletion vectors where they lay, new files for what they became (TBL-13).
+"""Replaces single rows of a Delta table in one commit: deletion vectors for the old rows, new files
+for the new ones (TBL-13).
 
-Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their vectors. An apply has read them already,
-to merge them, and knows where each of them lies. Delta has no public way to be told so: what is called here, through the JVM, are the
-steps of its own DELETE and of its writer (docs/decisions/0014-sparse-applies.md).
+Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their
+vectors. An apply has already read them for the merge, and knows the location of each one. Delta has
+no public API that accepts locations. This module calls, through the JVM, the steps of Delta's
+DELETE and of its writer (docs/decisions/0014-sparse-applies.md).
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ from connector.spark.storage.transaction import Transaction
 FILE: Final = "_file"
 ROW: Final = "_row"
 ROW_LOCATION: Final = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
-"""Where a row lies, as expressions over the table."""
+"""The location of a row, as SQL expressions over the table."""
 ENABLED: Final = "delta.enableDeletionVectors"
 _STATISTICS_PREFIX: Final = 32
-"""How much of a text Delta keeps in a file's statistics, unless told otherwise."""
+"""The length of a text in Delta's file statistics. This is Delta's default."""
 
 
 def replace_rows(
@@ -41,19 +43,21 @@ def replace_rows(
     app_version: int,
     table_state: Mapping[str, Any],
 ) -> None:
-    """Take the rows at `places` (columns `FILE` and `ROW`) out of the table and put `rows` in, in one commit that says `table_state`.
+    """Remove the rows at `places` (columns `FILE` and `ROW`) and add `rows`, in one commit with
+    `table_state`.
 
-    The commit has the number `app_version` of `app_id`. `version` is the one that the places are of, `files` are all that it has, None
-    if they are not known. The table must have deletion vectors `ENABLED`. Raises `WriterConflictError` if somebody has committed since,
-    and what Delta raises where somebody does meanwhile.
+    The commit has the number `app_version` of `app_id`. The locations belong to `version`, and
+    `files` are all its files (None: not known). The table must have deletion vectors `ENABLED`.
+    Raises `WriterConflictError` if another process has committed since, and Delta's conflict if one
+    commits meanwhile.
     """
     transaction = Transaction(spark, path, app_id)
     if transaction.delta.snapshot().version() != version:
         raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
-    # Whatever another writer changes meanwhile is a conflict.
+    # Any change by another writer meanwhile is a conflict.
     transaction.delta.readWholeTable()
     with ThreadPoolExecutor(1) as beside:
-        # Much of either is not work, but planning and waiting.
+        # Both spend much time with planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
         removed = _marked_in_log(spark, transaction, places) if files is None else _marked(spark, transaction, files, places)
     added.result()
@@ -61,7 +65,9 @@ def replace_rows(
 
 
 def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:
-    """Delta's actions that mark the rows at `places` in `files` as removed: one job, which writes the vectors."""
+    """Delta's actions that mark the rows at `places` in `files` as deleted. One job writes the
+    vectors.
+    """
     commands, folder = delta(spark).commands, transaction.log.dataPath()
     vectors = {_url(spark, folder, file): file.deletionVector().serializeToBase64() for file in files if file.deletionVector()}
     known = F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()])) if vectors else F.lit(None).cast("map<string, string>")
@@ -93,7 +99,7 @@ def _url(spark: SparkSession, folder: Any, file: Any) -> str:
 
 
 def _marked_in_log(spark: SparkSession, transaction: Transaction, places: DataFrame) -> Any:
-    """The same for files that come from the log, without their statistics: Delta looks for these, and for their vectors."""
+    """The same for files from the log, without their statistics. Delta finds these and their vectors."""
     commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
     vectors = scala_object(commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
         spark._jsparkSession, transaction.delta, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)

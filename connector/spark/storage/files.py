@@ -1,8 +1,10 @@
-"""Files of a Delta table that are known already, read without a look at the table's log: for that Delta runs Spark jobs of its own.
+"""Reads known files of a Delta table without reading the table's log, for which Delta runs Spark
+jobs.
 
-Delta writes the list of a table's files beside each commit, as long as they are few (`SETTINGS` of `connector.spark.session`), and a
-process knows what it has written itself. Delta has no public way to read just these; what is called through the JVM is what its own
-commands read files with.
+Delta writes the list of a table's files beside each commit, if they are few (`SETTINGS` of
+`connector.spark.session`). A process also knows the files that it has written. Delta has no public
+API to read just these files. This module calls, through the JVM, the methods with which Delta's own
+commands read files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files of the table at `path`, and a version of it that has its columns. `added` are Delta's `AddFile`s, as Scala's sequence."""
+    """Files of a table, and a snapshot of the table with its columns. `added` is a Scala sequence
+    of Delta's `AddFile`.
+    """
 
     spark: SparkSession
     log: Any
@@ -24,7 +28,9 @@ class Files:
     added: Any
 
     def rows(self) -> DataFrame:
-        """The rows of the files, but for those that are marked as removed. Nothing is skipped by statistics, partitions are."""
+        """The rows of the files without those marked as deleted. Statistics skip no file, but
+        partition filters do.
+        """
         return DataFrame(self.log.createDataFrame(self.snapshot, self.added, False, none(self.spark)), self.spark)
 
     def only(self, added: Iterable[Any]) -> Files:
@@ -36,20 +42,26 @@ class Files:
 
 
 def files_of(spark: SparkSession, path: str, version: int) -> Files | None:
-    """All files of the table, if `version` is the newest one, and a list of them lies beside its commit; else None."""
+    """All files of the table, if `version` is the newest one and its commit lists them. Otherwise
+    None.
+    """
     snapshot = newest_snapshot(spark, path)
     return _listed(spark, snapshot) if snapshot.version() == version else None
 
 
 def all_files(spark: SparkSession, path: str) -> Files:
-    """All files of the newest version of the table. Where they are too many for a list beside the commit, Spark jobs look for them."""
+    """All files of the newest version of the table. If its commit does not list them, Spark jobs
+    find them.
+    """
     snapshot = newest_snapshot(spark, path)
     listed = _listed(spark, snapshot)
     return listed or Files(spark, snapshot.deltaLog(), snapshot, snapshot.filesForScan(scala_list(spark, ()), True).files())
 
 
 def size_in_bytes(spark: SparkSession, path: str) -> int:
-    """How large the files of the table's newest version are. No Spark job, where the version has a checksum, as ours have."""
+    """The size of the files of the table's newest version. It needs no Spark job if the version has
+    a checksum, as those of lowmark have.
+    """
     snapshot = newest_snapshot(spark, path)
     checksum = snapshot.checksumOpt()
     return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
@@ -68,7 +80,7 @@ def log_of(spark: SparkSession, path: str) -> Any:
 
 
 def newest_snapshot(spark: SparkSession, path: str) -> Any:
-    """What Delta knows of the newest version of the table at `path`."""
+    """Delta's snapshot of the newest version of the table at `path`."""
     return log_of(spark, path).update(False, none(spark), none(spark))
 
 
@@ -79,7 +91,7 @@ def delta(spark: SparkSession) -> Any:
 
 
 def scala_object(package: Any, name: str) -> Any:
-    """A singleton of Scala."""
+    """A Scala singleton."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
@@ -90,12 +102,12 @@ def none(spark: SparkSession) -> Any:
 
 
 def each(items: Any) -> Iterator[Any]:
-    """The items of a sequence of Scala."""
+    """The items of a Scala sequence."""
     return (items.apply(number) for number in range(items.size()))
 
 
 def scala_list(spark: SparkSession, items: Iterable[Any]) -> Any:
-    """Scala's list of what the JVM has."""
+    """A Scala list of JVM objects."""
     jvm: Any = spark._jvm
     found = scala_object(jvm.scala.collection.immutable, "Nil")
     for item in items:

@@ -1,4 +1,4 @@
-"""How the state of a row is laid out in columns: which register is whose, and the types of what is kept (TBL-12)."""
+"""The columns that store the state of a row, and their types (TBL-12)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
     OrderBy.SEQUENCE_NUMBER: "sequence_number: binary",
 }
-"""What the source says of a change's order. A number is its four sections of eight bytes, so that bytes compare as sections do."""
+"""The fields of a change's order that come from the source. A sequence number is stored as its four
+sections of eight bytes, so that bytes sort as sections do.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which register is whose: columns in their order, families in the order in which columns first name them.
+    """The registers of a table: columns in their order, and families in the order in which columns
+    first name them.
 
-    `since` has the last ingest batch before each column was defined, 0 for one that was there from the start. What a batch up to
-    there sets in it and it cannot hold is no fault of the change: it stays unmapped (TBL-8).
+    `since` has for each column the last ingest batch before it was defined. 0: the column was there
+    from the start. A change up to that batch may set a value that the column cannot hold. That is
+    not an error of the change: the value stays in `_unmapped` (TBL-8).
     """
 
     definition: TableDefinition
@@ -31,7 +35,7 @@ class Layout:
 
     @property
     def keys(self) -> list[str]:
-        """Names of the key columns, quoted for SQL."""
+        """The names of the key columns, quoted for SQL."""
         return [f"`{name}`" for name in self.key_names]
 
     @property
@@ -40,12 +44,14 @@ class Layout:
 
     @property
     def spread(self) -> list[str]:
-        """By what rows are spread over tasks so that those of one key meet: by bucket, where there are several."""
+        """The columns by which rows are distributed to tasks, so that rows with one key meet. It is
+        the bucket, if there are several.
+        """
         return [BUCKET] if self.buckets > 1 else self.keys
 
     @property
     def shown(self) -> list[str]:
-        """Names of the columns that readers see, in order, quoted for SQL."""
+        """The names of the columns that readers see, in order, quoted for SQL."""
         return [f"`{name}`" for name, _ in self.column_types if name not in BOOKKEEPING]
 
     @property
@@ -54,7 +60,9 @@ class Layout:
 
     @property
     def registered(self) -> tuple[Column, ...]:
-        """The columns that have registers: all, or none in a table that keeps all versions, where every cell lies in `rest`."""
+        """The columns that have registers. A table that keeps all versions has none, because every
+        cell is in `rest`.
+        """
         return self.columns if self.definition.versions is Versions.LATEST else ()
 
     @property
@@ -63,44 +71,50 @@ class Layout:
 
     @property
     def registers(self) -> range:
-        """A register for each of `registered`."""
+        """The numbers of the registers, one for each of `registered`."""
         return range(len(self.registered))
 
     @property
     def late(self) -> list[tuple[int, Column, int]]:
-        """The columns that were defined when there were changes already: register, column, and the last batch before."""
+        """The columns that were added when there were changes already: register, column, and the
+        last batch before.
+        """
         return [(n, self.columns[n], batch) for n, batch in enumerate(self.since) if batch]
 
     @property
     def deletions(self) -> range:
-        """The last deletion of each of `families`."""
+        """The numbers of the deletions, one for each of `families`."""
         return range(len(self.families))
 
     @property
     def change_order_type(self) -> str:
-        """The order of a change."""
+        """The type of a change's order."""
         rank = _RANK_TYPES[self.definition.order]
         return f"struct<{rank}, ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
 
     @property
     def age(self) -> str:
-        """What of the order of a change the retention counts (MRG-10, MRG-12)."""
+        """The field of a change's order that retention uses (MRG-10, MRG-12)."""
         return "commit_timestamp" if self.definition.order is OrderBy.COMMIT else "ingest_batch"
 
     @property
     def rest_name(self) -> list[str]:
-        """The fields that name an element of `rest`. The cell timestamp is one of them where all versions are kept (MRG-7)."""
+        """The fields that identify an element of `rest`. If all versions are kept, they include the
+        cell timestamp (MRG-7).
+        """
         version = ["cell_timestamp"] if self.definition.versions is Versions.ALL else []
         return ["family", "qualifier", "range_start", "range_end", *version]
 
     @property
     def rest_fields(self) -> list[str]:
-        """The fields of an element of `rest`: its name, then its order, so that of sorted elements with one name the newest is the last."""
+        """The fields of an element of `rest`: its name, then its order. If elements are sorted, the
+        newest one of a name is the last.
+        """
         return [*self.rest_name, "order", *(name for name in ("cell_timestamp", "value") if name not in self.rest_name)]
 
     @property
     def rest_type(self) -> str:
-        """What has no register."""
+        """The type of the residual."""
         types = {"family": "string", "qualifier": "binary", "value": "binary"}
         types["order"] = f"struct<change: {self.change_order_type}, entry_index: int>"
         fields = (f"{name}: {types.get(name, 'bigint')}" for name in self.rest_fields)
@@ -112,8 +126,12 @@ class Layout:
 
     @property
     def state_type(self) -> str:
-        """`orders` are those of the changes that wrote the row: one, if all its columns were written together. `column_orders` says by
-        column which of them it was, and `column_entries` which of its entries; `family_orders` and `family_entries` say it by family.
+        """The type of the stored state of a row.
+
+        `orders` are those of the changes that wrote the row. If all columns were written together,
+        there is one. For each column, `column_orders` has the index of the order, and
+        `column_entries` the entry index. `family_orders` and `family_entries` are the same for
+        families.
         """
         return (
             f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>, column_entries: array<int>, "
@@ -134,5 +152,5 @@ def order(index: str, change: str) -> str:
 
 
 def nothing(type_: str) -> str:
-    """A null of that type."""
+    """A null of a type, as SQL."""
     return f"cast(null AS {type_})"

@@ -1,8 +1,9 @@
-"""Maintenance of Delta tables: few files of many small ones, and none that no version needs (TBL-15, TBL-23).
+"""Maintenance of Delta tables: merges small files, and removes files that no version needs (TBL-15,
+TBL-23).
 
-Small files are put together in two steps: new files are written, which nobody sees and which hold up nobody, and a commit puts them in
-the place of the old ones. What Delta's OPTIMIZE does is the same, but it takes what its commit says from the session, which others
-share, and from before it has written.
+Small files are merged in two steps. New files are written first. No reader sees them, and they
+delay no writer. Then a commit replaces the old files. Delta's OPTIMIZE does the same. But it takes
+its commit metadata from the session, which others share, and before it has written.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ OWN_LOG_CLEANING: Final = "delta.enableExpiredLogCleanup"
 
 
 def retention_properties(file_s: int) -> dict[str, str]:
-    """The properties of a Delta table that keeps files of old versions so long, and its log longer by `LOG_BEYOND_S`.
+    """The properties of a Delta table that keeps files of old versions for `file_s` seconds, and
+    its log for `LOG_BEYOND_S` longer.
 
-    VACUUM takes no other word for it. The log is cleaned by us (`DeltaLog.clean`): Delta would keep what belongs to the current day, and
-    would not keep what a recorded cut needs.
+    VACUUM only uses the table property. lowmark cleans the log itself (`DeltaLog.clean`). Delta
+    would keep the log of the current day, and would not keep what a recorded cut needs.
     """
     return {
         FILE_RETENTION: f"interval {file_s} seconds",
@@ -46,7 +48,9 @@ def retention_properties(file_s: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was done: so many files fewer, and so many bytes rewritten, or freed; see `Job`."""
+    """The result of maintenance: how many files fewer, and how many bytes rewritten or freed. See
+    `Job`.
+    """
 
     files: int = 0
     bytes: int = 0
@@ -63,11 +67,13 @@ class Work:
 
 
 class Maintenance:
-    """The maintenance of `what`, a table or a changelog, by the process that writes it. What fails is said, and tried again later.
+    """The maintenance of `what`, a table or a changelog, by the process that writes it.
 
-    `passed` tells what commits did since it was asked last, `compact` puts small files together if it is worth it, `clean` and `clean_log`
-    remove old files; they get the time in microseconds. `job` is what is kept of a work, but for kind, times and outcome.
-    `last_clean` says when old files were removed last, `begun_at` when the first commit was made that is known.
+    A failure is printed, and the work is tried again later. `passed` returns the file counts of
+    commits since its last call. `compact` merges small files if it is worth it. `clean` and
+    `clean_log` remove old files, and get the time in microseconds. `job` has the fields of a job
+    except kind, times and outcome. `last_clean` returns when old files were last removed.
+    `begun_at` returns when the oldest known commit was made.
     """
 
     def __init__(
@@ -91,12 +97,14 @@ class Maintenance:
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
         self._removed: list[CommitCount] = []
-        # What an earlier process has left is looked at with the first new file.
+        # The files of an earlier process are checked with the first new file.
         self._added, self._commits, self._newest_at = LOOK_EVERY - 1, 0, 0
         passed()
 
     def after_round(self, now: int) -> None:
-        """Do what is due. Between applies; raises nothing that an apply should not raise for itself."""
+        """Do the maintenance that is due. Call it between applies. It only raises errors that an
+        apply would also raise.
+        """
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
@@ -131,7 +139,7 @@ class Maintenance:
             self._clean_log(now)
 
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
-        """Do it, and keep it as a job, unless there was nothing to do."""
+        """Run `act`. Record it as a job, unless there was nothing to do."""
         began = time.monotonic_ns()
         job = replace(self._job, kind=kind, started_at=now)
         try:
@@ -147,7 +155,7 @@ class Maintenance:
 
 
 class Rewritten:
-    """New files, written and seen by nobody, for old ones of a table: `commit` puts them there."""
+    """New files that will replace old files of a table. Readers do not see them before `commit`."""
 
     def __init__(self, files: Files, path: str, groups: Iterable[Iterable[Any]]) -> None:
         spark = self._spark = files.spark
@@ -159,7 +167,8 @@ class Rewritten:
         for group in groups:
             old = list(group)
             new = writing.writeFiles(files.only(old).rows().coalesce(1)._jdf, none(spark), True, scala_list(spark, ()))
-            # The rows are the old ones: who follows the table's changes is to see none.
+            # The rows are the same as before, so a reader of the table's change feed must not see
+            # them.
             made = [file.json().replace('"dataChange":true', '"dataChange":false') for file in each(new)]
             self._new += map(delta(spark).actions.Action.fromJson, made)
             self._old += old
@@ -167,10 +176,12 @@ class Rewritten:
         self._paths = frozenset(str(file.path()) for file in self._old)
 
     def commit(self, log: DeltaLog, app_ids: Collection[str], saying: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        """Put the new files in the place of the old ones; `saying` makes what the commit says of what the newest one does.
+        """Replace the old files by the new ones. `saying` makes the metadata of the commit from
+        that of the newest one.
 
-        `app_ids` are those of the table's writers: where one commits meanwhile, nothing is done. Raises `WriterConflictError`, or Delta's
-        conflict, if somebody has removed one of the old files, or commits at this moment.
+        `app_ids` are those of the table's writers. If one of them commits meanwhile, nothing is
+        changed. Raises `WriterConflictError`, or Delta's conflict, if another process has removed
+        one of the old files or commits at the same time.
         """
         transaction = Transaction(self._spark, self._path, None)
         for app_id in app_ids:
@@ -188,7 +199,9 @@ class Rewritten:
 
 
 def rewrite(spark: SparkSession, path: str) -> Rewritten | None:
-    """Write small files of each partition together, if it is worth it. No commit, no lock: whoever writes to the table goes on."""
+    """Write the rows of small files into larger ones, by partition, if it is worth it. It needs no
+    commit and no lock.
+    """
     files = all_files(spark, path)
     known = list(files)
     groups = to_compact([_data_file(file) for file in known])
@@ -202,9 +215,10 @@ def _data_file(file: Any) -> DataFile:
 
 
 def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
-    """Remove the files that no version needs which was the newest within the table's retention; those of the versions `keep` stay.
+    """Remove files that are only needed for versions older than the table's retention.
 
-    Makes no commit; others may write meanwhile. Returns how many files went.
+    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns the
+    number of removed files.
     """
     jvm: Any = spark._jvm
     going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
@@ -221,14 +235,16 @@ def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
     files = path_of(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     removed = 0
     for gone in going:
-        # Folders stay: a writer may be about to put a file into one that is empty.
+        # Folders stay, because a writer may be about to put a file into an empty one.
         if "." in gone.rpartition("/")[2]:
             removed += bool(files.delete(path_of(gone), False))
     return removed
 
 
 def bytes_on_disk(spark: SparkSession, path: str) -> int:
-    """How large all files below a folder are; 0 if that is not to be had, as where others remove some at this moment."""
+    """The size of all files below a folder. 0: not known, for example because others remove files
+    at the same time.
+    """
     folder = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     for _ in range(3):

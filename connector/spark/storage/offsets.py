@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Offsets = Mapping[int, int]
-"""Kafka partition -> offset of the next record. A Kafka partition that is not in it stands at 0."""
+"""The offset of the next record by Kafka partition. A Kafka partition that is missing has the
+offset 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """The offsets of one micro-batch: of each Kafka partition, `start` is read and `end` is not."""
+    """The offsets of one micro-batch. For each Kafka partition, `start` is included and `end` is not."""
 
     start: Offsets
     end: Offsets
@@ -21,10 +23,10 @@ class BatchRange:
 
     @property
     def records(self) -> int:
-        """How many offsets there are: at least as many as records."""
+        """The number of offsets. There are at most as many records."""
         return sum(end - self.start.get(k, 0) for k, end in self.end.items())
 
 
 def same(left: Offsets, right: Offsets) -> bool:
-    """Whether two positions are the same, Kafka partitions that one does not know standing at 0."""
+    """Whether two positions are equal. A missing Kafka partition has the offset 0."""
     return all(left.get(k, 0) == right.get(k, 0) for k in {*left, *right})

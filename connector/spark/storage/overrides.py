@@ -10,6 +10,6 @@ from connector.state.overrides import bounds_in
 
 
 def bounds_set(spark: SparkSession, warehouse: str) -> dict[str, int]:
-    """The bounds in seconds that operators have set, by table (TBL-20)."""
+    """The staleness overrides, in seconds by table (TBL-20)."""
     commit = DeltaLog(spark, places.overrides(warehouse)).newest()
     return bounds_in(commit.table_state if commit else None)

@@ -1,9 +1,10 @@
-"""A table and its graveyard on disk: made, opened, checked, and committed to, with the bookkeeping in every commit (TBL-10, TBL-12).
+"""A table and its tombstone table on disk: created, opened, checked and committed, with the table
+state in every commit (TBL-10, TBL-12).
 
-The bookkeeping lies in the `userMetadata` of the newest commit. What is remembered of rows that no longer exist lies in the
-graveyard, a Delta table beside it: entries are added before the table's commit and bear the apply that wrote them and its
-attempt. The table's commit names its attempt; entries of attempts that no commit names do not count, and are swept by a
-later successful one.
+The table state is in the `userMetadata` of the newest commit. The tombstone table is a Delta table
+beside the table. It remembers deleted rows. Tombstones are added before the table's commit, with
+the number of their apply and the id of their attempt. The table's commit names its attempt.
+Tombstones of attempts that no commit names do not count. A later apply removes them.
 """
 
 from __future__ import annotations
@@ -48,18 +49,22 @@ from connector.tables.values import DataType
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
 MAX_ATTEMPTS: Final = 20
-"""So many attempts a table's commit names before they are swept: each is a comparison for every graveyard entry."""
+"""A table's commit names up to this many attempts before a vacuum. Each one is a comparison for
+every tombstone.
+"""
 SWEEP_EVERY: Final = 200
-"""After so many applies the graveyard is swept at the latest: what is older than the horizon would only pile up."""
+"""After at most this many applies, a vacuum removes the tombstones that are older than the horizon."""
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
-"""How long the graveyard is kept of a table that was replaced."""
+"""How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
-"""Those that say how long old versions are kept."""
+"""The properties that say how long old versions are kept."""
 
 
 class Table:
-    """One table at `path`, written by one process. Another writer is noticed, and nothing is interleaved (TBL-14)."""
+    """One table at `path`, written by one process. Another writer is detected, and commits are not
+    mixed (TBL-14).
+    """
 
     def __init__(
         self,
@@ -69,9 +74,10 @@ class Table:
         properties: Mapping[str, str] | None = None,
         retention: VersionRetention | None = None,
     ) -> None:
-        """Open the table, or make it if there is none. `properties` are those of the table on disk, if they were read already.
+        """Open the table, or create it. `properties` are those of the table on disk, if they were
+        read already.
 
-        `retention` is declared today; None leaves that of the table as it is.
+        `retention` is that of the configuration. None: that of the table stays.
         """
         self.spark = self._spark = spark
         self._folder = path
@@ -88,7 +94,9 @@ class Table:
 
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:
-        """The table at `path` as it was made, for reading. Raises `TableError` if there is none."""
+        """The table at `path` with its stored definition, for reading. Raises `TableError` if there
+        is no table.
+        """
         log = DeltaLog(spark, places.data(path))
         if log.newest() is None:
             raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
@@ -96,9 +104,10 @@ class Table:
         return cls(spark, path, from_properties(properties)[0], properties)
 
     def newest(self) -> tuple[int, TableState]:
-        """The version of the newest commit, and what it says. Raises `TableError` if it is not ours.
+        """The version of the newest commit, and its table state.
 
-        Raises `WriterConflictError` if the table was rebuilt since it was opened: its columns may be others.
+        Raises `TableError` if it is not a commit of lowmark. Raises `WriterConflictError` if the
+        table was rebuilt since it was opened, because its columns may differ.
         """
         commit, table_state = self._newest()
         return commit.version, table_state
@@ -123,22 +132,23 @@ class Table:
         return commit, table_state
 
     def table_state(self) -> TableState:
-        """What the newest commit says. Raises `TableError` if it is not ours."""
+        """The table state of the newest commit. Raises as `newest`."""
         return self.newest()[1]
 
     def rows(self, version: int | None = None) -> DataFrame:
-        """All rows, bookkeeping columns included, of a version of the Delta table or of the newest one."""
+        """All rows of a version, or of the newest one, with internal columns."""
         reader = self._spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(self.path)
 
     def files(self, version: int) -> Files | None:
-        """The files of that version, if it is the newest and they are so few that its commit lists them."""
+        """The files of `version`, if it is the newest one and its commit lists them. Otherwise None."""
         return files_of(self._spark, self.path, version)
 
     def tombstones(self, table_state: TableState) -> DataFrame:
-        """What is remembered of rows that are gone, as of the commit that says `table_state`: key columns, `_state`, `_bucket`.
+        """The tombstones at the commit with `table_state`: key columns, `_state`, `_bucket`.
 
-        It stays so, whatever is swept before the rows are asked for. Raises as `has_tombstones_table`, which must be true.
+        A vacuum before the rows are read does not change them. Raises as `has_tombstones_table`,
+        which must be true.
         """
         commit = self._remembered(table_state)
         assert commit is not None, "there is no graveyard"
@@ -146,7 +156,7 @@ class Table:
             entries = files.rows()
         else:
             entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._tombstones_path)
-        # As code that is the same for all attempts: `constant`.
+        # The same code for all attempts, see `constant`.
         attempts = table_state.attempt_ids
         named = F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()])) if attempts else F.lit(None).cast("map<int, string>")
         is_named = F.try_element_at(named, F.expr("int(_apply_number)")) == F.col("_attempt_id")
@@ -154,11 +164,13 @@ class Table:
         return entries.selectExpr(BUCKET, *self.layout.keys, STATE)
 
     def has_tombstones_table(self, table_state: TableState) -> bool:
-        """Whether anything is remembered of rows that are gone. Raises `TableError` if somebody else took or changed it."""
+        """Whether there is a tombstone table. Raises `TableError` if another program removed or
+        changed it.
+        """
         return self._forgotten_below(table_state) is not None
 
     def bury(self, gone: DataFrame, before: TableState, *, attempt: str) -> bool:
-        """Add graveyard entries for the apply after `before`, if there are any; tells whether there were.
+        """Add tombstones for the apply after `before`. Returns whether there were any.
 
         They do not count before a commit of the table names the attempt.
         """
@@ -173,7 +185,7 @@ class Table:
             f"'{attempt}' AS _attempt_id",
             f"coalesce({newest}, 0L) AS _newest",
         )
-        # One file: an apply asks all of them for the rows that it changes.
+        # One file, because an apply reads all files for the rows that it changes.
         entries = entries.coalesce(1)
         expired_below = self._forgotten_below(before)
         with explained(f"table {self._definition.name}"):
@@ -190,9 +202,11 @@ class Table:
             return transaction.has_written
 
     def commit(self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState) -> None:
-        """Replace the rows of `buckets` by `rows` and say `table_state`, in one commit; read back that it was ours.
+        """Replace the rows of `buckets` by `rows` and store `table_state`, in one commit, and check
+        that it was this one.
 
-        Without buckets only the bookkeeping is committed. Raises `WriterConflictError` if another writer was quicker.
+        Without buckets, only the table state is committed. Raises `WriterConflictError` if another
+        writer was faster.
         """
         touched = ", ".join(str(bucket) for bucket in sorted(buckets))
         with explained(f"table {self._definition.name}"):
@@ -206,8 +220,11 @@ class Table:
         self._check_ours(table_state)
 
     def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, files: Files | None, table_state: TableState) -> None:
-        """Put `rows` in the place of those at `places` in `version`, the newest, which has `files`, if they are known, and say
-        `table_state`: one commit, as `commit` makes.
+        """Replace the rows at `places` by `rows` and store `table_state`, in one commit as `commit`
+        does.
+
+        `places` are locations in `version`, which must be the newest one. `files` are its files, if
+        they are known.
         """
         with explained(f"table {self._definition.name}"):
             replace_rows(
@@ -224,19 +241,19 @@ class Table:
         self._check_ours(table_state)
 
     def size_in_bytes(self) -> int:
-        """How large the table's files are."""
+        """The size of the table's files."""
         return size_in_bytes(self._spark, self.path)
 
     @property
     def _app_id(self) -> str:
-        """Under which Delta keeps the number of the last apply."""
+        """The name under which Delta stores the number of the last apply."""
         return f"lowmark/{self._definition.name}"
 
     def _said(self, table_state: TableState) -> str:
         return user_metadata(table_state.to_json(self._definition.name))
 
     def _columns_of(self, rows: DataFrame) -> DataFrame:
-        """What the table keeps of rows that were worked out."""
+        """The columns of the table on disk, from computed rows."""
         return rows.selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
 
     def _check_ours(self, table_state: TableState) -> None:
@@ -248,12 +265,15 @@ class Table:
             )
 
     def sweep(self, table_state: TableState) -> TableState:
-        """Remove graveyard entries that no commit names, or that the horizon has passed; returns the bookkeeping to go on with (TBL-12).
+        """Vacuum tombstones that no commit names or that are older than the horizon. Returns the
+        new table state (TBL-12).
 
-        Now and then: at the first apply of a process that may follow a dead one, when a commit names many attempts, and after many
-        applies. Of what no commit names only entries under numbers that a commit has taken go: another apply may be about to commit
-        under the next one. What a writer adds later under a number taken before is true of the changelog's changes all the same,
-        and changes nothing once they are applied. The horizon is that of a batch which the table covers (MRG-11).
+        It runs at the first apply of a process, because a process before may have failed. It also
+        runs when a commit names many attempts, and after many applies. Of the tombstones that no
+        commit names, it removes only those with a number that a commit has taken. Another apply may
+        be about to commit under the next number. A writer may add tombstones later under a number
+        taken before. They are true for the changes of the changelog, and change nothing once these
+        are applied. The horizon is that of a batch which the table covers (MRG-11).
         """
         due = (
             not self._has_swept
@@ -275,31 +295,36 @@ class Table:
         return replace(table_state, vacuumed_to=table_state.apply_number, attempt_ids={})
 
     def passed(self) -> list[CommitCount]:
-        """What commits did to the files of the table and of its graveyard since the last call."""
+        """The number of files that commits added to and removed from the table and its tombstone
+        table since the last call.
+        """
         return [*self._log.passed(), *self._tombstones_log.passed()]
 
     def begun_at(self) -> int:
-        """When the oldest commit was made that is still known, in microseconds."""
+        """When the oldest known commit was made, in microseconds."""
         return self._log.oldest_at()
 
     def version_at(self, at: int) -> int | None:
-        """The version that was the newest one at a time (microseconds); None if that is not known."""
+        """The version that was the newest one at a time (microseconds). None: not known."""
         return self._log.version_at(at)
 
     def superseded_at(self, version: int) -> int | None:
-        """When the version after this one was committed; None if there is none, 0 if that is not known any more."""
+        """When the version after this one was committed. None: there is no such version. 0: no
+        longer known.
+        """
         commit = self._log.at(version + 1)
         return commit.at if commit is not None else None if version >= self._newest()[0].version else 0
 
     def compact(self) -> Work | None:
-        """Put small files together, of rows and of the graveyard; no row changes (TBL-15). Between two applies of this process.
+        """Merge small files of the table and of its tombstone table. No row changes (TBL-15). Call
+        it between two applies of this process.
 
-        None: it was not worth it.
+        None: it is not worth it.
         """
         done = None
         with explained(f"table {self._definition.name}"):
             if (rewritten := rewrite(self._spark, self.path)) is not None:
-                # The newest commit must be ours, and stay the same but for its files.
+                # The newest commit must be one of lowmark, and may differ only in its files.
                 rewritten.commit(self._log, [self._app_id], lambda _: self.table_state().to_json(self._definition.name))
                 done = rewritten.work
             if self.has_tombstones_table(self.table_state()) and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None:
@@ -308,9 +333,11 @@ class Table:
         return done
 
     def clean(self, now: int, keep: Collection[int] = ()) -> Work:
-        """Remove files that no version needs which the table's retention keeps; what versions in `keep` need stays (TBL-23).
+        """Remove files that are only needed for versions older than the table's retention (TBL-23).
 
-        So do graveyards of tables that were replaced before.
+        The files of versions in `keep` stay.
+
+        It also removes the tombstone tables of tables that were replaced long ago.
         """
         before = bytes_on_disk(self._spark, self._folder)
         with explained(f"table {self._definition.name}"):
@@ -322,27 +349,32 @@ class Table:
                 path = f"{self._folder}/{name}"
                 if name.startswith(TOMBSTONES) and path != self._tombstones_path:
                     newest = DeltaLog(self._spark, path).newest()
-                    # Without a commit it is one that a rebuild is about to write.
+                    # A folder without a commit belongs to a rebuild that is about to write it.
                     if newest is not None and now - newest.at > REPLACED_KEPT_US:
                         remove_folder(self._spark, path)
         after = bytes_on_disk(self._spark, self._folder)
         return Work(removed, max(0, before - after), live, after)
 
     def clean_log(self, before: int, keep: Collection[int] = ()) -> None:
-        """Remove what no version needs of the logs that was the newest one at `before` (microseconds) or later, nor one in `keep`."""
+        """Remove log files that are only needed for versions before `before` (microseconds), except
+        those in `keep`.
+        """
         self._log.clean(before, keep)
         if self.has_tombstones_table(self.table_state()):
             self._tombstones_log.clean(before)
 
     def _forgotten_below(self, table_state: TableState) -> int | None:
-        """Up to which horizon the graveyard has forgotten deletes, 0 if none; None if there is no graveyard. Raises as `_remembered`."""
+        """The horizon below which tombstones were removed. 0: none were. None: there is no
+        tombstone table. Raises as `_remembered`.
+        """
         commit = self._remembered(table_state)
         return None if commit is None or commit.table_state is None else int(commit.table_state["expired_below"])
 
     def _remembered(self, table_state: TableState) -> Commit | None:
-        """The newest commit of the graveyard; None if there is no graveyard.
+        """The newest commit of the tombstone table. None: there is no tombstone table.
 
-        Raises `TableError` if somebody else took or changed it, or if the table was set back behind what it has forgotten.
+        Raises `TableError` if another program removed or changed it, or if the table was restored
+        to a version before the last vacuum of tombstones.
         """
         commit = self._tombstones_log.newest()
         if commit is None and not table_state.has_tombstones:
@@ -362,7 +394,9 @@ class Table:
         )
 
     def _is(self, rebuild: str) -> None:
-        """Know by which rebuild the table was made. Each has a graveyard of its own: an older table keeps the one that belongs to it."""
+        """Store by which rebuild the table was made. Each rebuild has its own tombstone table, and
+        an older version of the table keeps its own.
+        """
         self._rebuild = rebuild
         self._tombstones_path = places.tombstones(self._folder, rebuild)
         self._tombstones_log = DeltaLog(self._spark, self._tombstones_path)
@@ -384,7 +418,8 @@ class Table:
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
         if not is_kept and (commit := self._tombstones_log.newest()) is not None and commit.table_state is not None:
-            # Before the table's: where it is not done, the table's still differ at the next start.
+            # Before the table's properties: if this fails, the table's still differ at the next
+            # start.
             metadata = user_metadata(commit.table_state)
             with explained(f"table {self._definition.name}"):
                 set_properties(self._spark, self._tombstones_path, self._kept, metadata)
@@ -396,7 +431,9 @@ class Table:
         return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: TableState) -> None:
-        """Keep what the configuration says today: readers find it in the table's properties (TBL-16, DLQ-3)."""
+        """Store the settings of the configuration in the table's properties, where readers find
+        them (TBL-16, DLQ-3).
+        """
         with explained(f"table {self._definition.name}"):
             set_properties(self._spark, self.path, properties, self._said(before))
 
@@ -416,12 +453,12 @@ class Table:
 
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
-    """The layout of a table with these columns; of a new one, unless `buckets` says how many it has."""
+    """The layout of a table with these columns. `buckets` None: that of a new table."""
     return Layout(definition, buckets or definition.buckets, tuple(ids.since.get(column.name, 0) for column in definition.columns))
 
 
 def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
-    """The properties of a table that is made."""
+    """The properties of a new table."""
     return {
         **to_properties(definition, ids),
         BUCKETS_PROPERTY: str(definition.buckets),
@@ -432,7 +469,7 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
 
 
 def _named(table_state: TableState) -> str:
-    """The condition that holds for entries of the attempts that the commit names."""
+    """The SQL condition for tombstones of the attempts that the commit names."""
     return (
         " OR ".join(f"(_apply_number = {apply} AND _attempt_id = '{attempt}')" for apply, attempt in table_state.attempt_ids.items())
         or "false"
@@ -440,16 +477,18 @@ def _named(table_state: TableState) -> str:
 
 
 def _tombstones_state(expired_below: int) -> dict[str, object]:
-    """What a commit of the graveyard says: entries whose every order is older than that are gone (MRG-10)."""
+    """The metadata of a commit of the tombstone table: tombstones with only orders below
+    `expired_below` were removed (MRG-10).
+    """
     return {"tombstones": True, "expired_below": expired_below}
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:
-    """Delta keeps statistics of the key columns alone, and has none for bytes and truth values."""
+    """Delta keeps statistics of the key columns only. It has no statistics for BYTES and BOOL."""
     keys = [f"`{part.name}`" for part in definition.key.parts if part.type not in (DataType.BYTES, DataType.BOOL)]
     return {"delta.dataSkippingStatsColumns": ",".join(keys)} if keys else {"delta.dataSkippingNumIndexedCols": "0"}
 
 
 def new_attempt() -> str:
-    """A name for one attempt at an apply, unlike any other."""
+    """A unique id for one attempt at an apply."""
     return uuid.uuid4().hex

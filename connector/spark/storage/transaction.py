@@ -1,8 +1,10 @@
-"""One commit of a Delta table through Delta's own transaction: files first, which nobody sees, then all of it at once.
+"""One commit of a Delta table through Delta's own transaction: files are written first, then
+committed together.
 
-Delta's writer commits as it writes. Here the rows are written first, and what their commit says may be worked out from them: data,
-position and progress become one fact (TBL-5). The metadata goes with the commit and never through a setting of the session, which
-others share. Delta has no public way to do so from Python; what is called through the JVM are the steps of its own writer.
+Delta's writer commits as it writes. Here the rows are written first, and the metadata of the commit
+may be computed from them. So rows, position and progress are stored together (TBL-5). The metadata
+is part of the commit and never a setting of the session, which others share. Delta has no public
+API for this in Python. This module calls, through the JVM, the steps of Delta's own writer.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from connector.spark.storage.files import Files, delta, each, log_of, none, scal
 
 
 class Transaction:
-    """A commit in the making, on the newest version of the table at `path`. Not for use by two threads at once.
+    """A commit in preparation, on the newest version of the table at `path`. Use it from one thread
+    only.
 
-    `app_id` names the writer, whose commits have rising numbers, up to `newest` so far (-1: none): where another process commits under it
-    meanwhile, `commit` raises Delta's conflict. Without one, commits have no numbers.
+    `app_id` names the writer. Its commits have rising numbers, of which `newest` is the last (-1:
+    no commit yet). If another process commits under this name meanwhile, `commit` raises Delta's
+    conflict. Without `app_id`, commits have no numbers.
     """
 
     def __init__(self, spark: SparkSession, path: str, app_id: str | None) -> None:
@@ -32,18 +36,18 @@ class Transaction:
         self._written = scala_list(spark, ())
 
     def _newest_of(self, app_id: str) -> int:
-        """The greatest number that was committed under the name, -1 if there is none."""
+        """The greatest number that was committed under the name. -1: there is no commit."""
         checksum = self.delta.snapshot().checksumOpt()
         if checksum.isEmpty() or checksum.get().setTransactions().isEmpty():
             return int(self.delta.txnVersion(app_id))
-        # The same without the state of the whole log, which Delta would work out for it.
+        # The same result without the state of the whole log, which Delta would compute.
         self.depend_on(app_id)
         known = checksum.get().setTransactions().get()
         numbers = [int(one.version()) for one in each(known) if one.appId() == app_id]
         return max(numbers, default=-1)
 
     def depend_on(self, app_id: str) -> None:
-        """What is committed under the name meanwhile is a conflict."""
+        """Make a commit under this name by another process a conflict."""
         self.delta.readTxn().addOne(app_id)
 
     def write(self, rows: DataFrame) -> None:
@@ -52,18 +56,20 @@ class Transaction:
 
     @property
     def has_written(self) -> bool:
-        """Whether there are any rows to commit."""
+        """Whether there are rows to commit."""
         return not self._written.isEmpty()
 
     @property
     def written(self) -> Files:
-        """What was written, for reading; nobody else sees it before the commit."""
+        """The written files, for reading. Other readers do not see them before the commit."""
         return Files(self._spark, self.log, self.delta.snapshot(), self._written)
 
     def commit(self, number: int, table_state: Mapping[str, Any], *, actions: Any = None) -> None:
-        """Commit what was written, and further `actions` of Delta, under `number`; the commit says `table_state`.
+        """Commit the written files, and further `actions` of Delta, under `number`, with
+        `table_state` as metadata.
 
-        Where the number or a greater one was taken before, nothing is committed: whoever must know looks at the newest commit.
+        If the number or a greater one was committed before, nothing is committed. A caller that
+        must know reads the newest commit.
         """
         if self._app_id is not None:
             if self.newest >= number:
@@ -73,7 +79,9 @@ class Transaction:
         self.delta.commit(files, self._operation(user_metadata(table_state)))
 
     def _operation(self, metadata: str) -> Any:
-        """Delta's name for the act is that of an append; whatever else it does stands in its actions."""
+        """The operation has Delta's name for an append. The actions of the commit show all that it
+        does.
+        """
         jvm: Any = self._spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
         said = jvm.scala.Some(metadata)

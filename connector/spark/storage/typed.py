@@ -1,7 +1,7 @@
-"""Typed columns and keys in the JVM: `connector.tables.values` and `Key.read_key` as Spark expressions (TBL-7).
+"""Typed columns and keys as Spark SQL: `connector.tables.values` and `Key.read_key` (TBL-7).
 
-An expression yields null for bytes that do not fit; no fitting value is null. The patterns are those of `connector.tables.values`,
-and a test holds the two forms against each other.
+An expression is null for bytes that do not fit. It is never null for bytes that fit. The patterns
+are those of `connector.tables.values`. A test compares both implementations.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
 
 
 def typed(type_: DataType, encoding: Encoding, value: str) -> str:
-    """The typed value of the SQL expression `value`, which yields the bytes of a cell; null where they do not fit."""
+    """The typed value of the SQL expression `value`, which is the bytes of a cell. It is null if
+    they do not fit.
+    """
     if type_ is DataType.BYTES:
         return value
     if encoding is Encoding.BINARY and type_ is not DataType.STRING:
@@ -62,7 +64,7 @@ def _text(type_: DataType, text: str) -> str:
         number = f"try_cast({text} AS double)"
         return f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN {number} END"
     if type_ is DataType.NUMERIC:
-        # Zeros at the ends do not count, and the cast would count them.
+        # The cast would count zeros at both ends as digits.
         return rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1') AS decimal(38,9))"
     if type_ is DataType.TIMESTAMP:
         moment = f"try_cast({text} AS timestamp)"
@@ -71,8 +73,9 @@ def _text(type_: DataType, text: str) -> str:
 
 
 def _is_json(text: str) -> str:
-    # Spark's parsers stop at the end of the first value, whatever follows it. As the first of two elements, the text must be
-    # one value and nothing else; the second is random, so that no text can bring it along.
+    # Spark's parsers stop after the first value and ignore the rest. As the first of two elements,
+    # the text must be exactly one value. The second element is random, so that a text cannot
+    # contain it.
     parsed = f"""from_json(concat('[', {text}, ',"{_BEHIND}"]'), 'array<string>', {_STRICT_JSON})"""
     return f"coalesce(slice({parsed}, 2, 2) = array('{_BEHIND}'), false)"
 
@@ -97,16 +100,20 @@ def _binary(type_: DataType, value: str) -> str:
         # conv reads 4 bytes as an unsigned number.
         days = f"({number} - CASE WHEN {number} > 2147483647 THEN 4294967296 ELSE 0 END)"
         return f"CASE WHEN {days} {_DAYS} THEN date_from_unix_date(cast({days} AS int)) END"
-    # Spark has no function for the bits of a double, but Avro spells one as the same 8 bytes in reverse.
+    # Spark has no function for the bits of a double. Avro encodes a double as the same 8 bytes in
+    # reverse order.
     backwards = "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
     return f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}', map('mode', 'FAILFAST')) END"
 
 
 def key_pieces(key: Key, row_key: str) -> str:
-    """What `key_columns` reads the SQL expression `row_key` from, and each of them several times: to be made a column first."""
+    """The expression from which `key_columns` reads the SQL expression `row_key`. It is used
+    several times, so make it a column first.
+    """
     if key.form is KeyForm.ROW_KEY:
         return row_key
-    # Splitting text would replace bytes that are not UTF-8; parts are cut from hexadecimal digits, two to a byte.
+    # A split of text would replace bytes that are not UTF-8. Therefore parts are cut from
+    # hexadecimal digits, two for each byte.
     spaced = f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
     if key.form is KeyForm.ORDERED:
         return _ordered_pieces(spaced, len(key.parts))
@@ -115,7 +122,9 @@ def key_pieces(key: Key, row_key: str) -> str:
 
 
 def key_columns(key: Key, pieces: str) -> list[str]:
-    """The key columns, in order, of a row key whose `key_pieces` are the column `pieces`; null for each part that does not fit."""
+    """The key columns of a row key, in order. `pieces` is the column with its `key_pieces`. A part
+    that does not fit is null.
+    """
     if key.form is KeyForm.ROW_KEY:
         return [typed(key.parts[0].type, Encoding.TEXT, pieces)]
     if key.form is KeyForm.ORDERED:
@@ -132,9 +141,11 @@ def key_columns(key: Key, pieces: str) -> list[str]:
 
 
 def _ordered_pieces(spaced: str, count: int) -> str:
-    """`ordered_key.split_parts`: the digits of each part but of empty ones at the end; null if it is not a key of `count` parts."""
-    # A comma between parts, ~~ for 00 in a part, - for an empty part. What is wrong: any other 00, a part of no bytes, an empty part at
-    # the end, too many parts.
+    """`ordered_key.split_parts`: the digits of each part, without empty parts at the end. It is
+    null if this is not a key of `count` parts.
+    """
+    # A comma separates parts, ~~ is 00 in a part, - is an empty part. Errors are: any other 00, a
+    # part without bytes, an empty part at the end, too many parts.
     marked = f"replace(replace({spaced}, '00 01 ', ','), '00 FF ', '~~')"
     marked = f"regexp_replace({marked}, r'(?<![^,])00 00 (?![^,])', '-')"
     wrong = rf"00 |(?<![^,])(?![^,])|,-\z|(?:,[^,]*){{{count}}}"
@@ -142,7 +153,7 @@ def _ordered_pieces(spaced: str, count: int) -> str:
 
 
 def _ordered_part(type_: DataType, pieces: str, place: int) -> str:
-    """`ordered_key.read_part` on hexadecimal digits, which lie in the order of the bytes."""
+    """`ordered_key.read_part` on hexadecimal digits, which sort as the bytes do."""
     digits = f"get({pieces}, {place})"
     if type_ in NUMBER_RANGE:
         return _ordered_number(type_, digits)
@@ -157,7 +168,8 @@ def _ordered_number(type_: DataType, digits: str) -> str:
     fits = rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits} <= '{greatest}'"
     if type_ is DataType.NUMERIC:
         return f"CASE WHEN {fits} THEN {_ordered_numeric(digits)} END"
-    # The last 7n bits are the number, the first of them its sign; what stands before them is shifted out.
+    # The last 7n bits are the number, and their first bit is the sign. The bits before them are
+    # shifted out.
     before = f"greatest(64 - shiftright(7 * length({digits}), 1), 0)"
     number = f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
     if type_ is DataType.DATE:
@@ -168,7 +180,8 @@ def _ordered_number(type_: DataType, digits: str) -> str:
 
 
 def _ordered_numeric(digits: str) -> str:
-    # Spark has no number of 128 bits, but Avro spells a decimal as its two's complement: 28 says that 20 bytes follow.
+    # Spark has no number of 128 bits. Avro encodes a decimal as its two's complement: 28 says that
+    # 20 bytes follow.
     from_0, below_0 = _behind("F", digits, "89ABCDE", "0123010"), _behind("0", digits, "1234567", "FEFCDEF")
     number = f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
     schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9})
@@ -176,6 +189,8 @@ def _ordered_numeric(digits: str) -> str:
 
 
 def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
-    """The digits without those that the ones or zeros before a number fill, and the first that is left without its share of them."""
+    """The digits without the ones or zeros that fill the space before a number. The first digit
+    left loses its own filling bits.
+    """
     rest = f"ltrim('{filled}', {digits})"
     return f"concat(translate(left({rest}, 1), '{first}', '{becomes}'), substring({rest}, 2))"
