@@ -15,7 +15,7 @@ from random import Random
 
 from connector.records.model import DataChange
 from tests.changes import change, put
-from tests.property.deliveries import World, Producer, Sent
+from tests.property.deliveries import Producer, Sent, World
 
 ACCOUNTS = [bytes([first]) + b" account" for first in range(16, 256, 32)]
 OPENING = 100

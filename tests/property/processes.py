@@ -15,7 +15,7 @@ from random import Random
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import KeyRange
-from tests.property.deliveries import World, Producer, Sent
+from tests.property.deliveries import Producer, Sent, World
 
 RETENTION = 20
 AHEAD = 1_000_000
