@@ -97,7 +97,9 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
 
 
 def to_line(view: Json) -> str:
-    """Any view as one line of JSON, without a line end, of printable characters only."""
+    """Write any view as one line of JSON, without a line end. The line has printable characters
+    only.
+    """
     line = _encode(view)
     return line if line.isprintable() else "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
