@@ -105,12 +105,14 @@ def to_line(view: Json) -> str:
 
 
 def entry_fields(kind: str) -> tuple[str, ...]:
-    """The fields that an entry of this kind has in the view; of a kind that this release does not know, all there are."""
+    """Return the fields of this kind of entry in the view. For an unknown kind, return the fields
+    of all kinds.
+    """
     return _ENTRY_FIELDS.get(kind, _ANY_ENTRY_FIELDS)
 
 
 def from_json(line: str) -> JsonRecord:
-    """The record that a line of JSON says. Raises `JsonViewError`, which names the field."""
+    """Read the record of a line of JSON. Raises `JsonViewError` with the field."""
     try:
         document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
