@@ -65,9 +65,9 @@ def difference(definition: TableDefinition, before: RowState, change: DataChange
 def as_of_today(change: DataChange, entries: tuple[Entry, ...], low_watermark: int) -> DataChange:
     """Return the change with these entries and the low watermark as its commit timestamp.
 
-    Below the low watermark it could be too late, and above it newer changes could be overwritten.
-    If several changes of a row are forced, the last one wins. The change makes no claim for its
-    stream partition. In a table ordered by sequence number, the sequence number of the change still
+    No further changes below the low watermark are expected, and changes above it still win. If
+    several changes of a row are forced, the last one wins. The change makes no claim for its stream
+    partition. In a table ordered by sequence number, the sequence number of the change still
     decides.
     """
     return replace(

@@ -5,8 +5,7 @@ state:
 
     replayed     sent again to the change topic. If it is rejected again, this is a new dead letter
                  with the next attempt
-    parked       set aside, by a person or after too many attempts. It is not replayed until it is
-                 reopened
+    parked       set aside, by a person or after too many attempts. It is not replayed until it is reopened
     discarded    it will not be replayed. The ledger keeps why
     reopened     open again, with all attempts available
 

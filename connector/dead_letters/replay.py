@@ -6,13 +6,11 @@ about the failure, and one header that names the dead letter and the attempt. A 
 refused, with the reason, and does not change, if:
 
     it is not open                       it was replayed, parked or discarded
-    it is TOO_LATE                       nothing older than the horizon is merged. With `force`, a
-                                         new change
+    it is TOO_LATE                       nothing older than the horizon is merged. With `force`, a new change
                                          with the same result is sent
     it is WATERMARK_IN_FUTURE            waiting does not make a wrong claim true
     a repair step does not fit
-    it would be rejected again           with the current settings, schemas and horizon. So no
-                                         attempt is wasted
+    it would be rejected again           with the current settings, schemas and horizon. So no attempt is wasted
     the Kafka partition does not exist   a control record goes to its original Kafka partition
     it is too large for the topic
 
@@ -57,8 +55,8 @@ Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
 
 
 Force = Callable[[DeadLetter, DataChange], DataChange | str]
-"""Returns a new change that has the same result today, or a text that says why there is none
-(DLQ-13).
+"""Returns a new change that has the same result today, or a text with the reason why this is
+impossible (DLQ-13).
 """
 
 

@@ -194,7 +194,7 @@ def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: 
 def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
     """Return the unchanged key, value, headers and record timestamp of a record. Empty is not null.
 
-    The record timestamp is in microseconds. It is 0 if there is none.
+    The record timestamp is in microseconds. It is 0 if Kafka has no timestamp.
     """
     kind, milliseconds = message.timestamp()
     headers: Any = message.headers() or ()

@@ -2,10 +2,8 @@
 
 The names are the Avro fields. A record has exactly one branch, for example `data_change`:
 
-    {"stream_partition": "p0", "kafka_partitions": 4, "data_change": {"table": "users", "row_key":
-    "u#1",
-     "commit_timestamp": "2024-04-30T11:19:44.000000Z", "change_type": "USER", "source_cluster_id":
-     "default",
+    {"stream_partition": "p0", "kafka_partitions": 4, "data_change": {"table": "users", "row_key": "u#1",
+     "commit_timestamp": "2024-04-30T11:19:44.000000Z", "change_type": "USER", "source_cluster_id": "default",
      "entries": [{"kind": "SET_CELL", "family": "cf", "qualifier": "name",
                   "cell_timestamp": "2024-04-30T11:19:44.000000Z", "value": "Ada"}]}}
 

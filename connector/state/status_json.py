@@ -32,7 +32,9 @@ _TIMES: Final = frozenset(
 
 def lagging_partition(frontier: Frontier) -> Stall | None:
     """Return the live stream partition with the least low watermark. It delays the low watermark
-    (WMK-3). None: there is none.
+    (WMK-3).
+
+    None: there are no live stream partitions.
     """
     k = frontier.kafka_partitions
     least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)

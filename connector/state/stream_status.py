@@ -31,7 +31,7 @@ class StreamStatus:
     ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below an earlier claim of the same
                         stream partition in the same Kafka partition (WMK-2)
     lag                 offsets between that batch and the end of the topic, as Kafka reported it at `topic_read_at`
-    lagging_partition   the live stream partition with the least low watermark; None: there is none
+    lagging_partition   the live stream partition with the least low watermark; None: there are none
     stalled             partitions whose low watermark has not advanced for `stall_after`, the longest first (WMK-12)
     stalls_unverified   ingest has not asked Kafka since they stalled, so newer records may be waiting
     undeclared          stream partitions that send records and were never announced (WMK-8)
@@ -133,9 +133,8 @@ class PartitionStatus:
     advanced_at         when its low watermark got its value
     is_stalled          whether this is longer ago than `stall_after`
     roots               the roots that it descends from. Empty: it is undeclared (WMK-8)
-    waits_for           the parents that have not ended. Until then they delay the low watermark
-    (WMK-7)
-    is_over             it has ended, and children wait for its siblings
+    waits_for           the parents that have not ended. Until then they delay the low watermark (WMK-7)
+    is_over             it has ended, but its children wait for other parents
     """
 
     name: str

@@ -20,7 +20,7 @@ class TableState:
     changelog_id            the id of that changelog; empty before the first apply
     merged                  the number of changes that were ever merged
     letters                 the number of changes that became dead letters of this table (TBL-9)
-    dead_letters_since      when the first of them did; None: there is none
+    dead_letters_since      when the first of them did; None: there are no such changes
     highest_applied         the greatest commit timestamp that was ever merged
     apply_watermark         the table has every change with a smaller commit timestamp; None: unknown
     complete_to_batch       no change up to this batch is deferred; of later batches, the changes below `apply_watermark` are merged

@@ -25,8 +25,9 @@ _is_table_name = re.compile(TABLE_PATTERN).fullmatch
 
 
 class Versions(StrEnum):
-    """What a cell of a row is: a column (`latest`), or a column at one cell timestamp (`all`). See
-    `connector.tables.merge`.
+    """Whether a cell of a row is a column (`latest`), or a column at one cell timestamp (`all`).
+
+    See `connector.tables.merge`.
     """
 
     LATEST = "latest"

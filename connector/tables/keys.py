@@ -148,8 +148,8 @@ class Key:
             The row key.
 
         Raises:
-            InvalidChangeError: A value has a wrong type, a part contains the delimiter, or the row
-                key is too long.
+            InvalidChangeError: The number of values or a type is wrong, a part contains the
+                delimiter, or the row key is too long.
         """
         if len(values) != len(self.parts):
             raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of {len(self.parts)} key columns", values)

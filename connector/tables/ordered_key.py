@@ -13,9 +13,9 @@ bytes are less, too. Bytes are compared as unsigned numbers from the left. A par
     DATE       a number: days since 1970-01-01
     TIMESTAMP  a number: µs since 1970-01-01 UTC
 
-A *number* from 0 on has the smallest possible number of bytes: n bytes are n ones, a zero, and 7n -
-1 bits of the number. A negative number x is the number -x - 1 with every bit inverted. For example,
-0 is 80, 63 is BF, 64 is C0 40, and -1 is 7F.
+A *number* from 0 on has the smallest possible number of bytes: n bytes are n ones, a zero, and
+7n - 1 bits of the number. A negative number x is the number -x - 1 with every bit inverted. For
+example, 0 is 80, 63 is BF, 64 is C0 40, and -1 is 7F.
 
 The key joins the parts. Empty parts at the end are omitted. In every other part, 00 becomes 00 FF,
 and an empty part becomes 00 00. The separator is 00 01. If all parts are empty, the key is 00 00.

@@ -3,8 +3,7 @@
     here                                              there: `main`
     the module path, and then
     the pickled call              ── its stdin ──▶    calls it
-    takes the items in order      ◀── its stdout ──   the pickled items, and at the end None or the
-                                  error
+    takes the items in order      ◀── its stdout ──   the pickled items, and at the end None or the error
 
 The child runs ahead until the pipe is full. Use it only for code that reads, because it may be
 killed at any time.
@@ -73,7 +72,7 @@ def main() -> None:
     # If the parent has ended, stop.
     with suppress(BrokenPipeError):
         try:
-            for item in pickle.load(sys.stdin.buffer)():  # noqa: S301, who started this process wrote it
+            for item in pickle.load(sys.stdin.buffer)():  # noqa: S301, the parent process wrote it
                 pickle.dump((True, item), out, pickle.HIGHEST_PROTOCOL)
                 out.flush()
             end = None

@@ -3,10 +3,8 @@ to DLQ-14).
 
     queue = DeadLetterQueue(config, config.streams["orders"], by="ada@desk")
     few = LetterFilter(reasons=frozenset({Reason.UNKNOWN_SCHEMA}))
-    for decision in queue.plan(few): ...                            sends nothing: shows the
-                                                                    decisions
-    queue.replay(few, why="the registry has the schema now")        each takes effect once, even if
-                                                                    you run it again
+    for decision in queue.plan(few): ...                            sends nothing: shows the decisions
+    queue.replay(few, why="the registry has the schema now")        each takes effect once, even if you run it again
 
 The command `connector dead-letters` uses this class. Dead letters are read from their topic each
 time, one after the other. Memory holds one id for each, and the ledger.
@@ -174,8 +172,8 @@ class DeadLetterQueue:
             max_attempts: A dead letter is parked after so many attempts.
             force: As in `connector.dead_letters.replay.decide`.
             per_second: The maximum number of dead letters that are sent in a second.
-            on_progress: Called after each transaction with the number of dead letters that were
-                read (at most `at_most`), and the number that are done.
+            on_progress: Called after each transaction with two numbers: the dead letters that were
+                read, of at most `at_most()`, and those that were replayed or parked.
             stop: When it is set, no further transaction begins.
             on_step: Called before each step of a transaction.
 
@@ -217,8 +215,8 @@ class DeadLetterQueue:
             on_step: Called before each step of a transaction.
 
         Returns:
-            The number of changed dead letters. And the number of those whose state does not allow
-            the action, by state.
+            The number of changed dead letters, and by state, the number of those whose state does
+            not allow the action.
 
         Raises:
             WriterConflictError: Another process acts on the dead letters.

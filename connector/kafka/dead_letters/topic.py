@@ -66,7 +66,8 @@ class DeadLetterPublisher:
 
         Raises:
             DeliveryError: A dead letter was not acknowledged. Publish all of them again.
-            TopicError: The dead-letter topic has a message size limit that is too small.
+            TopicError: The change topic is missing, or the message size limit of the dead-letter
+                topic is too small.
             BrokerError: No broker answers.
         """
         sent = 0

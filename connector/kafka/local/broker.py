@@ -8,8 +8,7 @@ start a broker in the same folder again, its topics are still there. It listens 
     <folder>/server.properties   written at each start
     <folder>/data/               the data of Kafka, formatted once
     <folder>/broker.log          the log of the last start
-    <folder>/broker.json         pid and ports. It may be out of date after a crash, so the process
-                                 is checked
+    <folder>/broker.json         pid and ports. It may be out of date after a crash, so the process is checked
 """
 
 from __future__ import annotations

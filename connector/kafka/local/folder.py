@@ -142,7 +142,7 @@ def write_settings(folder: Path, port: int, controller_port: int, extra: dict[st
 
 
 def _escape(value: str) -> str:
-    """Escape a value for a Java property file: ASCII only, with doubled backslashes."""
+    """Escape a value for a Java property file: ASCII only, and each backslash is written twice."""
     return "".join(c if " " <= c <= "~" and c != "\\" else "\\\\" if c == "\\" else _unicode_escapes(c) for c in value)
 
 

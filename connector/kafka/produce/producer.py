@@ -2,8 +2,7 @@
 REC-19).
 
     producer.send(change)          checks, encodes and queues it. The result comes later
-    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka
-                                   partition
+    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka partition
     producer.send_many(changes)    checks all of them before it queues the first one
     producer.poll(1.0)             calls `on_delivery` for the results that have arrived
     producer.flush()               returns when all records are delivered. Otherwise it raises
@@ -144,7 +143,6 @@ class ChangeProducer:
             BrokerError: No broker answers.
             RegistryError: The registry does not answer, or does not have the schema.
             ConfigError: A client setting is not allowed.
-            WriterConflictError: Another producer has started with the same `transactional_id`.
         """
         self._kafka = kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         self._facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
@@ -214,7 +212,8 @@ class ChangeProducer:
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full. Then the record is in
                 `undelivered` until you send it again, and `on_delivery` is called.
-            WriterConflictError: As `transaction` does, with a `transactional_id`.
+            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
+                `transaction` does.
         """
         assert not self._closed, "a closed producer sends nothing"
         if self._told:
@@ -250,7 +249,8 @@ class ChangeProducer:
                 of the first one.
             DeliveryError: The queue stayed full. The change and those after it are in
                 `undelivered`.
-            WriterConflictError: As `transaction` does, with a `transactional_id`.
+            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
+                `transaction` does.
         """
         assert not self._closed, "a closed producer sends nothing"
         self._tell()
@@ -408,8 +408,8 @@ class ChangeProducer:
             headers: Kafka headers of the dead letters.
 
         Raises:
-            DeliveryError: As `DeadLetterPublisher.publish` does. Changes whose dead letters were
-                not published stay in `undelivered`.
+            DeliveryError, TopicError, BrokerError: As `DeadLetterPublisher.publish` does. Changes
+                whose dead letters were not published stay in `undelivered`.
         """
         assert self._transaction is None, "a transaction is delivered as one, or not at all"
         failed = {change: self._delivery(change.stream_partition).failed.get(change) for change in changes}
