@@ -55,7 +55,7 @@ class InvalidChangeError(ConnectorError, ValueError):
     - `field` is the Avro field.
     - `limit` is the allowed value, in words.
     - `value` is the given value, shortened for display.
-    - `index` is the index of the change in its batch, counted from 0. It is None if there was no
+    - `index` is the index of the change in its batch, counted from 0. It is `None` if there was no
       batch.
     """
 
@@ -130,7 +130,7 @@ class WriterConflictError(ConnectorError):
 class StaleTableError(ConnectorError):
     """Ingest is too far behind for the bound of a read.
 
-    `as_of` is the time (µs) up to which the table can be read now. It is None if no time is known.
+    `as_of` is the time (µs) up to which the table can be read now. It is `None` if no time is known.
     """
 
     def __init__(self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None) -> None:

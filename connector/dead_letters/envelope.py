@@ -206,7 +206,7 @@ def from_record(
     time, but keeps its reason and detail.
 
     Raises:
-        ValueError: The record has no valid block, and `at` is None.
+        ValueError: The record has no valid block, and `at` is `None`.
     """
     letter = _read_block(key, value, tuple(headers))
     if letter is not None:

@@ -24,7 +24,7 @@ BASE64: Final = "base64:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """The conditions for dead letters. A value that is None or empty is no condition.
+    """The conditions for dead letters. A value that is `None` or empty is no condition.
 
     - `states` is `OPEN` by default.
     - `since` and `until` limit the first failure, in microseconds. `until` is exclusive.

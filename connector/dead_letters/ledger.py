@@ -167,7 +167,7 @@ class Totals:
     """The number of closed dead letters (replayed or discarded), by topic id and table. The table
     of a rejected record is "".
 
-    No dead letter that first failed before `open_since` (µs) is open or parked. It is None if not
+    No dead letter that first failed before `open_since` (µs) is open or parked. It is `None` if not
     all were checked. `sent` has the end offsets of the replays of all earlier transactions.
     """
 

@@ -152,7 +152,7 @@ def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]
     """Let an editor change a record, and return the step that makes the same change.
 
     `edit` gets the JSON view in several lines of printable characters, and returns the edited text.
-    The result is None if nothing was changed. It is `Unrepairable` if the record cannot be decoded,
+    The result is `None` if nothing was changed. It is `Unrepairable` if the record cannot be decoded,
     or if the edited text is not a valid record.
     """
     shown = view(content, schemas)

@@ -287,7 +287,7 @@ def _default(schema: Datum, default: Datum) -> Datum:
 
 
 def _translated(symbols: list[str], reader: Datum) -> list[str | None]:
-    """Return the reader's symbol for each symbol of the writer. It is None if the reader has
+    """Return the reader's symbol for each symbol of the writer. It is `None` if the reader has
     neither the symbol nor a default.
     """
     known = frozenset(reader["symbols"])

@@ -83,7 +83,7 @@ class Schemas:
     """The writer schemas that can be read: the shipped ones, and those that were read from a
     registry.
 
-    `by_id` has the text of a schema by its registry id. The value is None if the registry has no
+    `by_id` has the text of a schema by its registry id. The value is `None` if the registry has no
     such schema. A missing id counts as unknown. Therefore a reader must ask the registry first
     (`confluent_id`). If the registry cannot be reached, the record must not be read (DLQ-4).
     """
@@ -124,7 +124,7 @@ def schema_id(value: bytes | None) -> str | None:
     """Return the id of the writer schema as text: a registry id in decimal, or a fingerprint in
     hex.
 
-    It is None if the value has neither.
+    It is `None` if the value has neither.
     """
     if value is not None and value.startswith(SINGLE_OBJECT) and len(value) >= SINGLE_OBJECT_BYTES:
         return value[len(SINGLE_OBJECT) : SINGLE_OBJECT_BYTES].hex()

@@ -68,7 +68,7 @@ _ANY_ENTRY_FIELDS: Final = tuple(dict.fromkeys(field for fields in _ENTRY_FIELDS
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """The record of a line. `kafka_partitions` is None if the line does not have it. Then `publish`
+    """The record of a line. `kafka_partitions` is `None` if the line does not have it. Then `publish`
     sets it.
     """
 

@@ -73,7 +73,7 @@ class Progress:
     - `unknown_tables` is the number of changes whose source table was not declared at ingest
       (TBL-7).
     - `rejected_since` is when the first record was rejected (µs). None: no record was rejected.
-    - `horizon` is None while the low watermark is unknown. For tables ordered by sequence number,
+    - `horizon` is `None` while the low watermark is unknown. For tables ordered by sequence number,
       `batch_horizons` is used.
     - `freshness` is the age of the states of the newest batches.
     - `ends` are the stream partitions that operators closed and that `ingest_batch` took. All of

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CellName(NamedTuple):
-    """The name of a cell of a row. With `versions = latest`, the timestamp is None, and the name
+    """The name of a cell of a row. With `versions = latest`, the timestamp is `None`, and the name
     means the column.
     """
 
@@ -44,7 +44,7 @@ class CellName(NamedTuple):
 class Cell(NamedTuple):
     """The last write of a name.
 
-    `value` is None if a tombstone hid it and the value was removed. The cell still wins against
+    `value` is `None` if a tombstone hid it and the value was removed. The cell still wins against
     older writes.
     """
 
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """A remembered delete of a whole family (`qualifier` is None), or of the cell timestamps
+    """A remembered delete of a whole family (`qualifier` is `None`), or of the cell timestamps
     `[start, end)` of a column.
 
     An `end` of 0 means that the range has no end.

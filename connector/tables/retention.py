@@ -82,7 +82,7 @@ class BatchHorizons:
     def of(self, complete_to_batch: int) -> int | None:
         """Return the horizon of a table that contains all batches up to `complete_to_batch`.
 
-        It is None if the horizon is not kept any more.
+        It is `None` if the horizon is not kept any more.
         """
         return next((batch.horizon for batch in reversed(self.kept) if batch.ingest_batch <= complete_to_batch), None)
 

@@ -112,7 +112,7 @@ class Frontier:
     - `past_roots` has the newest (start timestamp, record sequence) of each other root, until it is
       older than the horizon.
     - `last_advance` has an entry for each of `partitions` after `advance`.
-    - `low_watermark` is None until it is known (WMK-6). It got its value at `low_advanced_at`.
+    - `low_watermark` is `None` until it is known (WMK-6). It got its value at `low_advanced_at`.
     """
 
     kafka_partitions: int = 0

@@ -199,7 +199,7 @@ class ChangeProducer:
             record: The change, heartbeat or child partitions.
             headers: Kafka headers.
             on_delivery: Called once as `on_delivery(record, error)` when the result is known
-                (PUB-5). `error` is None if the record was acknowledged, and in a transaction, if it
+                (PUB-5). `error` is `None` if the record was acknowledged, and in a transaction, if it
                 was committed. Otherwise it is the reason, and the record is in `undelivered`. It is
                 called in your thread, at the start of `send`, `send_many` and `transaction`, and in
                 `poll`, `flush` and `close`. It may send, but must not poll, flush or close. If it
