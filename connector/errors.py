@@ -1,33 +1,34 @@
-"""What can go wrong around the connector, as opposed to within the data.
+"""The exceptions of lowmark.
 
-Bad data is a value (`connector.records.rejection.Rejection`), a bad situation is an exception from this module, bad code is a
-failed assertion. Every exception says the problem, the cause and the remedy, in that order, and has the numbers as
-attributes where a program might want them.
+A bad record is a value (`connector.records.rejection.Rejection`). A bad situation is an exception
+of this module. A mistake in the code is a failed assertion. Every exception has the problem, the
+cause and the remedy, in this order. Numbers that a program may need are attributes.
 
     ConnectorError
     ├── ConfigError          a setting is missing, misspelt, or not allowed (OPS-1)
-    ├── InvalidChangeError   a change that breaks a limit was about to be built (REC-14); also a ValueError
-    ├── JsonViewError        a line of JSON is no record (REC-22)
-    ├── DeliveryError        the broker did not take what was sent, or did not say so (REC-17)
-    ├── TopicError           the topic is missing, compacted, replaced, or shaped otherwise than its users need (REC-1 to REC-4)
-    ├── BrokerError          the broker cannot be reached, or the local one cannot be started
-    ├── JarError             Java is missing, or a pinned jar cannot be fetched or is not what the lock says (OPS-2)
-    ├── RegistryError        the schema registry cannot be reached, or refuses
-    ├── TableError           a Delta table at our path is not ours, or not of the declared shape (TBL-8)
-    ├── StorageError         a disk refused a write: it is full
-    ├── WriterConflictError  somebody else writes where only one may write, or an old state was restored (TBL-5, TBL-14)
-    ├── StaleTableError      even with everything that was ingested a table is older than its reader allows (TBL-16)
-    ├── AuditError           a promise does not hold: records are lost or doubled, or a letter is missing (TBL-6)
-    └── StreamHaltedError    too much of a batch was rejected; the operator decides (DLQ-5)
+    ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
+    ├── JsonViewError        a line of JSON is not a valid record (REC-22)
+    ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
+    ├── TopicError           a topic is missing, compacted, replaced, or has a wrong setting (REC-1 to REC-4)
+    ├── BrokerError          a broker cannot be reached, or the local broker cannot start
+    ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
+    ├── RegistryError        the schema registry cannot be reached, or refuses the request
+    ├── TableError           a Delta table was not made by lowmark, or has another definition (TBL-8)
+    ├── StorageError         a disk is full
+    ├── WriterConflictError  another writer was active, or an older state was restored (TBL-5, TBL-14)
+    ├── StaleTableError      a table is older than its reader allows, even with all ingested changes (TBL-16)
+    ├── AuditError           the audit failed: records are lost or duplicated, or a dead letter is missing (TBL-6)
+    └── StreamHaltedError    too many records of a batch were rejected; an operator must decide (DLQ-5)
 """
 
 from __future__ import annotations
 
 
 class ConnectorError(Exception):
-    """A situation that the connector cannot mend by itself.
+    """A situation that lowmark cannot repair.
 
-    `problem`, `cause` and `remedy` are sentences without a final full stop; `str()` joins what there is of them.
+    `problem`, `cause` and `remedy` are sentences without a final full stop. `cause` and `remedy`
+    may be empty. `str()` joins the parts that are not empty.
     """
 
     def __init__(self, problem: str, cause: str = "", remedy: str = "") -> None:
@@ -41,15 +42,21 @@ class ConnectorError(Exception):
 
 
 class ConfigError(ConnectorError):
-    """A setting is missing, misspelt, or has a value that is not allowed. `problem` names the setting and its value."""
+    """A setting is missing, misspelt, or has a value that is not allowed. `problem` names the
+    setting and its value.
+    """
 
 
 class InvalidChangeError(ConnectorError, ValueError):
-    """A value breaks a limit of REC-14 or a rule of REC-9 or REC-16.
+    """A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
 
-    `rule` is the name of the broken rule (of `connector.records.model.Rule`, or `INVALID_SEQUENCE_NUMBER`, or `UNENCODABLE`), `field`
-    the Avro field, `limit` what is allowed, and `value` what was given, shortened for display. `index` is the place of the
-    change in the batch that was given with it, counted from 0; None where there was no batch.
+    - `rule` is the name of the broken rule: a `connector.records.model.Rule`, or
+      `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE` or `UNREADABLE_VALUE`.
+    - `field` is the Avro field.
+    - `limit` is the allowed value, in words.
+    - `value` is the given value, shortened for display.
+    - `index` is the index of the change in its batch, counted from 0. It is `None` if there was no
+      batch.
     """
 
     index: int | None = None
@@ -57,7 +64,7 @@ class InvalidChangeError(ConnectorError, ValueError):
     def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
         try:
             shown = repr(value)
-        except (ValueError, RecursionError):  # Python writes no integer of thousands of digits, and nothing that is nested so deep
+        except (ValueError, RecursionError):  # repr refuses integers with thousands of digits and very deep nesting
             shown = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__} of great depth"
         self.rule = rule
         self.field = field
@@ -66,13 +73,16 @@ class InvalidChangeError(ConnectorError, ValueError):
         super().__init__(f"{field} is {self.value}, but must be {limit}")
 
     def in_batch(self, index: int) -> None:
-        """Say that it is of the change at this index of a batch."""
+        """Set the index of the change in its batch, and add it to `problem`."""
         self.index = index
         self.problem = f"of the change at index {index}, {self.problem}"
 
 
 class JsonViewError(ConnectorError):
-    """A line of JSON is no record. `field` is the path of the field that is wrong, empty for the line as a whole."""
+    """A line of JSON is not a valid record.
+
+    `field` is the path of the wrong field. It is empty if the whole line is wrong.
+    """
 
     def __init__(self, problem: str, cause: str = "", remedy: str = "", *, field: str = "") -> None:
         super().__init__(problem, cause, remedy)
@@ -80,7 +90,7 @@ class JsonViewError(ConnectorError):
 
 
 class DeliveryError(ConnectorError):
-    """Records were not delivered, or nobody knows whether they were. `undelivered` counts them."""
+    """Records were not delivered, or their delivery is unknown. `undelivered` is their number."""
 
     def __init__(self, problem: str, cause: str = "", remedy: str = "", *, undelivered: int = 0) -> None:
         super().__init__(problem, cause, remedy)
@@ -88,35 +98,40 @@ class DeliveryError(ConnectorError):
 
 
 class TopicError(ConnectorError):
-    """A topic is missing, compacted, was replaced, or is not what its users need."""
+    """A topic is missing, is compacted, was replaced, or does not fit its use."""
 
 
 class BrokerError(ConnectorError):
-    """A broker cannot be reached, or the local one cannot be started."""
+    """A broker cannot be reached, or the local broker cannot start."""
 
 
 class JarError(ConnectorError):
-    """Java is missing or too old, or a pinned jar cannot be fetched or is not the one that was pinned."""
+    """Java is missing or too old, or a pinned jar cannot be fetched, or the jar differs from the
+    lock file.
+    """
 
 
 class RegistryError(ConnectorError):
-    """The schema registry cannot be reached, or gave an answer that is none."""
+    """The schema registry cannot be reached, or its answer is not valid."""
 
 
 class TableError(ConnectorError):
-    """A Delta table is not ours, or not of the declared shape."""
+    """A Delta table was not made by lowmark, or does not have the declared definition."""
 
 
 class StorageError(ConnectorError):
-    """A disk refused a write: it is full. What was committed before stands."""
+    """A disk refused a write because it is full. Earlier commits are not affected."""
 
 
 class WriterConflictError(ConnectorError):
-    """Another writer was at work, or an older state was restored below us. Nothing was written."""
+    """Another writer was active, or an older state was restored. Nothing was written."""
 
 
 class StaleTableError(ConnectorError):
-    """Ingest is behind the bound of a read. `as_of` is the moment in microseconds that can be had, None if none is known."""
+    """Ingest is too far behind for the bound of a read.
+
+    `as_of` is the time (µs) up to which the table can be read now. It is `None` if no time is known.
+    """
 
     def __init__(self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None) -> None:
         super().__init__(problem, cause, remedy)
@@ -124,11 +139,13 @@ class StaleTableError(ConnectorError):
 
 
 class AuditError(ConnectorError):
-    """An audit found that a promise does not hold. `problem` says which one, and where."""
+    """An audit found lost, duplicated or missing records. `problem` names them and their location."""
 
 
 class StreamHaltedError(ConnectorError):
-    """The share of rejected records in a batch was above the limit. `reason` is the most frequent one."""
+    """The share of rejected records in a batch was above the limit. `reason` is the most frequent
+    reason.
+    """
 
     def __init__(self, problem: str, cause: str = "", remedy: str = "", *, reason: str = "") -> None:
         super().__init__(problem, cause, remedy)

@@ -7,11 +7,16 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_DETAIL_BYTES: Final = 1024
-"""A detail is shortened to this many bytes of UTF-8. So a record of the largest allowed size still fits with its headers (DLQ-6)."""
+"""A detail has at most this many bytes of UTF-8. With this limit, a record of the maximum size
+still fits into Kafka with its headers (DLQ-6).
+"""
 
 
 def is_utf_8(text: str) -> bool:
-    """Whether a text has a form in UTF-8. One with lone surrogates has none: Python makes them of what is no text on a command line."""
+    """Return whether a text can be encoded as UTF-8. Lone surrogates cannot.
+
+    Python puts lone surrogates into command line arguments that are not valid text.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -20,7 +25,12 @@ def is_utf_8(text: str) -> bool:
 
 
 def truncate_utf8(detail: str) -> str:
-    """`detail` in at most `MAX_DETAIL_BYTES` of UTF-8, whole characters, with an ellipsis where something is missing (DLQ-6)."""
+    r"""Shorten `detail` to at most `MAX_DETAIL_BYTES` bytes of UTF-8, at a character boundary
+    (DLQ-6).
+
+    A shortened text ends with an ellipsis. A lone surrogate becomes its escape, for example
+    `\udc80`.
+    """
     encoded = detail.encode("utf-8", "backslashreplace")
     if len(encoded) <= MAX_DETAIL_BYTES:
         return encoded.decode()
@@ -28,18 +38,21 @@ def truncate_utf8(detail: str) -> str:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """What is allowed, where it is one of some names."""
+    """Format the allowed names as a sorted list for an error message."""
     return ", ".join(sorted(names)) or "(there is none yet)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A question that names the nearest known name, or "" where none is near."""
+    """Return a question with the nearest known name, for example `did you mean users?`.
+
+    It is empty if no known name is similar.
+    """
     found = difflib.get_close_matches(name.lower(), {candidate.lower(): candidate for candidate in known}, n=1, cutoff=0.6)
     return next((f"did you mean {candidate}?" for candidate in known if found and candidate.lower() == found[0]), "")
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 record`, `1,234 records`."""
+    """Format a number with its noun: `1 record`, `1,234 records`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

@@ -1,21 +1,25 @@
-"""May this Kafka record be applied? The whole answer, in one place.
+"""Validates one Kafka record: can it be applied?
 
-`validate_record` is **the** definition of what is rejected and why. The pipeline asks the same questions in the JVM, in one pass
-(TBL-2); a test holds that form to this one. Of several faults the first of this order is named:
+`validate_record` **defines** which records are rejected, and with which reason. The pipeline checks
+the same rules in the JVM, in one pass (TBL-2). A test compares both. If a record breaks several
+rules, the first one of this list is reported:
 
-     1  TOO_LARGE                     key and value together have more bytes than `max_record_bytes`
-     2  UNKNOWN_FRAMING               no value, an empty one, or other first bytes than the two framings have (REC-11)
-     3  UNKNOWN_SCHEMA                neither shipped nor known to the registry, or not readable as a ChangeRecord
-     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, lengths beyond 16 MiB (REC-13, `records.avro_decoder`)
-     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of `model.Rule` (REC-14, REC-16, `records.checks`)
-     6  UNKNOWN_ENTRY                 an entry of a kind that this release does not know
+     1  TOO_LARGE                     key and value together have more than `max_record_bytes`
+     2  UNKNOWN_FRAMING               there is no value, or it has neither of the two framings (REC-11)
+     3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a ChangeRecord
+     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a length above 16 MiB
+                                      (REC-13, `records.avro_decoder`)
+     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of `records.model.Rule`
+                                      (REC-14, REC-16, `records.checks`)
+     6  UNKNOWN_ENTRY                 this release does not know the kind of an entry
      7  INVALID                       rules FAMILY to CHILDREN
-     8  INVALID_SEQUENCE_NUMBER       one is given, but it is none (REC-10)
+     8  INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
      9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY` (REC-1, REC-3)
-    10  COMMIT_TIMESTAMP_IN_FUTURE,   a time lies more than `max_clock_skew_s` ahead of the record's arrival (REC-15)
-        WATERMARK_IN_FUTURE
-    11  UNKNOWN_TABLE                 the stream is set to reject changes of tables that nobody declared
-    12  TOO_LATE                      the change is older than the horizon: what was deleted since may be forgotten (MRG-11)
+    10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record timestamp
+        WATERMARK_IN_FUTURE           (REC-15)
+    11  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
+    12  TOO_LATE                      the change is older than the horizon. Newer deletes may be forgotten
+                                      (MRG-11)
 """
 
 from __future__ import annotations
@@ -31,10 +35,12 @@ from connector.tables.retention import is_too_late
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that a stream may set for itself.
+    """The limits that a stream can configure. Raises `ConfigError`.
 
-    `max_clock_skew_s`: clocks that are kept by NTP differ by milliseconds, virtual machines that were paused by minutes.
-    `max_record_bytes`: of key and value together; never above what the topic takes (checked where the topic is known).
+    - `max_clock_skew_s`: how far the clocks of the source and of Kafka may differ. Clocks that use
+      NTP differ by milliseconds. Paused virtual machines differ by minutes.
+    - `max_record_bytes`: the limit for key and value together. It must not be above the limit of
+      the topic, which is checked elsewhere.
     """
 
     max_clock_skew_s: int = 300
@@ -49,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """A record as it came from Kafka. `record_timestamp` is its arrival in microseconds."""
+    """A record as Kafka delivered it. `record_timestamp` is in microseconds."""
 
     position: Position
     record_timestamp: int
@@ -67,10 +73,18 @@ def validate_record(
     tables: frozenset[str] | None,
     horizon: int | None = None,
 ) -> ChangeRecord | Rejection:
-    """What the record says, or the first reason why it cannot be applied, in the order of the list above. Never raises.
+    """Decode a record, or return the first reason why it cannot be applied. Never raises.
 
-    `kafka_partitions` is how many the topic has now; `tables` are the source tables that are declared, None if changes of
-    undeclared ones are kept; `horizon` is the one that the batch before committed, None while there is none.
+    Args:
+        record: The record.
+        schemas: The writer schemas that are known.
+        limits: The limits of the stream.
+        kafka_partitions: The current number of Kafka partitions of the topic.
+        tables: The declared source tables. None: changes of undeclared tables are kept.
+        horizon: The horizon (µs) that the batch before committed. None: there is no horizon yet.
+
+    Returns:
+        The change or control record, or a `Rejection`. The order of the checks is the list above.
     """
     size = len(record.key or b"") + len(record.value or b"")
     if size > limits.max_record_bytes:

@@ -1,1 +1,1 @@
-"""Rejected records: their envelope, their ledger, repair and replay. No I/O."""
+"""Rejected records: their envelope, ledger, repair and replay. No I/O."""

@@ -1,4 +1,4 @@
-"""Things that come one after the other, taken together as far as they fit."""
+"""Groups consecutive items into lists of limited size."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _Item = TypeVar("_Item")
 
 
 def in_batches(items: Iterable[_Item], size: Callable[[_Item], int], *, at_most: int, at_most_bytes: int) -> Iterator[list[_Item]]:
-    """The same items in their order, in lists of `at_most` or fewer, of `at_most_bytes` or fewer; one that is larger goes alone.
+    """Yield the items in order, in lists of at most `at_most` items and `at_most_bytes` bytes.
 
-    No more are taken from `items` than a list needs, and one that did not fit into it.
+    A larger item is alone in its list. Before a list is yielded, at most one item after it is read
+    from `items`.
     """
     found: list[_Item] = []
     total = 0

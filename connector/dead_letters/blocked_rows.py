@@ -1,11 +1,14 @@
-"""Rows that wait for a dead change of theirs, for tables that ask for it (DLQ-3).
+"""Rows that wait for a dead letter, in tables with `block_rows` (DLQ-3).
 
-A row is *held* from the moment a change of it is dead until that is replayed with success, discarded, or too old to be replayed. What
-comes after it of the same row is not merged meanwhile, so that nobody sees the later changes without the one before. After it is what
-arrived later and, where the dead one's commit timestamp is known, was not committed before it: what was, an earlier cut may have merged.
-Which row a dead record is of, its Kafka key says; where the key itself is what is wrong, no row is held.
+A row is *blocked* when one of its changes becomes a dead letter. It stays blocked until the dead
+letter is replayed with success, is discarded, or is too old for a replay. Later changes of the row
+are not merged meanwhile. So no reader sees a later change without the earlier one. A later change
+is one that arrived later. If the commit timestamp of the dead letter is known, the later change
+must also not have a smaller commit timestamp, because an earlier cut may already contain it.
+The Kafka key names the row of a dead letter. If the key itself is wrong, no row is blocked.
 
-A replay that is rejected again is another letter for the same place in the order of arrival: the row waits for the newest one.
+A replay that is rejected again is a new dead letter with the same order position. The row waits for
+the newest one.
 """
 
 from __future__ import annotations
@@ -24,10 +27,14 @@ HOLDING_REASONS: Final = frozenset(
         *(Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.INVALID_SEQUENCE_NUMBER),
     }
 )
-"""Reasons of rejected records whose key is the row key, and that can be replayed. Table letters hold their row, whatever the reason."""
+"""The reasons of rejected records that block a row: the Kafka key is the row key, and a replay is
+possible. Table letters block their row for any reason.
+"""
 
 MAX_HELD: Final = 1_000
-"""Dead changes of a table: they stand in its commits. A stream with more of them wants mending, not waiting."""
+"""The maximum number of blocking dead letters of a table, because each commit stores them. Above
+this number, repair the source.
+"""
 
 Place = tuple[int, int]
 """Kafka partition and offset."""
@@ -35,11 +42,13 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BlockingLetter:
-    """A change that its row waits for.
+    """A dead letter that its row waits for.
 
-    `ingest_batch` and `first` are its place in the order of arrival, kept by all of its replays; `newest_batch` and `newest` say where
-    the newest of them lies, itself at first. `table_letter`: the changelog took it, and the table could not. `since`, and `committed`
-    if it is known, in microseconds.
+    - `ingest_batch` and `first` are the place in the order of arrival. All its replays keep it.
+    - `newest_batch` and `newest` are the place of the newest replay. Before the first replay, they
+      are its own place.
+    - `table_letter`: the changelog has the change, but the table could not contain it.
+    - `since`, and `committed` if it is known, are in microseconds.
     """
 
     row_key: bytes
@@ -52,12 +61,16 @@ class BlockingLetter:
     committed: int | None = None
 
     def is_before(self, row_key: bytes, ingest_batch: int, place: Place, committed: int) -> bool:
-        """Whether a change waits for this one: `ingest_batch` and `place` are where it arrived, or what it replays."""
+        """Return whether a change waits for this one.
+
+        `ingest_batch` and `place` are where the change, or the record that it replays, first
+        arrived.
+        """
         is_later = (ingest_batch, place) > (self.ingest_batch, self.first)
         return row_key == self.row_key and is_later and (self.committed is None or committed >= self.committed)
 
     def letter_id(self, topic_id: str, table: str) -> str:
-        """The id of the newest letter."""
+        """Return the id of the newest dead letter."""
         return letter_id(Position("", topic_id, *self.newest), table if self.table_letter else None)
 
     def to_json(self) -> list[Any]:
@@ -81,11 +94,18 @@ def still_blocking(
     table: str,
     horizon: int | None,
 ) -> tuple[BlockingLetter, ...]:
-    """The dead changes that rows of a table wait for now, oldest first.
+    """Return the dead letters that rows of a table wait for, oldest first.
 
-    `found` are those of the batches since `before`. `replayed` has, for the first place of each that was replayed, the newest batch in
-    which a replay was taken; `discarded` are ids of letters. What died before `horizon` (microseconds) waits no longer: a replay of it
-    would be too late.
+    Args:
+        before: Those that blocked rows before.
+        found: Those of the batches since then.
+        replayed: By the first place of each replayed one, the newest batch in which a replay was
+            accepted.
+        discarded: The ids of discarded dead letters.
+        topic_id: The id of the change topic.
+        table: The name of the table.
+        horizon: A row does not wait for an older dead letter, because its replay would be too late
+            (µs).
     """
     newest: dict[Place, BlockingLetter] = {}
     for dead in [*before, *found]:

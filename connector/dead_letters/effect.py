@@ -1,8 +1,9 @@
-"""What a change would do to a row as it stands, and the change that would do the same today (DLQ-10, DLQ-13).
+"""The effect of a change on a row, and a new change with the same effect (DLQ-10, DLQ-13).
 
-A late change of long ago takes its place among what is remembered of the row: it wins against older cells, loses against newer ones,
-and against deletions that are not forgotten. Whatever it would show in the end, a new change can say with today's order: the
-*difference*. It is worked out from what is known now; what is deleted and forgotten may come back.
+A late change gets its place in the order of the row: it wins against older cells, and loses against
+newer cells and against deletes that are not forgotten. A new change can have the same visible
+result with a new order: the *difference*. It is computed from the current state. Data that was
+deleted and forgotten may appear again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Effect(StrEnum):
-    """What readers would see of it."""
+    """The effect that readers see."""
 
     INSERTED = "inserted"
     CHANGED = "changed"
@@ -32,7 +33,10 @@ class Effect(StrEnum):
 
 
 def effect(definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition) -> Effect:
-    """What a change at that position would do to its row in a table. The table must be able to read it (`tables.read_change`)."""
+    """Return the effect of a change at this order position on its row.
+
+    The table must be able to read the change (`tables.row.read_change`).
+    """
     after = join(before, lift(change, position, definition.order, definition.versions))
     was, is_ = (row_of(definition, change.row_key, visible(state)) for state in (before, after))
     if was == is_:
@@ -41,7 +45,9 @@ def effect(definition: TableDefinition, before: RowState, change: DataChange, po
 
 
 def difference(definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition) -> tuple[Entry, ...]:
-    """The entries of a newer change that makes of the row what this change would; none if that changes nothing."""
+    """Return the entries of a new change with the same visible result. They are empty if nothing
+    changes.
+    """
     after = shown(join(before, lift(change, position, definition.order, definition.versions)))
     was = shown(before)
     entries: list[Entry] = []
@@ -57,10 +63,12 @@ def difference(definition: TableDefinition, before: RowState, change: DataChange
 
 
 def as_of_today(change: DataChange, entries: tuple[Entry, ...], low_watermark: int) -> DataChange:
-    """The change that says `entries` of the same row, dated by the low watermark: below it nothing is merged any more, above it others are.
+    """Return the change with these entries and the low watermark as its commit timestamp.
 
-    Of several of one row the last to be forced wins. It claims nothing of its stream partition. In a table that is ordered by number, the
-    number of the change decides, as before.
+    No further changes below the low watermark are expected, and changes above it still win. If
+    several changes of a row are forced, the last one wins. The change makes no claim for its stream
+    partition. In a table ordered by sequence number, the sequence number of the change still
+    decides.
     """
     return replace(
         change,

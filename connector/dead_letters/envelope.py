@@ -1,17 +1,21 @@
-"""Why a record is set aside, and the envelope it travels in.
+"""The envelope of a dead letter: how a rejected record is stored in Kafka.
 
-A `Rejection` is the verdict on one Kafka record, a value: nothing is raised for bad data. A `DeadLetter` is the record
-itself, key, value and headers byte for byte (DLQ-1), with what is known of the failure. On Kafka it becomes the same
-record again, with this block of headers behind its own:
+A `Rejection` is the result of validating one Kafka record. It is a value, and is never raised. A
+`DeadLetter` is the rejected record, with key, value and headers byte for byte (DLQ-1), and with
+data about the failure. In Kafka it is the same record again, with this block of headers after the
+original headers:
 
     __connect.errors.*    the names that Kafka Connect writes and other tools read
-    connector.dlq.*       ours: id, reason, rule, detail, attempt, first_failed_at, record_timestamp, schema_id,
-                          ingest_batch, order_position, table; absent ones are left out
+    connector.dlq.*       lowmark's own: id, reason, rule, detail, attempt, first_failed_at,
+                          record_timestamp, schema_id, ingest_batch, order_position, table.
+                          Absent values are omitted
 
-All of them are UTF-8 text, numbers in decimal, times in microseconds. The block begins with `__connect.errors.topic`,
-which occurs in it once: so its beginning is the last header of that name, whatever the original headers are called.
+All are UTF-8 text. Numbers are decimal, and times are in microseconds. The block begins with
+`__connect.errors.topic`, which occurs once in the block. So the block starts at the last header
+with this name, even if an original header has the same name.
 
-A record that is sent again for a letter bears none of these, and one of its own, `connector.replay` (DLQ-10).
+A replay of a dead letter has none of these headers. It has the header `connector.replay` instead
+(DLQ-10).
 """
 
 from __future__ import annotations
@@ -32,19 +36,27 @@ _TOPIC, _PARTITION, _OFFSET = (f"{CONNECT_PREFIX}{name}" for name in ("topic", "
 OWN_PREFIX: Final = "connector.dlq."
 MAX_ATTEMPT: Final = 999_999_999
 REPLAY_HEADER: Final = "connector.replay"
-"""Names the letter that a record is the replay of, and which attempt it is: `<letter id>/<attempt>` (DLQ-10)."""
+"""The header of a replay. It names the dead letter and the attempt: `<letter id>/<attempt>`
+(DLQ-10).
+"""
 
 _CONVERTER_REASONS: Final = frozenset({Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A rejected record with its original bytes, and what is known of its failure (DLQ-1).
+    """A rejected record with its original bytes, and data about its failure (DLQ-1).
 
-    `position` and `record_timestamp` (microseconds) are those of the original record, `headers` its own headers.
-    `first_failed_at` is in microseconds. `schema_id` is the writer schema as the framing names it, where it does.
-    `order_position` is the text form of the position that decides ties (MRG-2). `table` is given for a table letter: a change
-    that the changelog took and one table could not (TBL-9).
+    - `position`, `record_timestamp` (µs), `key`, `value` and `headers` are those of the original
+      record.
+    - `reason`, `rule` and `detail` are those of the `Rejection`.
+    - `attempt` is how often it was replayed before.
+    - `first_failed_at` is in microseconds.
+    - `schema_id` is the writer schema in the framing, if there is one.
+    - `ingest_batch` is the batch that read it. It is 0 if no batch did.
+    - `order_position` is the text of the order position (MRG-2).
+    - `table` is set for a table letter: the changelog has the change, but one table could not
+      contain it (TBL-9).
     """
 
     position: Position
@@ -67,35 +79,40 @@ class DeadLetter:
 
     @property
     def id(self) -> str:
-        """The same for the same record, however often it is published (DLQ-1)."""
+        """The id. It is the same for the same record, even if the dead letter is published several
+        times (DLQ-1).
+        """
         return letter_id(self.position, self.table)
 
 
 def letter_id(position: Position, table: str | None = None) -> str:
-    """`<topic id>-<Kafka partition>-<offset>`, with `-<table>` for a table letter (DLQ-1)."""
+    """Return the id `<topic id>-<Kafka partition>-<offset>`. A table letter has also `-<table>`
+    (DLQ-1).
+    """
     return f"{position.topic_id}{_id_tail(position.kafka_partition, position.offset, table)}"
 
 
 def dead_letter_topic(topic: str) -> str:
-    """Where the dead letters of a change topic go (DLQ-1)."""
+    """Return the name of the dead-letter topic of a change topic (DLQ-1)."""
     return f"{topic}.dead-letters"
 
 
 def ledger_topic(topic: str) -> str:
-    """Where it is kept what was done about them (DLQ-1, DLQ-11)."""
+    """Return the name of the ledger topic of a change topic (DLQ-1, DLQ-11)."""
     return f"{topic}.dead-letters.ledger"
 
 
 def replay_header(letter: str, attempt: int) -> tuple[str, bytes]:
-    """The header of a record that is sent again for a letter, for the `attempt`-th time (DLQ-10)."""
+    """Return the header of the replay number `attempt` of a dead letter (DLQ-10)."""
     assert 1 <= attempt <= MAX_ATTEMPT, attempt
     return REPLAY_HEADER, f"{letter}/{attempt}".encode()
 
 
 def replay_claim(headers: Headers) -> tuple[str, int] | None:
-    """The letter that a record says it is the replay of, and its attempt; None where it says nothing of the kind.
+    """Return the dead letter and the attempt that the replay header of a record names, or None.
 
-    Anybody can write such a header: it is a claim, to be believed only with a ledger or a changelog that has the letter (DLQ-10).
+    Any producer can write such a header. It is only a claim. Check it with a ledger or a changelog
+    that has the dead letter (DLQ-10).
     """
     for name, value in reversed(headers):
         if name == REPLAY_HEADER:
@@ -111,9 +128,10 @@ SOURCE_REASONS: Final = frozenset({Reason.REJECTED, Reason.RETRIES_EXHAUSTED})
 
 
 def source_letter(topic: str, key: bytes, value: bytes, headers: Headers, why: str, *, now: int) -> DeadLetter:
-    """The letter of a record that a producer could not deliver to `topic` (DLQ-2). `why` is the client's error, `now` in microseconds.
+    """Return the dead letter of a record that a producer could not deliver to `topic` (DLQ-2).
 
-    What the broker says is its refusal; what the client says of itself, that it could not get through.
+    `why` is the error of the client, and `now` is in microseconds. An error of the broker becomes
+    REJECTED. Any other error of the client becomes RETRIES_EXHAUSTED.
     """
     reason = Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED
     return _outside_ingest(Position(topic, "", NOWHERE, NOWHERE), key, value, headers, reason, why, now)
@@ -122,7 +140,7 @@ def source_letter(topic: str, key: bytes, value: bytes, headers: Headers, why: s
 def _outside_ingest(
     position: Position, key: bytes | None, value: bytes | None, headers: Headers, reason: Reason, detail: str, at: int
 ) -> DeadLetter:
-    """A letter of no ingest batch: all that is known of it was known `at` (microseconds)."""
+    """Return a dead letter without an ingest batch. `at` (µs) is its only time."""
     return DeadLetter(
         position=position,
         key=key,
@@ -141,10 +159,11 @@ def _outside_ingest(
 
 
 def to_headers(letter: DeadLetter) -> Headers:
-    """The headers of the letter's Kafka record: the original ones untouched, then our block.
+    """Return the headers of a dead letter in Kafka: the original headers unchanged, then the block.
 
-    An original header that bears one of our names is kept as well; readers take the last of a name. A record that never was in the topic
-    has no id before it is a letter: then that is its own coordinates.
+    An original header may have the same name as one of the block. Both are kept, and readers use
+    the last one. A record that its producer could not deliver has no id yet. Its id will be the
+    coordinates of the dead letter.
     """
     position = letter.position
     is_somewhere = position.kafka_partition != NOWHERE
@@ -179,11 +198,15 @@ def from_record(
     at: Position | None = None,
     record_timestamp: int = 0,
 ) -> DeadLetter:
-    """The letter that `to_headers` wrote; the inverse of it.
+    """Read the dead letter of a Kafka record. It is the inverse of `to_headers`.
 
-    A record that others put into the topic has no block of ours, or a damaged one: it becomes a letter of its own
-    coordinates `at` and `record_timestamp`, with the reason `REJECTED` and, as its detail, what their headers say (DLQ-1). So does a
-    `source_letter`, with its own reason and detail. Without `at` it is a ValueError.
+    A record of another tool has no block, or a damaged block. It becomes a third-party dead letter:
+    its position and time are `at` and `record_timestamp` (µs), its reason is `REJECTED`, and its
+    detail comes from the headers of the tool (DLQ-1). A `source_letter` gets the same position and
+    time, but keeps its reason and detail.
+
+    Raises:
+        ValueError: The record has no valid block, and `at` is `None`.
     """
     letter = _read_block(key, value, tuple(headers))
     if letter is not None:
@@ -200,7 +223,7 @@ def from_record(
 
 
 def _block_start(headers: Headers) -> int | None:
-    """Where our block begins, if there is one."""
+    """Return the index of the first header of the block, or None."""
     for place in range(len(headers) - 1, -1, -1):
         if headers[place][0] == _TOPIC:
             return place
@@ -208,7 +231,7 @@ def _block_start(headers: Headers) -> int | None:
 
 
 def _last_block(headers: Headers) -> tuple[int, dict[str, str]]:
-    """Where it begins, and what it says under names of our own, as far as that is text."""
+    """Return the index of the block, and its `connector.dlq.` headers as text."""
     start = _block_start(headers)
     said = headers[start:] if start is not None else ()
     own = {name.removeprefix(OWN_PREFIX): (text or b"").decode("utf-8", "replace") for name, text in said if name.startswith(OWN_PREFIX)}
@@ -247,7 +270,7 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
 
 
 def _number(text: str, at_most: int) -> int:
-    """Raises ValueError for a text that we would not have written."""
+    """Read a number. Raises ValueError if the text is not in the form that `to_headers` writes."""
     if text.isascii() and text.isdigit() and len(text) < 20 and (number := int(text)) <= at_most:
         return number
     raise ValueError(text)

@@ -1,6 +1,7 @@
-"""Dead letters that neither ingest nor an apply made: a producer set a change aside, or another tool wrote them (DLQ-1, DLQ-7).
+"""External dead letters: a producer set a change aside, or another tool wrote them (DLQ-1, DLQ-7).
 
-Ingest goes on reading their topic where it was, and keeps the count with its progress: so it is known without a scan (OPS-5).
+Ingest reads the dead-letter topic from the stored offset on, and stores the count with its
+progress. So the count is known without a scan (OPS-5).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from connector.dead_letters.envelope import DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class ExternalDeadLetters:
-    """How many lie before the offsets `read_to` of the dead-letter topic with the id `topic_id`, whatever was done about them since, and
-    when the first of them failed (microseconds).
+    """The number of external dead letters below the offsets `read_to` of the dead-letter topic
+    `topic_id`.
+
+    Actions on them do not change `count`. `since` is the first failure of the oldest one (µs).
     """
 
     topic_id: str = ""
@@ -24,7 +27,10 @@ class ExternalDeadLetters:
     read_to: Mapping[int, int] = field(default_factory=dict)
 
     def after(self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str) -> ExternalDeadLetters:
-        """What is known once `letters`, which lie before `ends`, are read as well. Those of records of the change topic are ours."""
+        """Return the count after reading `letters`, which are below the offsets `ends`.
+
+        A dead letter of a record of the change topic is not external.
+        """
         count, since = self.count, self.since
         for letter in letters:
             if letter.position.topic_id != change_topic_id:
@@ -33,7 +39,7 @@ class ExternalDeadLetters:
         return ExternalDeadLetters(self.topic_id, count, since, dict(ends))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Convert to JSON values."""
         read_to = {str(number): offset for number, offset in self.read_to.items()}
         return {"topic_id": self.topic_id, "count": self.count, "since": self.since, "read_to": read_to}
 

@@ -1,7 +1,8 @@
-"""Which dead letters are meant: a filter as a value, the same for every verb (DLQ-8), and letters counted by what they have in common.
+"""Selects dead letters with a filter, the same for every command (DLQ-8), and counts them by group.
 
-A filter has a bound for each thing that is known of a letter, and a letter is meant if it keeps to all that are given. What is
-dearest to know comes last: the table of a change is in its bytes, which are decoded only where a table was asked for.
+A filter has an optional condition for each property. A dead letter must meet all given conditions.
+The most expensive condition is checked last: the table of a change requires decoding, so the record
+is decoded only if the filter has a table.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ BASE64: Final = "base64:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """What a letter must be to be meant; what is None or empty bounds nothing.
+    """The conditions for dead letters. A value that is `None` or empty is no condition.
 
-    `since` and `until` bound when it first failed, in microseconds, `until` not included. `offsets` are the first and the last of the
-    original records, `attempts` the least and the most. `table` is that of a table letter, else the source table of the change, as
-    far as its bytes can be read.
+    - `states` is `OPEN` by default.
+    - `since` and `until` limit the first failure, in microseconds. `until` is exclusive.
+    - `offsets` are the first and the last offset of the original records.
+    - `attempts` are the minimum and the maximum.
+    - `table` is the table of a table letter. For others it is the source table of the change, if it
+      can be decoded.
     """
 
     ids: frozenset[str] = frozenset()
@@ -44,7 +48,9 @@ class LetterFilter:
     ingest_batch: int | None = None
 
     def means(self, letter: DeadLetter, standing: LetterStatus, schemas: Schemas) -> bool:
-        """Whether this letter is meant. `schemas` are asked for the writer's schema only where the filter has a table."""
+        """Return whether the dead letter meets all conditions. `schemas` are used only if the
+        filter has a table.
+        """
         position = letter.position
         return (
             (not self.ids or letter.id in self.ids)
@@ -63,11 +69,15 @@ class LetterFilter:
 
     @property
     def chooses(self) -> bool:
-        """Whether it leaves anything out but by state: one that does not means all letters there are."""
+        """Whether there is any condition besides the state. Without one, the filter selects all
+        dead letters.
+        """
         return any(getattr(self, name.name) != name.default for name in fields(self) if name.name != "states")
 
     def __str__(self) -> str:
-        """The filter as a person reads it, and as the ledger keeps it: `reason=INVALID table=users`; `all` if nothing is left out."""
+        """The filter as text, as the ledger stores it: for example `reason=INVALID table=users`, or
+        `all` without conditions.
+        """
         said = [f"id={letter_id}" for letter_id in sorted(self.ids)]
         said += [f"reason={reason}" for reason in sorted(self.reasons)] + [f"rule={self.rule}"] * bool(self.rule)
         said += [f"state={state}" for state in sorted(self.states)] if self.states != {LetterState.OPEN} else []
@@ -81,18 +91,23 @@ class LetterFilter:
 
 
 def text_of_bytes(data: bytes) -> str:
-    """Bytes as an option takes them: text where they are printable UTF-8, else `base64:` and that."""
+    """Return bytes in the form of an option: printable UTF-8 as text, other bytes as `base64:` and
+    their base 64.
+    """
     view = view_of_bytes(data)
     return view if isinstance(view, str) else f"{BASE64}{view['base64']}"
 
 
 def bytes_of_text(text: str) -> bytes:
-    """The inverse of `text_of_bytes`. Raises ValueError for what is not base 64 behind `base64:`."""
+    """The inverse of `text_of_bytes`. Raises ValueError if the text after `base64:` is not base 64."""
     return base64.b64decode(text.removeprefix(BASE64), validate=True) if text.startswith(BASE64) else text.encode()
 
 
 def table_of(letter: DeadLetter, schemas: Schemas) -> str | None:
-    """The table of a table letter, else the source table that its bytes name, also where they break a rule; None without either."""
+    """Return the table of a table letter, or the source table of the change, or None.
+
+    The change may break a rule, but must be decodable.
+    """
     if letter.table is not None:
         return letter.table
     datum = read(letter.value, schemas)
@@ -110,12 +125,16 @@ GROUPINGS: Final[Mapping[str, Callable[[DeadLetter, LetterStatus, Schemas], str]
     "day": lambda letter, standing, schemas: str(view_of_time(letter.first_failed_at))[:10],
     "attempt": lambda letter, standing, schemas: str(standing.attempt),
 }
-"""What letters can be counted by, and the text that a letter is counted under; a key by its first 64 bytes, a day in UTC."""
+"""The properties for counting, and the text of each. A key is shortened to 64 bytes. A day is in
+UTC.
+"""
 
 
 @dataclass(slots=True)
 class Group:
-    """The letters that have the same texts: how many, when the first and the last failed (microseconds), and two of their ids."""
+    """Dead letters with equal properties: their number, the first and the last failure (µs), and
+    two ids.
+    """
 
     letters: int = 0
     oldest: int = 0
@@ -123,7 +142,7 @@ class Group:
     examples: list[str] = field(default_factory=list)
 
     def add(self, letter: DeadLetter) -> None:
-        """One more letter."""
+        """Count one dead letter."""
         self.oldest = min(self.oldest or letter.first_failed_at, letter.first_failed_at)
         self.newest = max(self.newest, letter.first_failed_at)
         self.letters += 1
@@ -134,7 +153,11 @@ class Group:
 def grouped(
     letters: Iterable[tuple[DeadLetter, LetterStatus]], by: tuple[str, ...], schemas: Schemas, at_most: int = 10_000
 ) -> Iterator[tuple[tuple[str, ...], Group]]:
-    """The letters counted by these, the largest group first. Memory for the groups only; those beyond `at_most` are counted as `…`."""
+    """Count the dead letters by these properties, the largest group first.
+
+    Memory is used only for the groups. After `at_most` groups, all other dead letters are counted
+    in the group `…`.
+    """
     groups: dict[tuple[str, ...], Group] = {}
     for letter, standing in letters:
         texts = tuple(GROUPINGS[name](letter, standing, schemas) for name in by)

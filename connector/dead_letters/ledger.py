@@ -1,15 +1,18 @@
-"""What was done about the dead letters of a topic, and how each of them stands (DLQ-11).
+"""The history of each dead letter of a topic, and its state (DLQ-11).
 
-A letter is open until somebody does something about it; how it stands is what the last entry of its story says:
+A dead letter is open until an action changes its state. The last entry of its history decides the
+state:
 
-    replayed     sent again through the front door. If that is rejected again, it is another letter, with one attempt more
-    parked       set aside, by a person or after too many attempts: nothing replays it before it is restored
-    discarded    not to be replayed, for a reason that is kept
-    restored     open again, with as many tries as at first
+    replayed     sent again to the change topic. If it is rejected again, this is a new dead letter
+                 with the next attempt
+    parked       set aside, by a person or after too many attempts. It is not replayed until it is reopened
+    discarded    it will not be replayed. The ledger keeps why
+    reopened     open again, with all attempts available
 
-On Kafka the story of a letter is one record, with the letter's id as its key: the topic is compacted, which leaves the newest story of each
-letter. Beside them the totals are one, so that it costs nothing to say how many letters are closed. A letter that says of itself that it is
-a replay is believed if the story of the first one has that replay.
+In Kafka, the history of a dead letter is one record. Its key is the id of the dead letter. The
+topic is compacted, so Kafka keeps the newest history of each dead letter. Another record has the
+totals, so the number of closed dead letters is known without a scan. A dead letter may claim that
+it is a replay. The claim is accepted if the history of the first dead letter has this replay.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from connector.records.model import MAX_INT, MAX_LONG
 from connector.text import is_utf_8, truncate_utf8
 
 MAX_ENTRIES: Final = 100
-"""Of a story; the oldest go first. So it fits into a record, however often a letter was parked and restored."""
+"""The maximum number of entries in a history. The oldest ones are dropped, so that a history always
+fits into a record.
+"""
 
 
 class Action(StrEnum):
-    """What can be done about a letter."""
+    """The actions on a dead letter."""
 
     REPLAYED = "replayed"
     PARKED = "parked"
@@ -42,7 +47,7 @@ class Action(StrEnum):
 
 
 class LetterState(StrEnum):
-    """How a letter stands."""
+    """The states of a dead letter."""
 
     OPEN = "open"
     REPLAYED = "replayed"
@@ -57,19 +62,21 @@ _STATES: Final = {
     Action.REOPENED: LetterState.OPEN,
 }
 OPEN_STATES: Final = frozenset({LetterState.OPEN, LetterState.PARKED})
-"""What is still missing from the tables, and not by anybody's decision."""
+"""The states of dead letters that are still missing from the tables without a final decision."""
 ALLOWED: Final[Mapping[Action, frozenset[LetterState]]] = {
     Action.REPLAYED: frozenset({LetterState.OPEN}),
     Action.PARKED: frozenset({LetterState.OPEN}),
     Action.DISCARDED: frozenset({LetterState.OPEN, LetterState.PARKED}),
     Action.REOPENED: frozenset({LetterState.PARKED, LetterState.DISCARDED}),
 }
-"""How a letter must stand for what can be done about it."""
+"""The states in which each action is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairNote:
-    """How a record was mended before it was replayed: the steps as they were given, and SHA-256 of it before and after (DLQ-12)."""
+    """How a record was repaired before a replay: the given steps, and the SHA-256 before and after
+    (DLQ-12).
+    """
 
     steps: tuple[str, ...]
     before: str
@@ -78,10 +85,13 @@ class RepairNote:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One thing that was done about one letter. `at` in microseconds; `selection` are the ids or the filter that chose it.
+    """One action on one dead letter.
 
-    `attempt` is the number of the replay, or how often the letter had been replayed by then. `attempts_since_reopen` counts the replays
-    since the letter was last reopened; `max_attempts` limits it.
+    - `at` is in microseconds.
+    - `selection` has the ids or the filter that selected it.
+    - `attempt` is the number of this replay. For other actions, it is the number of replays so far.
+    - `attempts_since_reopen` is the number of replays since it was last reopened. `max_attempts`
+      limits it.
     """
 
     action: Action
@@ -98,7 +108,7 @@ class LedgerEntry:
             object.__setattr__(self, name, truncate_utf8(getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as it stands in the ledger; what it does not have is left out."""
+        """Convert to JSON values, as stored in the ledger. A missing repair is omitted."""
         view: dict[str, Any] = {"action": self.action.value, "at": self.at, "by": self.by, "why": self.why, "selection": self.selection}
         view |= {"attempt": self.attempt, "attempts_since_reopen": self.attempts_since_reopen}
         if self.repair_note is not None:
@@ -107,7 +117,9 @@ class LedgerEntry:
 
     @classmethod
     def from_json(cls, view: Mapping[str, Any]) -> LedgerEntry:
-        """The inverse of `to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+        """The inverse of `to_json`. Unknown members are ignored. Raises ValueError for values that
+        `to_json` does not write.
+        """
         texts = {name: intern(truncate_utf8(_text(view.get(name), name))) for name in ("by", "why", "selection")}  # many letters share them
         attempt, attempts_since_reopen = (_number(view.get(name), name, MAX_ATTEMPT) for name in ("attempt", "attempts_since_reopen"))
         repair_note = _mend_note(_object(view["repair"], "repair")) if "repair" in view else None
@@ -123,8 +135,9 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class LetterStatus:
-    """The state of a letter. `attempt` is how often it was replayed, as itself or as the letters that it came from.
+    """The state of a dead letter.
 
+    `attempt` is how often it was replayed, including the dead letters that it came from.
     `attempts_since_reopen` is the same as in `LedgerEntry`.
     """
 
@@ -133,12 +146,14 @@ class LetterStatus:
     attempts_since_reopen: int
 
     def allows(self, action: Action) -> bool:
-        """Whether this can be done about it."""
+        """Return whether the action is allowed in this state."""
         return self.state in ALLOWED[action]
 
 
 class Sent(NamedTuple):
-    """Replays up to the offsets `ends` of the Kafka partitions of the change topic with the id `topic_id`."""
+    """The end offsets `ends` of the replays in the Kafka partitions of the change topic with the id
+    `topic_id`.
+    """
 
     topic_id: str = ""
     ends: Mapping[int, int] = {}
@@ -149,10 +164,11 @@ NONE_SENT: Final = Sent()
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How many letters are closed, that is replayed or discarded, by topic id and table in their ids; the table of a rejected record is "".
+    """The number of closed dead letters (replayed or discarded), by topic id and table. The table
+    of a rejected record is "".
 
-    None that first failed before `open_since`, in microseconds, is open or parked; None: nobody has looked at all of them yet. `sent` is
-    where the replays lie of all transactions before.
+    No dead letter that first failed before `open_since` (µs) is open or parked. It is `None` if not
+    all were checked. `sent` has the end offsets of the replays of all earlier transactions.
     """
 
     closed: Mapping[tuple[str, str], int]
@@ -161,7 +177,9 @@ class Totals:
 
 
 class Ledger:
-    """The stories of the letters of one topic, those that have one. Some hundred bytes for each. `open_since` and `sent` as in `Totals`."""
+    """The histories of the dead letters of one topic. Each takes some hundred bytes. `open_since`
+    and `sent` are as in `Totals`.
+    """
 
     def __init__(self) -> None:
         self._stories: dict[str, tuple[LedgerEntry, ...]] = {}
@@ -173,11 +191,13 @@ class Ledger:
         return len(self._stories)
 
     def story(self, letter_id: str) -> tuple[LedgerEntry, ...]:
-        """What was done about a letter, oldest first; empty if nothing was."""
+        """Return the history of a dead letter, oldest entry first. It is empty if there were no
+        actions.
+        """
         return self._stories.get(letter_id, ())
 
     def keep(self, letter_id: str, story: tuple[LedgerEntry, ...]) -> None:
-        """The story of a letter is this one, in place of any that was known."""
+        """Set the history of a dead letter."""
         assert story, letter_id
         is_closed = int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
         self._stories[letter_id] = story
@@ -185,20 +205,22 @@ class Ledger:
             self._closed[_family(letter_id)] += is_closed
 
     def totals(self, stories: Mapping[str, tuple[LedgerEntry, ...]] | None = None) -> Totals:
-        """The totals once these stories are kept, too. Changes nothing."""
+        """Return the totals as if these histories were also kept. Changes nothing."""
         closed = Counter(self._closed)
         for letter_id, story in (stories or {}).items():
             closed[_family(letter_id)] += int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
         return Totals({family: count for family, count in closed.items() if count}, self.open_since, self.sent)
 
     def with_entry(self, letter_id: str, entry: LedgerEntry) -> tuple[LedgerEntry, ...]:
-        """The story of a letter after one more entry. Changes nothing."""
+        """Return the history of a dead letter with one more entry. Changes nothing."""
         return (*self.story(letter_id), entry)[-MAX_ENTRIES:]
 
     def standing(self, letter: DeadLetter) -> LetterStatus:
-        """How a letter stands: by its own story, else open with what the replay that it came from had behind it.
+        """Return the state of a dead letter.
 
-        Letters of several tables may be of one change: none of them is replayed with an attempt that another one had.
+        Without a history it is open, and has the attempts of the replay that it came from. Table
+        letters of several tables may have the same change. They share their attempts, so that no
+        two replays of the change have the same number.
         """
         found = self._standing(letter)
         if letter.table is None:
@@ -215,15 +237,15 @@ class Ledger:
         for entry in () if claim is None else self.story(claim[0]):
             if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
                 return LetterStatus(LetterState.OPEN, entry.attempt, entry.attempts_since_reopen)
-        # What says that it was replayed, and was not by us, has not been tried.
+        # A replay claim that the ledger does not confirm does not count.
         return LetterStatus(LetterState.OPEN, letter.attempt, 0)
 
     def ids(self, state: LetterState) -> frozenset[str]:
-        """The letters that stand so by their own story."""
+        """Return the dead letters whose history has this state."""
         return frozenset(letter_id for letter_id, story in self._stories.items() if _STATES[story[-1].action] is state)
 
     def states(self) -> Counter[LetterState]:
-        """How many letters with a story stand how. One without a story is open."""
+        """Count the dead letters with a history by state. A dead letter without a history is open."""
         return Counter(_STATES[story[-1].action] for story in self._stories.values())
 
 
@@ -232,25 +254,27 @@ def _is_closed(story: tuple[LedgerEntry, ...]) -> bool:
 
 
 def _family(letter_id: str) -> tuple[str, str]:
-    """The topic id and the table in an id (`deadletter.letter_id`)."""
+    """Return the topic id and the table of an id (`dead_letters.envelope.letter_id`)."""
     found = _is_letter_id(letter_id)
     return (found[1], found[2] or "") if found else ("", "")
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
-# Kafka's topic ids have 22 characters, `-` among them; tables may be called `a-1-2`.
+# Kafka's topic ids have 22 characters, and may contain `-`. A table may have a name like `a-1-2`.
 _is_letter_id = re.compile(r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0-9]*))?", re.DOTALL).fullmatch
 
 
 def totals_to_json(totals: Totals) -> bytes:
-    """The totals as the value of their record in the ledger."""
+    """Convert the totals to the value of their ledger record."""
     closed = [[*family, count] for family, count in totals.closed.items()]
     sent = {"topic_id": totals.sent.topic_id, "end_offsets": {str(number): end for number, end in totals.sent.ends.items()}}
     return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
 
 
 def totals_from_json(value: bytes) -> Totals:
-    """The inverse of `totals_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+    """The inverse of `totals_to_json`. Unknown members are ignored. Raises ValueError for values
+    that it does not write.
+    """
     try:
         view = _document(value)
         closed = dict(parts := list(map(_closed, _list(view.get("closed"), "closed"))))
@@ -264,12 +288,14 @@ def totals_from_json(value: bytes) -> Totals:
 
 
 def history_to_json(story: tuple[LedgerEntry, ...]) -> bytes:
-    """A story as the value of its record in the ledger."""
+    """Convert a history to the value of its ledger record."""
     return _to_json({"entries": [entry.to_json() for entry in story]}).encode()
 
 
 def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
-    """The inverse of `history_to_json`. Raises ValueError for anything that it did not write; members of other names are passed over."""
+    """The inverse of `history_to_json`. Unknown members are ignored. Raises ValueError for values
+    that it does not write.
+    """
     try:
         story = tuple(LedgerEntry.from_json(_object(entry, "an entry")) for entry in _list(_document(value).get("entries"), "entries"))
     except (ValueError, RecursionError) as error:
@@ -279,11 +305,11 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
     return story
 
 
-# Reading: each raises ValueError for a value that is not of the type, or not in the range, that is written.
+# Reading. Each function raises ValueError if the type or the range of the value is wrong.
 
 
 def _document(value: bytes) -> Mapping[str, Any]:
-    return _object(json.loads(value.decode()), "the whole")  # `loads` itself would take UTF-16, and surrogates
+    return _object(json.loads(value.decode()), "the whole")  # `loads` of bytes would accept UTF-16 and surrogates
 
 
 def _object(value: object, name: str) -> dict[str, Any]:
@@ -299,12 +325,14 @@ def _text(value: object, name: str) -> str:
 
 
 def _number(value: object, name: str, most: int, least: int = 0) -> int:
-    # The exact type: to isinstance a bool is an int.
+    # The exact type: for isinstance, a bool is an int.
     return value if type(value) is int and least <= value <= most else _refuse(name, f"an integer from {least} to {most}")
 
 
 def _time(value: object, name: str) -> int:
-    """Microseconds. A letter of others failed when its record says: that is any number of milliseconds in 64 bits."""
+    """Microseconds. The time of a third-party dead letter is the record timestamp: any 64-bit
+    number of milliseconds.
+    """
     return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
 
 

@@ -1,10 +1,12 @@
-"""Mending a dead letter: from the original record to the one that is sent in its place (DLQ-12).
+"""Repairs a dead letter: makes a changed record that is sent in place of the original record
+(DLQ-12).
 
-The original is never touched: it stays in its topic. What is mended is a `Content`, key, value and headers, by steps that are
-taken in the order they are given. A step is a line of text, `VERB=ARGUMENT`, so that the ledger can keep it as it was; `STEPS` has
-what each does. Those that change what a record says go through the JSON view (REC-22): the record is decoded, changed, and must then
-be a legal one, which is encoded again in the newest schema. A step that a letter is not fit for is a value, `Unrepairable`: of many
-letters it concerns that one.
+The original is never changed. It stays in its topic. A repair changes a `Content` (key, value and
+headers) with steps, in the given order. A step is a line of text, `VERB=ARGUMENT`, which the ledger
+stores unchanged. `STEPS` describes each verb. A step that changes a field uses the JSON view
+(REC-22): the record is decoded and changed. The result must be a valid record, and is encoded in
+the newest schema. If a step does not fit a dead letter, the result is a value, `Unrepairable`. The
+other dead letters are not affected.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from connector.text import is_utf_8
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 FORCE: Final = "--force"
-"""In the ledger, behind the steps: the record says what its change would do today (DLQ-13)."""
+"""In the ledger, after the steps: a new change with the same result was sent (DLQ-13)."""
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
     "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, or before a bare body"),
@@ -43,19 +45,21 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "commit-timestamp": ("TIME", "ISO 8601 with a zone, or microseconds"),
     "record": ("JSON", "the whole record as its JSON view: what comes out of an editor"),
 }  # fmt: skip
-"""Verb -> the form of its argument, empty for none, and what it does."""
+"""For each verb: the form of its argument (empty: no argument), and a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What of a record can be mended."""
+    """The parts of a record that can be repaired."""
 
     key: bytes | None
     value: bytes | None
     headers: Headers
 
     def digest(self) -> str:
-        """SHA-256 in hex over all of it, with lengths, so that no two contents run into one."""
+        """Return SHA-256 in hex of key, value and headers with their lengths. Different contents
+        have different input.
+        """
         parts = [self.key, self.value, *(part for name, value in self.headers for part in (name.encode("utf-8", "surrogatepass"), value))]
         found = hashlib.sha256()
         for part in parts:
@@ -65,14 +69,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Unrepairable:
-    """Why steps cannot be taken with a letter, in one sentence."""
+    """The reason why a step does not fit a dead letter, in one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step, checked as far as it can be without a letter. `text` is how it was given."""
+    """One step, checked as far as possible without a dead letter. `text` is the given text."""
 
     text: str
     verb: str
@@ -80,7 +84,7 @@ class Step:
 
     @classmethod
     def parse(cls, text: str) -> Step:
-        """Raises ValueError, which says what is wrong with the text."""
+        """Parse a step. Raises ValueError with the mistake in the text."""
         if not is_utf_8(text):
             raise ValueError(f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is given as base64:")
         verb, equals, argument = text.partition("=")
@@ -94,12 +98,14 @@ class Step:
 
 
 def content_of(letter: DeadLetter) -> Content:
-    """What was rejected, as it was."""
+    """Return the rejected content, unchanged."""
     return Content(letter.key, letter.value, letter.headers)
 
 
 def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unrepairable:
-    """The content after all steps, or why one of them cannot be taken; never raises. `schemas` as for decoding."""
+    """Return the content after all steps, or why a step does not fit. Never raises. `schemas` are
+    used for decoding.
+    """
     for step in steps:
         repair_note = _taken(content, step, schemas)
         if isinstance(repair_note, Unrepairable):
@@ -109,13 +115,16 @@ def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content
 
 
 def note(steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False) -> RepairNote | None:
-    """What the ledger keeps of it; None where nothing was mended."""
+    """Return the note for the ledger, or None if there was no repair."""
     texts = [*(step.text[:500] for step in steps), *([FORCE] if is_forced else [])]
     return RepairNote(tuple(texts), before.digest(), after.digest()) if texts else None
 
 
 def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unrepairable:
-    """The JSON view of a record for an editor, also of one that breaks a rule of REC-14; `Unrepairable` where nothing can be decoded."""
+    """Return the JSON view of a record for an editor. The record may break a rule of REC-14.
+
+    If it cannot be decoded, return `Unrepairable`.
+    """
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
         return Unrepairable(f"the value cannot be decoded: {datum.detail}")
@@ -127,7 +136,9 @@ def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unrepairable:
 
 
 def from_view(content: Content, edited: str) -> Content | Unrepairable:
-    """The content with the record that the JSON view says, in the newest schema; key and headers stay. Never raises."""
+    """Return the content with the record of the JSON view, in the newest schema. Key and headers do
+    not change. Never raises.
+    """
     try:
         said = from_json(edited)
     except JsonViewError as error:
@@ -138,9 +149,11 @@ def from_view(content: Content, edited: str) -> Content | Unrepairable:
 
 
 def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]) -> Step | Unrepairable | None:
-    """The step that an editor makes of a record: `edit` gets its JSON view in several lines of printable characters, and gives it back.
+    """Let an editor change a record, and return the step that makes the same change.
 
-    None where nothing was changed. `Unrepairable` where the record cannot be decoded, or what came back is no record.
+    `edit` gets the JSON view in several lines of printable characters, and returns the edited text.
+    The result is `None` if nothing was changed. It is `Unrepairable` if the record cannot be decoded,
+    or if the edited text is not a valid record.
     """
     shown = view(content, schemas)
     if isinstance(shown, Unrepairable):
@@ -156,7 +169,7 @@ def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]
         return None
     try:
         line = to_line(said)
-    except (ValueError, RecursionError) as error:  # NaN is not JSON, though it is read
+    except (ValueError, RecursionError) as error:  # json.loads accepts NaN, which is not JSON
         return Unrepairable(f"what came back is not JSON: {error}")
     step = Step(f"record={line}", "record", line)
     repair_note = _taken(content, step, schemas)
@@ -166,7 +179,7 @@ def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]
 def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
     try:
         return _take(content, step, schemas)
-    except RecursionError:  # how deep JSON may be nested depends on how deep the call is: deeper here than where the step was checked
+    except RecursionError:  # the allowed depth of JSON depends on the depth of the call: here it is deeper than at the check
         return Unrepairable("its JSON is nested too deep")
 
 
@@ -218,7 +231,7 @@ def _with_field(content: Content, place: str, value: object, schemas: Schemas) -
         for name in path:
             within = within[name]
         if isinstance(last, int):
-            within[last]  # a list does not grow
+            within[last]  # fails for a missing item: a list cannot get longer
         if not isinstance(within, (dict, list)):
             return Unrepairable(f"there is no {place} in this record")
         within[last] = value

@@ -1,16 +1,21 @@
-"""Which dead letters go back, and as what: a plan, letter by letter (DLQ-10, DLQ-13, DLQ-14).
+"""The replay plan: for each dead letter, whether it is sent again, and with which content (DLQ-10,
+DLQ-13, DLQ-14).
 
-A replay sends the original record again through the front door: same key, original headers without those that tell of the failure,
-and one that names the letter and the attempt. What may not go there is refused, with the reason, and stays as it is:
+A replay sends the original record to the change topic again: same key, same headers without those
+about the failure, and one header that names the dead letter and the attempt. A dead letter is
+refused, with the reason, and does not change, if:
 
-    it is not open                       it was replayed, parked or discarded before
-    it is TOO_LATE                       nothing older than the horizon is ever merged; forced, what it would do today is said anew
-    it is WATERMARK_IN_FUTURE            a false claim does not become true by waiting
-    a mending step does not fit it
-    it would be rejected again           by the settings, the schemas and the horizon as they are; so no attempt is wasted
-    no Kafka partition, or too large     a control record goes to its original Kafka partition, which the topic must have
+    it is not open                       it was replayed, parked or discarded
+    it is TOO_LATE                       nothing older than the horizon is merged. With `force`, a new change
+                                         with the same result is sent
+    it is WATERMARK_IN_FUTURE            waiting does not make a wrong claim true
+    a repair step does not fit
+    it would be rejected again           with the current settings, schemas and horizon. So no attempt is wasted
+    the Kafka partition does not exist   a control record goes to its original Kafka partition
+    it is too large for the topic
 
-One that has been tried `max_attempts` times is parked instead: nothing circles for ever.
+A dead letter that was tried `max_attempts` times is parked instead. So no record is replayed for
+ever.
 """
 
 from __future__ import annotations
@@ -34,25 +39,29 @@ from connector.tables.row import read_change
 from connector.validation import KafkaRecord
 
 MAX_ATTEMPTS: Final = 3
-"""The default: what failed three times after somebody mended the cause needs another look (DLQ-14)."""
+"""The default number of attempts. A record that failed three times needs to be examined (DLQ-14)."""
 
 RECORD_OVERHEAD_BYTES: Final = 128
-"""A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each header has lengths, too."""
+"""A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each
+header has an overhead, too.
+"""
 HEADER_OVERHEAD_BYTES: Final = 10
 
 ALREADY_REPLAYED: Final = "it is replayed"
-"""Why a letter is refused that was sent before."""
+"""Why a replayed dead letter is refused."""
 
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
-"""`validation.validate_record` with the settings of the stream as they are."""
+"""`validation.validate_record` with the current settings of the stream."""
 
 
 Force = Callable[[DeadLetter, DataChange], DataChange | str]
-"""The change that says today what a letter's would have done, or why there is none (DLQ-13)."""
+"""Returns a new change that has the same result today, or a text with the reason why this is
+impossible (DLQ-13).
+"""
 
 
 class Verdict(StrEnum):
-    """What becomes of a letter in a replay."""
+    """The decision for a dead letter in a replay."""
 
     REPLAY = "replay"
     PARK = "park"
@@ -61,7 +70,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """What the change topic takes, and how its records are judged. `tables` are those of the stream, by name."""
+    """The change topic, its limits, and how its records are validated. `tables` are those of the
+    stream, by name.
+    """
 
     topic: str
     kafka_partitions: int
@@ -72,9 +83,11 @@ class ReplayTarget:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one letter. `why` is empty for a replay, else a sentence.
+    """The decision for one dead letter.
 
-    `content` is sent to `kafka_partition`; None: to the one of its key. `attempt` and `attempts_since_reopen` are those of the ledger.
+    - `why` is empty for a replay. Otherwise it is a sentence.
+    - `content` is sent to `kafka_partition`. None: to the Kafka partition of its key.
+    - `attempt` and `attempts_since_reopen` are those of the ledger after the action.
     """
 
     letter: DeadLetter
@@ -89,13 +102,13 @@ class Decision:
 
 @dataclass(slots=True)
 class Tally:
-    """What a replay came to, or would come to: letters by verdict, refused ones by the reason, briefly."""
+    """The number of dead letters by decision, and of the refused ones by their short reason."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
     def add(self, decision: Decision) -> None:
-        """One more letter."""
+        """Count one dead letter."""
         self.verdicts[decision.verdict] += 1
         if decision.verdict is Verdict.REFUSE:
             self.refused[decision.why.partition(":")[0]] += 1
@@ -112,9 +125,18 @@ def decide(
     max_attempts: int = MAX_ATTEMPTS,
     force: Force | None = None,
 ) -> Decision:
-    """What becomes of a letter that is to be replayed, mended by `steps`. `now` in microseconds. Raises only what `force` does.
+    """Decide what a replay does with a dead letter. Raises only what `force` raises.
 
-    With `force` a letter that is TOO_LATE is replayed as the change that it makes of it; others go as they always do.
+    Args:
+        letter: The dead letter.
+        standing: Its state in the ledger.
+        door: The change topic.
+        schemas: The writer schemas that are known.
+        now: The current time (µs).
+        steps: The repair steps.
+        max_attempts: It is parked after so many attempts.
+        force: For a dead letter that is TOO_LATE, the change that is sent instead. Other dead
+            letters ignore it.
     """
     is_forced = force is not None and letter.reason is Reason.TOO_LATE
     if why := _why_not(letter, standing, is_forced=is_forced):
@@ -196,7 +218,11 @@ def _why_not_in(table: str, change: DataChange, tables: Mapping[str, TableDefini
 
 
 def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
-    """The original headers without those that tell of a failure or of an earlier replay, and the one of this replay (DLQ-10)."""
+    """Return the headers of a replay (DLQ-10).
+
+    Headers about a failure or an earlier replay are removed, and the header of this replay is
+    added.
+    """
     kept = (
         header for header in headers if not (header[0].startswith(OWN_PREFIX) or header[0] == REPLAY_HEADER or is_error_header(header[0]))
     )

@@ -1,6 +1,7 @@
-"""What the dead letters of other tools say of themselves: each has headers of its own for where, what and why (DLQ-1).
+"""The headers of third-party dead letters. Each tool has its own names for position and failure
+(DLQ-1).
 
-                    where                                 numbers     what
+                    position                              numbers     failure
 Kafka Connect       __connect.errors.topic, partition, …  text        exception.class.name, exception.message
 Kafka Streams       __streams.errors.topic, …             text        exception, message
 share groups        __dlq.errors.topic, …                 text        message, delivery.count
@@ -25,14 +26,15 @@ _TOOLS: Final = (
 
 
 def is_error_header(name: str) -> bool:
-    """Whether a header tells of a failure, in the words of one of these tools, and is none of the record's own."""
+    """Return whether a header is about a failure and was written by one of these tools."""
     return name.startswith(_PREFIXES)
 
 
 def describe_failure(headers: Headers) -> str | None:
-    """What the headers say, in one sentence: which tool, where the record was, and what went wrong; None if no tool wrote them.
+    """Describe the failure in one sentence: the tool, the position and the error. None if no tool
+    wrote such headers.
 
-    Of a name that repeats the last one counts. Bytes that are not what they should be are shown as they are.
+    If a name repeats, the last header counts. Bytes that cannot be decoded are shown unchanged.
     """
     said = dict(headers)
     for tool, prefix, original, names in _TOOLS:
@@ -51,5 +53,5 @@ def _text(value: bytes | None) -> str:
 
 
 def _number(value: bytes | None) -> str:
-    """Spring's numbers: 4 or 8 bytes, signed."""
+    """A number of Spring Kafka: 4 or 8 bytes, signed."""
     return "" if value is None else str(int.from_bytes(value, "big", signed=True)) if len(value) in (4, 8) else value.hex()

@@ -1,4 +1,7 @@
-"""Publish changes, read streams, repair and replay dead letters, and run a local broker. The only package that imports Kafka's client."""
+"""Publish changes, read streams, repair and replay dead letters, and run a local broker.
+
+This is the only package that imports Kafka's client.
+"""
 
 from __future__ import annotations
 

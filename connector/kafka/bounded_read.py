@@ -1,4 +1,4 @@
-"""Reading a part of a topic to its end, for whoever looks at records without following them."""
+"""Reads a part of a topic up to its end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ READ_TIMEOUT_S: Final = 30.0
 def messages_between(
     consumer: Consumer, kafka: KafkaConfig, errors: client.LastError, ranges: Mapping[int, tuple[int, int]], topic: str
 ) -> Iterator[Message]:
-    """Every record between the offsets that a reader of committed transactions can see, Kafka partition by Kafka partition as they come.
+    """Yield every record between these offsets that a reader of committed transactions can see.
 
-    `ranges` lie within what the topic has: Kafka partition -> its first offset, and the one to stop before. Raises `BrokerError`.
+    Within a Kafka partition, records come in order. `ranges` has the first offset and the end
+    offset (exclusive) of each Kafka partition. The offsets must exist in the topic. Raises
+    `BrokerError`.
     """
     left = {number for number, (begin, end) in ranges.items() if begin < end}
     consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
@@ -47,6 +49,6 @@ def messages_between(
             continue
         if error is None and offset < end:
             yield message
-            heard_at = time.monotonic()  # whoever reads may take its time
+            heard_at = time.monotonic()  # the caller may be slow
         if offset + (error is None) >= end:
             left.discard(number)

@@ -1,7 +1,8 @@
-"""The one place that builds Kafka clients: which settings they get, and what is said when the brokers do not answer.
+"""Builds all Kafka clients: their settings, and the errors when brokers do not answer.
 
-The user's settings outrank ours, except those that promises rest on (REC-1, REC-17, REC-21): naming one of these with
-another value is a `ConfigError`. A setting that only producers, or only consumers, know is kept from the others.
+Settings of the user have priority, except those that guarantees depend on (REC-1, REC-17, REC-21).
+Another value for one of these is a `ConfigError`. A setting that only producers know is not given
+to other clients. The same is true for consumers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
 REACH_TIMEOUT_S: Final = 5.0
-"""How long anything waits for the brokers' first answer before it says that they cannot be reached."""
+"""How long to wait for the first answer of a broker, before it counts as unreachable."""
 
 _COMMON: Final = {"client.id": "lowmark", "reconnect.backoff.max.ms": "2000", "socket.keepalive.enable": "true"}
 
@@ -92,7 +93,7 @@ _FORBIDDEN: Final = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 
-# librdkafka talks to a logger instead of to standard error, which belongs to the commands. Silent unless somebody listens.
+# librdkafka writes to a logger, because commands use standard error. It is silent by default.
 log: Final = logging.getLogger("lowmark.kafka")
 log.addHandler(logging.NullHandler())
 
@@ -101,7 +102,7 @@ _Answer = TypeVar("_Answer")
 
 
 class LastError:
-    """An `error_cb` that remembers what the client last complained of: the brokers' own words for a `BrokerError`."""
+    """An `error_cb` that stores the last error of the client, for the text of a `BrokerError`."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -113,7 +114,7 @@ class LastError:
             self.fatal = error
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.all_down = True
-            return  # says less than the errors before it
+            return  # the errors before it have more information
         self.text = error.str()
 
     def clear(self) -> None:
@@ -121,44 +122,50 @@ class LastError:
 
 
 def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> Producer:
-    """An idempotent producer with Java's partitioner. Nothing has been asked of the brokers yet."""
+    """Return an idempotent producer with Java's partitioner. It has not contacted a broker."""
     return _build(Producer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
 
 
 def sizes(max_message_bytes: int) -> dict[str, str]:
-    """What a producer needs for a topic that takes messages of so many bytes.
+    """Return the producer settings for a topic with this message size limit.
 
-    A batch counts as one message at the broker, so it may not outgrow what the topic takes.
+    For the broker, a batch is one message. So a batch must not exceed the limit of the topic.
     """
     largest = min(max(max_message_bytes, 1000), 1_000_000_000)
     return {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))}
 
 
 def cause_of(error: KafkaException | SystemError) -> KafkaError | str:
-    """What a call into a client died of. A SystemError hides the exception that was raised while a report was handed over."""
+    """Return the cause of a failed client call. A SystemError hides an exception that was raised
+    during a report.
+    """
     found = (error.__cause__ if isinstance(error.__cause__, KafkaException) else error).args[0]
     return found if isinstance(found, KafkaError) else str(found)
 
 
 def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) -> Consumer:
-    """A consumer that reads committed transactions only, and never jumps over records that are gone."""
+    """Return a consumer that reads committed transactions only. It never skips deleted records
+    without an error.
+    """
     return _build(Consumer, _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY), errors)
 
 
 def admin(kafka: KafkaConfig, errors: LastError | None = None, timeout_s: float = REACH_TIMEOUT_S) -> AdminClient:
-    """A client for topics; it has been seen to reach a broker. Raises `BrokerError` within about `timeout_s`."""
+    """Return a client for topics, after a broker has answered. Raises `BrokerError` within about
+    `timeout_s`.
+    """
     heard = errors or LastError()
     built: AdminClient = _build(AdminClient, _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY), heard)
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
-        built.poll(0)  # hands over the complaints that came before the time-out
+        built.poll(0)  # delivers the errors from before the time-out
         raise unreachable(kafka, heard.text or str(error)) from error
     return built
 
 
 def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
-    """The error for brokers that do not answer, or do not let us in."""
+    """Return the error for brokers that do not answer, or that refuse the login."""
     return BrokerError(
         f"No Kafka broker answers at {kafka.bootstrap_servers}",
         cause,
@@ -167,13 +174,15 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
 
 
 def _local(bootstrap_servers: str) -> str:
-    """How to start a broker there, if that is on this machine."""
+    """Return how to start a broker, if the address is on this machine."""
     host, _, port = bootstrap_servers.rpartition(":")
     return f"; a local one, in the folder of its data: connector broker start --port {port}" if host in ("127.0.0.1", "localhost") else ""
 
 
 def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0) -> _Answer:
-    """The answer to an admin request. Raises a `ConnectorError` that names `what` was asked."""
+    """Return the answer to an admin request. Raises a `ConnectorError` that names the request
+    `what`.
+    """
     try:
         return future.result(timeout_s)
     except KafkaException as error:
@@ -183,7 +192,10 @@ def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: 
 
 
 def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
-    """Key, value, headers and record timestamp (microseconds, 0 if there is none) of a record, as they are. Empty is not null."""
+    """Return the unchanged key, value, headers and record timestamp of a record. Empty is not null.
+
+    The record timestamp is in microseconds. It is 0 if Kafka has no timestamp.
+    """
     kind, milliseconds = message.timestamp()
     headers: Any = message.headers() or ()
     key: Any = message.key()
@@ -192,7 +204,7 @@ def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[
 
 
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
-    """The error for `what` was asked of Kafka, and was refused or not answered."""
+    """Return the error for a request `what` that Kafka refused or did not answer."""
     codes = KafkaError
     if error.code() in (codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._AUTHENTICATION, codes._SSL, codes._RESOLVE):
         return unreachable(kafka, f"{what}: {error.str()}")
@@ -208,7 +220,7 @@ def _settings(kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[st
             raise ConfigError(
                 f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}", reason, "Leave the setting out"
             )
-    # The Python client wants this one as a bool; its default is what was promised.
+    # The Python client requires a bool here. Its default is the required value.
     left_out = unknown | {"delivery.report.only.error"}
     given = {name: value for name, value in kafka.settings.items() if name not in left_out}
     return {**_COMMON, **ours, **given, "bootstrap.servers": kafka.bootstrap_servers}
@@ -218,5 +230,5 @@ def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastE
     try:
         return kind(settings | {"error_cb": errors}, logger=log)
     except KafkaException as error:
-        # "No such configuration property: ...": names the setting, never a value of it.
+        # "No such configuration property: ...": the text has the name of the setting, never its value.
         raise ConfigError("A setting in [kafka] is not accepted", error.args[0].str(), "Correct or remove it") from error

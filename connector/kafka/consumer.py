@@ -1,11 +1,12 @@
-"""Reading a change stream record by record, for programs (REC-4, REC-21).
+"""Reads a change stream record by record, for programs (REC-4, REC-21).
 
     with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
         for received in consumer:
             match received.record: case DataChange(): … case Rejection(): …
 
-A bad record is a `Rejection` in the stream, never an exception. What is raised is a bad situation: no broker, no registry, a
-topic that is not the one that was read before, records that retention deleted before they were read.
+A bad record is a `Rejection` in the stream, never an exception. Exceptions are for bad situations:
+no broker, no registry, a topic that was replaced, or records that retention deleted before they
+were read.
 """
 
 from __future__ import annotations
@@ -33,18 +34,27 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
 
 Start = Literal["beginning", "end"] | int | tuple[Position, ...]
-"""Where to begin: an `int` is a record timestamp in microseconds; positions are those that `ChangeConsumer.positions` gave."""
+"""Where to start. An `int` is a record timestamp in microseconds. Positions are a value of
+`ChangeConsumer.positions`.
+"""
 
 UNREACHABLE_AFTER_S: Final = 30.0
 ARRIVAL_MARGIN_S: Final = 60.0
-"""How far the brokers' clocks may differ from ours where it is asked which came first."""
+"""The assumed maximum difference between the clocks of the brokers and of this machine, when
+arrival times are compared.
+"""
 
 _NO_GROUP: Final = "lowmark.reader"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """What one Kafka record says, and the record. `kafka_partitions` is its producer's number (REC-24), 0 in a rejection."""
+    """The decoded record of a Kafka record, and the Kafka record.
+
+    - `record` is the change, control record or `Rejection`.
+    - `kafka_partitions` is the number that its producer used (REC-24). It is 0 for a rejection.
+    - `source` is the Kafka record.
+    """
 
     record: DataChange | Heartbeat | ChildPartitions | Rejection
     kafka_partitions: int
@@ -52,18 +62,21 @@ class ConsumerRecord:
 
     @property
     def position(self) -> Position:
+        """The coordinates of the Kafka record."""
         return self.source.position
 
     @property
     def record_timestamp(self) -> int:
-        """Arrival in Kafka, in microseconds."""
+        """The time of arrival in Kafka, in microseconds."""
         return self.source.record_timestamp
 
 
 class ChangeConsumer:
-    """An iterator over `ConsumerRecord`, in order within each Kafka partition. For one thread at a time; a context manager.
+    """An iterator of `ConsumerRecord`. Records of one Kafka partition come in order. Not
+    thread-safe.
 
-    `finished` is True once a bounded consumer has reached its ends.
+    Use it as a context manager. `finished` is True when a bounded consumer has reached its end.
+    `warnings` are sentences about wrong settings of the topic.
     """
 
     def __init__(
@@ -80,14 +93,30 @@ class ChangeConsumer:
         tables: frozenset[str] | None = None,
         metadata_refresh_s: float = 10.0,
     ) -> None:
-        """Look at the topic and find the place to start.
+        """Check the topic and find the start position.
 
-        Without a `group` it reads the given Kafka partitions, or all, also those that are added while it reads. In a group
-        Kafka shares them out, `start` holds where the group has no committed position yet, and `commit` keeps positions.
-        `bounded`: end at what was the end now. Kafka partitions that stored positions do not name are read from the beginning:
-        they are newer. `tables`: None keeps changes of any table. `metadata_refresh_s`: how often it is asked whether the topic is
-        still the same one, and whether it has grown. Raises `TopicError` (no such topic, compacted, created
-        again, records gone), `BrokerError`, `ConfigError`.
+        Args:
+            kafka: The brokers and client settings.
+            topic: The name of the change topic.
+            start: Where to start. In a group, it applies only to Kafka partitions without a
+                committed position. Kafka partitions that are missing in stored positions are read
+                from the beginning, because they are new.
+            group: The consumer group. Kafka distributes the Kafka partitions, and `commit` stores
+                positions.
+            kafka_partitions: Without a group, the Kafka partitions to read. None: all, including
+                new ones.
+            bounded: Stop at the current end of the topic.
+            registry: The schema registry.
+            limits: The limits of the stream.
+            tables: The declared source tables. None: changes of any table are accepted.
+            metadata_refresh_s: How often to check whether the topic was replaced or has new Kafka
+                partitions.
+
+        Raises:
+            TopicError: There is no such topic, it is compacted or was replaced, or records were
+                deleted.
+            BrokerError: No broker answers.
+            ConfigError: A client setting is not allowed.
         """
         assert group is None or kafka_partitions is None, "in a group, Kafka shares the Kafka partitions out"
         self._kafka = kafka if group is None else replace(kafka, settings={**kafka.settings, "group.id": group})
@@ -123,25 +152,37 @@ class ChangeConsumer:
             self._client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records as they come; waits for more, for ever unless bounded. Raises what `poll` raises."""
+        """Yield records and wait for more. It ends only if the consumer is bounded. Raises as
+        `poll` does.
+        """
         while not self.finished:
             received = self.poll(0.5)
             if received is not None:
                 yield received
 
     def poll(self, timeout_s: float) -> ConsumerRecord | None:
-        """The next record, or None when none came in about `timeout_s`, or the end of a bounded read was reached.
+        """Return the next record.
 
-        Raises `BrokerError` when no broker has answered for 30 s, `RegistryError` when a schema must be asked for and the
-        registry does not answer, `TopicError` when the topic is gone, was created again, or lost records that were not read
-        yet. After an exception the same record comes again.
+        After an exception, the next call returns the same record.
+
+        Args:
+            timeout_s: The approximate maximum time to wait.
+
+        Returns:
+            The record. None: the time has passed, or a bounded consumer has reached its end.
+
+        Raises:
+            BrokerError: No broker has answered for 30 s.
+            RegistryError: A schema is needed, and the registry does not answer.
+            TopicError: The topic was deleted or replaced, or records were deleted before they were
+                read.
         """
         if self.finished:
             return None
         if time.monotonic() - self._looked_at > self._look_again_s:
-            with suppress(BrokerError):  # how long that may last is for _check_reachable to say
+            with suppress(BrokerError):  # _check_reachable decides how long this may last
                 self._look_again()
-        # Not "or": a message with an empty value is false.
+        # Do not use "or": a message with an empty value is false.
         message = self._client.poll(timeout_s) if self._unjudged is None else self._unjudged
         self._unjudged = None
         if self._trouble is not None:
@@ -158,7 +199,7 @@ class ChangeConsumer:
         assert number is not None
         assert offset is not None
         if number not in self._next:
-            return None  # of a Kafka partition that the group has taken from us
+            return None  # the group has assigned this Kafka partition to another consumer
         if self._ends is not None and offset >= self._ends[number]:
             self._reach(number, self._ends[number])
             return None
@@ -172,14 +213,20 @@ class ChangeConsumer:
 
     @property
     def positions(self) -> tuple[Position, ...]:
-        """What has been read, to be stored and handed in as `start`: the last offset passed in each Kafka partition, -1 for none."""
+        """The last offset that was read in each Kafka partition, or -1. Store it, and pass it as
+        `start` later.
+        """
         facts = self._facts
         return tuple(Position(facts.topic, facts.topic_id, number, following - 1) for number, following in sorted(self._next.items()))
 
     def commit(self) -> None:
-        """Keep the positions of everything handed out so far as the group's. Raises `BrokerError` when Kafka does not."""
+        """Store the positions of all returned records for the group.
+
+        Raises:
+            BrokerError: Kafka did not store them.
+        """
         assert self._group is not None, "positions of a reader without a group are the caller's to store"
-        # The topic's id goes with them: under the same name it may be another topic next time (REC-4).
+        # Store the topic's id, too: the next time, another topic may have the same name (REC-4).
         places = [
             TopicPartition(self._facts.topic, number, offset, self._facts.topic_id) for number, offset in self._next.items() if offset >= 0
         ]
@@ -193,7 +240,7 @@ class ChangeConsumer:
             ) from error
 
     def close(self) -> None:
-        """Leave the group, if any, and let go of the brokers. Positions are not committed."""
+        """Leave the group, and close the client. Positions are not committed."""
         self._client.close()
         if self._registry is not None:
             self._registry.close()
@@ -207,7 +254,10 @@ class ChangeConsumer:
     # Where to start.
 
     def _places(self, numbers: list[int], committed: dict[int, int] | None = None) -> dict[int, int]:
-        """Kafka partition -> first offset to read. Raises `TopicError` when records between there and what is left are gone."""
+        """Return the first offset to read of each Kafka partition.
+
+        Raises `TopicError` if records after a stored position were deleted.
+        """
         first = topics.beginning_offsets(self._kafka, self._facts)
         stored = dict(committed or {})
         if isinstance(self._start, tuple):
@@ -254,7 +304,7 @@ class ChangeConsumer:
             remedy,
         )
 
-    # Group membership. These run inside poll, where an exception would be lost: it waits in _trouble.
+    # Group membership. These run inside the client's poll, which loses exceptions. So they are stored in _trouble.
 
     def _on_assign(self, _consumer: object, given: list[TopicPartition]) -> None:
         self._guarded(lambda: self._assign(given))
@@ -295,14 +345,14 @@ class ChangeConsumer:
         except KafkaException as error:
             self._trouble = BrokerError(f"The group {self._group} cannot be joined", error.args[0].str(), "Check the rights on the group")
 
-    # What comes.
+    # Records.
 
     def _receive(self, message: Message, number: int, offset: int) -> ConsumerRecord:
         facts = self._facts
         key, value, headers, arrived = client.contents(message)
         source = KafkaRecord(Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers)
         verdict = self._judge(source)
-        # Perhaps the topic had grown when this was written (REC-14). What arrived before we looked needs no second look.
+        # The topic may have got more Kafka partitions (REC-14). A record from before the last refresh needs no new check.
         if _names_too_many(verdict) and arrived > self._looked_at_us - ARRIVAL_MARGIN_S * 1_000_000:
             self._look_again()
             verdict = self._judge(source)
@@ -326,7 +376,7 @@ class ChangeConsumer:
             self.finished = not self._open
 
     def _meet(self, error: KafkaError, message: Message) -> None:
-        """The end of a Kafka partition is no error; the rest is."""
+        """Handle an error. The end of a Kafka partition is not an error."""
         number, offset = message.partition(), message.offset()
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
@@ -350,7 +400,7 @@ class ChangeConsumer:
         )
 
     def _look_again(self) -> None:
-        """Is it still the topic that we started on (REC-4), and has it grown?"""
+        """Check whether the topic was replaced (REC-4), or has new Kafka partitions."""
         self._looked_at, self._looked_at_us = time.monotonic(), now_us()
         facts = topics.describe(self._kafka, self._facts.topic, self._admin)
         topics.check_identity(self._facts.topic_id, facts)
@@ -366,7 +416,7 @@ class ChangeConsumer:
             return
         heard = self._errors.text
         try:
-            # Nobody tells when a broker is back: ask.
+            # The client does not report when a broker is back, so ask.
             self._client.list_topics(self._facts.topic, timeout=client.REACH_TIMEOUT_S)
         except KafkaException as error:
             raise client.unreachable(self._kafka, heard or error.args[0].str()) from error

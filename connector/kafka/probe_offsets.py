@@ -1,4 +1,6 @@
-"""What a reader of committed transactions finds at given offsets: the answer to why a changelog has no rows there (TBL-6)."""
+"""Reads given offsets as a reader of committed transactions. The audit uses it for offsets without
+changelog rows (TBL-6).
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
 NEAR: Final = 10_000
-"""Places that are no further apart are read through; beyond, it is quicker to begin anew."""
+"""Offsets that are not farther apart are read in one pass. For a larger distance, a new start is
+faster.
+"""
 
 
 def look(kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ranges]) -> dict[int, Seen]:
-    """Read a topic at these offsets of each Kafka partition, to which it must have been written once.
+    """Read these offsets of each Kafka partition. They must have been written once.
 
-    What the topic does not have is gone: taken by retention, or lost by the brokers. Raises `TopicError` if there is no topic of
-    that id, or it is compacted, which takes records from between others; `BrokerError`.
+    Missing offsets are gone: retention deleted them, or the brokers lost them. Raises `TopicError`
+    if there is no topic with this id, or if it is compacted, because compaction deletes records
+    between others. Raises `BrokerError`.
     """
     facts = topics.describe(kafka, topic)
     topics.check_identity(topic_id, facts)
@@ -46,7 +51,7 @@ def look(kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ran
 
 
 def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:
-    """What to read in one go: Kafka partition, first offset, and the one to stop before."""
+    """Yield the ranges to read: Kafka partition, first offset, and end offset (exclusive)."""
     if not ranges:
         return
     start, stop = ranges[0]
@@ -59,7 +64,7 @@ def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:
 
 
 def _add(found: list[Range], offset: int) -> None:
-    """The offsets of a Kafka partition come in order."""
+    """Add an offset. The offsets of a Kafka partition come in order."""
     start = found.pop().start if found and found[-1].stop == offset else offset
     found.append(Range(start, offset + 1))
 

@@ -1,8 +1,9 @@
-"""A small client for the three endpoints of a schema registry that are needed: schema by id, register, look up (REC-11).
+"""A client for the three necessary requests to a schema registry: schema by id, register, look up
+(REC-11).
 
-Whether an id is unknown decides whether a record is a dead letter, so it is believed only from a registry: an answer 404
-with a registry's own error code. Anything else that is not an answer, a proxy's page or a wrong path, is a `RegistryError`,
-which fails the batch and makes no letters (DLQ-4).
+An unknown id makes a record a dead letter. Therefore it is accepted only from a real registry: an
+answer 404 with an error code of a registry. Any other invalid answer, for example the page of a
+proxy or a wrong path, is a `RegistryError`. It fails the batch, and makes no dead letters (DLQ-4).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from connector.config.settings import RegistryConfig
 
 MAX_SCHEMA_ID: Final = 2**31 - 1
-"""Registries count in Java's int. The frame has room for more, which no registry has ever given out."""
+"""Registries use Java's int. The framing has space for larger ids, but no registry assigns them."""
 
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 _PAUSES_S: Final = (0.2, 0.5)
@@ -32,16 +33,33 @@ _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryClient:
-    """Schemas by id, remembered for the life of the client; an id never changes its schema. Not for several threads at once."""
+    """Reads schemas by id, and caches them. The schema of an id never changes. Not thread-safe."""
 
     def __init__(self, config: RegistryConfig) -> None:
-        """Connects to nothing yet. Raises `RegistryError` when httpx is missing or the certificates cannot be read."""
+        """Create the client without a connection.
+
+        Args:
+            config: The registry.
+
+        Raises:
+            RegistryError: httpx is missing, or the certificates cannot be read.
+        """
         self._config = config
         self._by_id: dict[int, str] = {}
         self._http = _connect(config)
 
     def schema(self, schema_id: int) -> str | None:
-        """The schema's text, or None when the registry says that it has none; a None is asked for again the next time."""
+        """Return the text of a schema.
+
+        Args:
+            schema_id: The id of the registry.
+
+        Returns:
+            The text. None: the registry has no such schema. The next call asks again.
+
+        Raises:
+            RegistryError: The registry does not answer, or its answer is not valid.
+        """
         if schema_id in self._by_id:
             return self._by_id[schema_id]
         if not 0 <= schema_id <= MAX_SCHEMA_ID:
@@ -53,13 +71,24 @@ class RegistryClient:
         return self._by_id[schema_id]
 
     def schemas(self, schema_ids: Iterable[int]) -> dict[int, str | None]:
-        """`schema` of each, as `connector.records.codec.Schemas` takes them."""
+        """Return `schema` of each id, as `connector.records.codec.Schemas` needs them."""
         return {schema_id: self.schema(schema_id) for schema_id in schema_ids}
 
     def schema_id(self, topic: str, schema: str) -> int:
-        """The id under which a producer writes `schema` to `topic`: registered where `auto_register` is set, else looked up.
+        """Return the id with which a producer writes `schema` to `topic`.
 
-        Raises `RegistryError` also when the subject does not have the schema, or the registry finds it incompatible.
+        With `auto_register`, the schema is registered. Otherwise, it is looked up.
+
+        Args:
+            topic: The name of the change topic. The subject follows from it.
+            schema: The text of the schema.
+
+        Returns:
+            The id of the registry.
+
+        Raises:
+            RegistryError: The registry does not answer, the subject does not have the schema, or it
+                is incompatible.
         """
         subject = quote(self._config.subject(topic), safe="")
         path = f"/subjects/{subject}/versions" if self._config.auto_register else f"/subjects/{subject}"
@@ -77,6 +106,7 @@ class RegistryClient:
         return found
 
     def close(self) -> None:
+        """Close the connection."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -86,7 +116,9 @@ class RegistryClient:
         self.close()
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:
-        """The JSON object of a good answer, None for a registry's "not found". Tries three times where that can help."""
+        """Return the JSON object of a valid answer, or None for "not found". Temporary errors are
+        tried three times.
+        """
         import httpx
 
         for pause_s in (*_PAUSES_S, None):

@@ -1,4 +1,4 @@
-"""Topics: what a change topic must be, made and checked here (REC-1, REC-2, REC-4, DLQ-1)."""
+"""Creates and checks change topics (REC-1, REC-2, REC-4, DLQ-1)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ MIN_RETENTION_S: Final = DAY_S
 MAX_RETENTION_S: Final = 7 * DAY_S
 CREATE_TIMEOUT_S: Final = 15.0
 DEFAULT_MAX_MESSAGE_BYTES: Final = 10_500_000
-"""Takes a record of the default `max_record_bytes` with its headers."""
+"""Enough for a record with the default `max_record_bytes` and its headers."""
 
 LETTER_HEADROOM_BYTES: Final = 1_048_576
-"""How much larger a dead letter may be than its record: the headers of DLQ-1 fit several times."""
+"""How much larger a dead letter may be than its record. This is several times the size of the
+headers of DLQ-1.
+"""
 
 _ASK_TIMEOUT_S: Final = 15.0
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -36,7 +38,13 @@ _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as it was when asked. `topic_id` is Kafka's, as Java writes it; another id under the same name is another topic (REC-4)."""
+    """The properties of a topic at the time of a request.
+
+    - `topic_id` is Kafka's id in the form of Java. A topic with the same name and another id is
+      another topic (REC-4).
+    - `cleanup_policy`, `timestamp_type`, `retention_ms` and `max_message_bytes` are its settings. A
+      `retention_ms` of -1 means for ever.
+    """
 
     topic: str
     topic_id: str
@@ -49,15 +57,27 @@ class TopicFacts:
 
 
 def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -> TopicFacts:
-    """What the cluster says of a topic. Raises `TopicError` when there is none, `BrokerError` when nobody answers.
+    """Ask Kafka for the properties of a topic.
 
-    `admin` is a client of `client.admin`, for those who ask often.
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the topic.
+        admin: A client of `client.admin`, to reuse it for several requests.
+
+    Returns:
+        The properties.
+
+    Raises:
+        TopicError: There is no such topic.
+        BrokerError: No broker answers.
     """
     return _describe(admin or client.admin(kafka), kafka, topic)
 
 
 def check(facts: TopicFacts) -> list[str]:
-    """Warnings about a change topic; each is a sentence. Raises `TopicError` for one that loses changes: a compacted one (REC-2)."""
+    """Return warnings about a change topic, as sentences. Raises `TopicError` if it is compacted,
+    because it would lose changes (REC-2).
+    """
     if "compact" in facts.cleanup_policy:
         raise TopicError(
             f"The topic {facts.topic} is compacted (cleanup.policy={facts.cleanup_policy})",
@@ -78,7 +98,7 @@ def check(facts: TopicFacts) -> list[str]:
 
 
 def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
-    """Raises `TopicError` when the topic is not the one that is remembered: it was deleted and created again (REC-4)."""
+    """Raises `TopicError` if the topic was deleted and created again (REC-4)."""
     if remembered_topic_id != facts.topic_id:
         raise TopicError(
             f"The topic {facts.topic} is not the one that was read before",
@@ -96,11 +116,26 @@ def create_topic(
     replication_factor: int = -1,
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
 ) -> TopicFacts:
-    """Create a change topic (REC-2) with its dead-letter topic and ledger (DLQ-1), and return what became of the first.
+    """Create a change topic (REC-2), its dead-letter topic and its ledger (DLQ-1).
 
-    `retention_s` is 1 to 7 days; `replication_factor` -1 is the cluster's default. A compacted one cannot be asked for.
-    What exists is left as it is; a change topic that is just as asked for is as good as a new one. Raises `ConfigError` for a
-    value out of bounds, `TopicError` when the topic exists and differs, saying how, and `BrokerError` when nobody answers.
+    Existing topics are not changed. An existing change topic with the same properties is accepted.
+    The topic is never compacted.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic.
+        kafka_partitions: The number of Kafka partitions.
+        retention_s: The retention in seconds, from 1 to 7 days.
+        replication_factor: -1 is the default of the cluster.
+        max_message_bytes: The limit for a message.
+
+    Returns:
+        The properties of the change topic.
+
+    Raises:
+        ConfigError: A value is not allowed.
+        TopicError: The topic exists with other properties. The error names them.
+        BrokerError: No broker answers.
     """
     if kafka_partitions < 1:
         raise ConfigError(
@@ -129,9 +164,9 @@ def create_topic(
 
 
 def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
-    """Create the dead-letter topic of a change topic and its ledger, where they do not exist yet (DLQ-1).
+    """Create the dead-letter topic and the ledger of a change topic, if they do not exist (DLQ-1).
 
-    Where both exist, the right to describe them is enough.
+    If both exist, only the right to describe them is necessary.
     """
     admin = client.admin(kafka)
     if not {dead_letter_topic(source.topic), ledger_topic(source.topic)} <= admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics.keys():
@@ -139,22 +174,28 @@ def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
 
 
 def end_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
-    """Kafka partition -> the offset after the last that a reader of committed transactions can see now."""
+    """Return, by Kafka partition, the offset after the last record that a reader of committed
+    transactions can see.
+    """
     return _offsets(client.admin(kafka), kafka, facts, _LATEST)
 
 
 def high_watermarks(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
-    """Kafka partition -> the offset after the last record that it has, of open and aborted transactions too."""
+    """Return, by Kafka partition, the offset after the last record, including open and aborted
+    transactions.
+    """
     return _offsets(client.admin(kafka), kafka, facts, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
 
 def beginning_offsets(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
-    """Kafka partition -> the first offset that retention has left."""
+    """Return, by Kafka partition, the first offset that retention has not deleted."""
     return _offsets(client.admin(kafka), kafka, facts, _EARLIEST)
 
 
 def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> dict[int, int]:
-    """Kafka partition -> the first offset with a record timestamp (microseconds) not below the given one; the end where there is none."""
+    """Return, by Kafka partition, the first offset with at least this record timestamp (µs), or the
+    end offset.
+    """
     admin = client.admin(kafka)
     found = _offsets(admin, kafka, facts, OffsetSpec.for_timestamp(-(-record_timestamp // 1000)))
     if min(found.values()) >= 0:
@@ -178,7 +219,7 @@ def _create_dead_letter_topics(admin: AdminClient, kafka: KafkaConfig, source: T
 
 
 def _create(admin: AdminClient, kafka: KafkaConfig, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> bool:
-    """False when it exists already."""
+    """Create a topic. Return False if it exists."""
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
     try:
         client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
@@ -191,7 +232,7 @@ def _create(admin: AdminClient, kafka: KafkaConfig, topic: str, partitions: int,
 
 
 def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Creation returns before every broker has heard of the topic; whoever starts right now should not stumble."""
+    """Wait until all brokers know the new topic. Its creation returns earlier."""
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
@@ -201,7 +242,7 @@ def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def _describe_new(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
-    """Descriptions come from any broker, also from one that has not heard of the topic yet."""
+    """Describe a new topic. Any broker may answer, also one that does not know the topic yet."""
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while True:
         try:
@@ -242,7 +283,7 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     configs = client.wait_for(admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource], kafka, asked)
     return TopicFacts(
         topic=topic,
-        # librdkafka writes the usual base 64; Java, and so Kafka's tools and metadata, the one that is safe in URLs.
+        # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the URL-safe form.
         topic_id=str(description.topic_id).replace("+", "-").replace("/", "_"),
         kafka_partitions=len(description.partitions),
         replication_factor=len(description.partitions[0].replicas),

@@ -1,13 +1,13 @@
-"""Kafka's transactions, as `ChangeProducer` calls for them, and what their errors mean (REC-17, REC-18).
+"""Kafka's transactions for `ChangeProducer`, and the meaning of their errors (REC-17, REC-18).
 
-Each call is made again while Kafka says that it may be. An error that is left means one of three things:
+Each call is repeated while Kafka allows it. The remaining errors have three meanings:
 
     it must be aborted    none of its records will be read
-    we are shut out       another producer has started with the same transactional id; this one must not send again
-    anything else         nobody knows what became of it
+    we are shut out       another producer has started with the same transactional id. This one must not send again
+    any other error       the outcome is unknown
 
-In the first and the last case the client is given up. The next one with the same id ends what was left open, and no request of
-the old one that is still on its way can end a later transaction.
+In the first and the last case, the client is closed. The next client with the same id ends the open
+transaction. After that, late requests of the old client cannot end another transaction.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
 TIMEOUT_S: Final = 60.0
-"""How long a transaction may stay open: readers get nothing that was written behind one that was abandoned until this is over."""
+"""The maximum duration of a transaction. If it is abandoned, readers cannot read later records
+until this time has passed.
+"""
 
 START_TIMEOUT_S: Final = 30.0
 ABORT_TIMEOUT_S: Final = 5.0
-"""What is not aborted by then is so by the next client with the same id."""
+"""If an abort takes longer, the next client with the same id aborts the transaction."""
 
 _SHUT_OUT: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
 def settings(transactional_id: str) -> dict[str, str]:
-    """No record may wait longer than its transaction."""
+    """Return the client settings. A record must not wait longer than its transaction."""
     timeout_ms = str(round(TIMEOUT_S * 1000))
     return {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "message.timeout.ms": timeout_ms}
 
 
 def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None:
-    """Before a client's first transaction: end what others with the same id have left open, and shut them out.
+    """Prepare the first transaction of a client: end open transactions of other clients with the
+    same id, and shut these out.
 
-    Raises `BrokerError` or `TopicError` where Kafka does not answer, or refuses.
+    Raises `BrokerError` or `TopicError` if Kafka does not answer, or refuses.
     """
     error = _call(producer.init_transactions, START_TIMEOUT_S)
     if error is not None:
@@ -58,7 +61,7 @@ def commit(producer: Producer) -> KafkaError | None:
 
 
 def abort(producer: Producer) -> KafkaError | None:
-    """None of its records is delivered; those that were under way are reported as failed."""
+    """Abort. None of its records is delivered. Records in flight are reported as failed."""
     return _call(producer.abort_transaction, ABORT_TIMEOUT_S)
 
 

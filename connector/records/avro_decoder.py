@@ -1,21 +1,27 @@
-"""Avro bytes to values, for bytes from anywhere.
+"""Decodes Avro. The input may be any bytes.
 
-`compile_reader` turns a writer schema and our reader schema into one function that reads a body and resolves it (REC-12).
-Fields are matched by name, missing ones get the reader's default, unknown ones are dropped, an enum symbol that the reader
-lacks becomes its default, `string` and `bytes` may stand for each other and `int` for `long`.
+`connector.records.avro_plan.compile_reader` compiles a writer schema and the reader schema to one
+function, which reads a body and resolves it (REC-12). Fields are matched by name. Missing fields
+get the default of the reader, and unknown fields are dropped. An enum symbol that the reader does
+not have becomes its default. `string` and `bytes` can replace each other. An `int` can be read as a
+`long`.
 
-What such a function does on *any* bytes is bounded, and is what Avro for Java does (the JVM decodes first, and both must agree):
+The JVM decodes first, and both must agree. Therefore the function behaves as Avro for Java, with
+these limits for *any* bytes:
 
-- a number has at most 10 bytes (`int` 5), surplus high bits are dropped; a boolean is true if its byte is 1;
-- a length is neither negative nor above 16 MiB, nor more than the bytes that are left;
-- an array or map comes in any number of blocks, with their sizes or without, and has at most 1,000,000 items; a size is not
-  looked at;
-- a string is valid UTF-8 (stricter than Java, which replaces what is not);
-- what is dropped is skipped, not judged: a length below 0 counts as 0, blocks with a size are skipped by it, text may be
-  anything, and the number of items has no limit;
-- no item is without bytes and no schema is recursive or huge: such schemas are refused, so work is linear in the bytes.
+- A number has at most 10 bytes (`int`: 5). Extra high bits are dropped. A boolean is true if its
+  byte is 1.
+- A length is not negative, is at most 16 MiB, and is at most the number of bytes that are left.
+- An array or map may have any number of blocks, with or without block sizes. It has at most
+  1,000,000 items. Block sizes are ignored.
+- A string is valid UTF-8. Java is less strict: it replaces invalid bytes.
+- A dropped value is skipped, not checked. A negative length counts as 0, a block with a size is
+  skipped by its size, text may be any bytes, and the number of items has no limit.
+- Schemas with items of zero bytes, recursive schemas and very large schemas are refused. So the
+  work is linear in the number of bytes.
 
-Whatever breaks this raises `DamagedError`, which knows the byte and the field. It never leaves `connector.records.codec`.
+Bytes that break a limit raise `DamagedError`, with the byte and the field.
+`connector.records.codec` catches it.
 """
 
 from __future__ import annotations
@@ -27,10 +33,14 @@ MAX_LENGTH_BYTES: Final = 16 * 1024 * 1024
 MAX_ITEMS: Final = 1_000_000
 
 Datum = Any
-"""What a schema describes, as Python values: dict, list, str, bytes, int, float, bool, None; an enum is its symbol."""
+"""A value of a schema in Python: dict, list, str, bytes, int, float, bool or None. An enum is its
+symbol.
+"""
 
 Reader = Callable[[bytes, int], tuple[Datum, int]]
-"""`reader(data, start)` gives the datum that begins at `start` and where it ends. Raises `DamagedError`."""
+"""`reader(data, start)` returns the datum at `start`, and the offset of its end. Raises
+`DamagedError`.
+"""
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _LONG_MASK: Final = 2**64 - 1
@@ -38,7 +48,7 @@ _INT_MASK: Final = 2**32 - 1
 
 
 class DamagedError(Exception):
-    """The bytes are no datum of the schema. `offset` counts from the start of the data that was handed in."""
+    """The bytes are not a datum of the schema. `offset` counts from the start of the given data."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(offset, what)
@@ -121,7 +131,7 @@ PRIMITIVE_READERS: Final[Mapping[str, Reader]] = {
     "boolean": _read_boolean,
     "int": read_int,
     "long": _read_long,
-    "float": fixed_reader(4),  # nothing of ours is a floating point number: read only to be dropped
+    "float": fixed_reader(4),  # our schema has no floating point numbers: these are read only to be dropped
     "double": fixed_reader(8),
     "bytes": _read_bytes,
     "string": _read_string,
@@ -188,7 +198,7 @@ def union_reader(branches: list[Reader]) -> Reader:
     def read(data: bytes, start: int) -> tuple[Datum, int]:
         try:
             index, end = read_int(data, start)
-        except IndexError:  # a union may be the whole schema: no record around it would catch this
+        except IndexError:  # a union may be the whole schema, without a record that catches this
             raise DamagedError(len(data), "the end of the bytes") from None
         if not 0 <= index < len(branches):
             raise DamagedError(start, f"branch {index} of a union with {len(branches)}")
@@ -198,10 +208,10 @@ def union_reader(branches: list[Reader]) -> Reader:
 
 
 def _read_block_start(data: bytes, start: int, items_so_far: int) -> tuple[int, int]:
-    """How many items follow, and where they begin."""
+    """Return the number of items in the block, and the offset of the first one."""
     count, begin = _read_long(data, start)
     if count < 0:
-        # Java has no 2^63, and takes its negative for an empty array if it comes first.
+        # Java has no 2^63. In the first block, it takes -2^63 for an empty array.
         count = -count if items_so_far or count > -(2**63) else 0
         _, begin = _read_long(data, begin)
     if items_so_far + count > MAX_ITEMS:
@@ -246,7 +256,7 @@ def map_reader(value: Reader) -> Reader:
 
 
 def blocks_skipper(parts: list[Reader]) -> Reader:
-    """Skips an array or a map whose items consist of these parts."""
+    """Return a reader that skips an array or a map. Each item has these parts."""
 
     def read(data: bytes, start: int) -> tuple[None, int]:
         end = start

@@ -1,4 +1,6 @@
-"""Schema resolution: a writer schema and our schema become one function that reads a body (REC-12)."""
+"""Schema resolution: compiles a writer schema and the reader schema to one function that reads a
+body (REC-12).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from connector.records.avro_decoder import (
 )
 
 MAX_SCHEMA_NODES: Final = 1_000
-"""A ChangeRecord has about 80 types, each use counted; this bounds the work that a schema can ask for."""
+"""A ChangeRecord has about 80 types, if each use is counted. This limit bounds the work that a
+writer schema can cause.
+"""
 
 MAX_SCHEMA_DEPTH: Final = 64
 _NAMED: Final = ("record", "error", "enum", "fixed")
@@ -34,23 +38,24 @@ _PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", 
 
 
 class UnreadableSchemaError(Exception):
-    """A writer schema that no reader can be made for: not compatible, recursive, or too large."""
+    """A writer schema is incompatible, recursive or too large."""
 
 
 class _RefusedSchemaError(UnreadableSchemaError):
-    """What is wrong is not a matter of the one branch of a union that it was found in: nothing is read with such a schema."""
+    """The whole schema is refused, not only the branch of a union with the mistake."""
 
 
 def compile_reader(writer: Datum, reader: Datum) -> Reader:
-    """The function that reads what `writer` wrote as what `reader` describes. Raises `UnreadableSchemaError`.
+    """Return a function that reads data of the schema `writer` as the schema `reader`.
 
-    Both are schemas as `fastavro.parse_schema` returns them: names are full, references are names.
+    Both schemas must be results of `fastavro.parse_schema`, with full names. Raises
+    `UnreadableSchemaError`.
     """
     return _Compiler(_names(writer), _names(reader)).resolving(writer, reader)
 
 
 def _names(schema: Datum) -> dict[str, Datum]:
-    """Every named type of a parsed schema, by its full name."""
+    """Return every named type of a parsed schema, by its full name."""
     found: dict[str, Datum] = {}
     waiting = [schema]
     while waiting:
@@ -66,7 +71,7 @@ def _names(schema: Datum) -> dict[str, Datum]:
 
 
 class _Compiler:
-    """Makes readers for the types of one pair of schemas. A reader schema of None means: read it, and drop it."""
+    """Makes readers for the types of two schemas. A reader schema of None means: skip the value."""
 
     def __init__(self, writer_names: Mapping[str, Datum], reader_names: Mapping[str, Datum]) -> None:
         self.writer_names = writer_names
@@ -129,7 +134,9 @@ class _Compiler:
         raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
 
     def _branch(self, writer: Datum, reader: Datum | None) -> Reader:
-        """A branch of a union that does not fit is an error only where it is used."""
+        """Compile a branch of a union. A branch that does not fit is an error only when a record
+        uses it.
+        """
         try:
             return self.resolving(writer, reader)
         except _RefusedSchemaError:
@@ -146,7 +153,11 @@ class _Compiler:
         raise UnreadableSchemaError(f"has {_shown(writer)} where none of {', '.join(_shown(branch) for branch in branches)} is")
 
     def _matches(self, writer: Datum, reader: Datum) -> bool:
-        """As far as can be said without looking inside: the same kind, and for named types the same name without namespace."""
+        """Compare two types without their content.
+
+        The kinds must be equal or promotable. Named types must have the same name without
+        namespace, or an alias.
+        """
         kinds = _kind(writer), _kind(reader)
         if kinds[0] != kinds[1]:
             return kinds in _PROMOTIONS
@@ -162,7 +173,10 @@ class _Compiler:
         return item
 
     def _has_bytes(self, writer: Datum) -> bool:
-        """Whether every value of the type takes at least one byte. The type has been compiled, so it is small and not recursive."""
+        """Return whether every value of the type has at least one byte.
+
+        The type is already compiled, so it is small and not recursive.
+        """
         writer = _plain(writer, self.writer_names)
         match _kind(writer):
             case "null":
@@ -202,7 +216,7 @@ class _Compiler:
 
 
 def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
-    """A schema without wrapping: a primitive's name, a list, or the dict of a complex type."""
+    """Resolve names and wrappers: return a primitive name, a list, or the dict of a complex type."""
     while True:
         if isinstance(schema, str) and schema not in PRIMITIVES:
             if schema not in names:
@@ -218,7 +232,9 @@ _is_name = re.compile(r"[^\W\d]\w*").fullmatch
 
 
 def _check_legal(writer: Datum) -> None:
-    """What the library that parses schemas lets pass although Avro forbids it. Java refuses such a schema as a whole."""
+    """Refuse a schema that Avro forbids but fastavro accepts. Avro for Java refuses the whole
+    schema.
+    """
     if isinstance(writer, str):
         return
     names = [_last_part(writer["name"])] if "name" in writer else []
@@ -262,11 +278,17 @@ def _last_part(name: str) -> str:
 
 
 def _default(schema: Datum, default: Datum) -> Datum:
-    """A default of the reader schema as a datum: JSON has no bytes, Avro writes them there as Latin-1. A union's is of its first branch."""
+    """Convert a default of the reader schema to a datum.
+
+    In JSON, Avro writes bytes as Latin-1 text. The default of a union has the type of its first
+    branch.
+    """
     return default.encode("iso-8859-1") if schema == "bytes" else default
 
 
 def _translated(symbols: list[str], reader: Datum) -> list[str | None]:
-    """The reader's symbol for each of the writer's; None where the reader has neither it nor a default."""
+    """Return the reader's symbol for each symbol of the writer. It is `None` if the reader has
+    neither the symbol nor a default.
+    """
     known = frozenset(reader["symbols"])
     return [symbol if symbol in known else reader.get("default") for symbol in symbols]

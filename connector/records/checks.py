@@ -1,18 +1,21 @@
-"""What a decoded record must keep to: the rules of REC-14 and REC-16, in the order in which they are judged.
+"""The rules of REC-14 and REC-16 for a decoded record, in the order of the checks.
 
-`to_record` takes a datum of the schema `ChangeRecord` (a dict with the Avro field names) to a value of `connector.records.model`, or to
-the `Rejection` that names the **first** rule it breaks. The tables below are the definition, top to bottom:
+`to_record` takes a datum of the schema `ChangeRecord`, a dict with the Avro field names. It returns
+a value of `connector.records.model`, or a `Rejection` with the **first** rule that is broken. The
+tables below define the rules, from top to bottom:
 
     BRANCHES, STREAM_PARTITION, KAFKA_PARTITIONS       of every record
     TABLE to ENTRY_COUNT                               of a data change
     RESUME_TOKEN                                       of a data change or a heartbeat
-    UNKNOWN_ENTRY                                      a reason of its own
-    FAMILY, QUALIFIER, CELL_TIMESTAMP, CELL_RANGE      of the entries; a rule is judged for all of them before the next one
+    UNKNOWN_ENTRY                                      a separate reason
+    FAMILY, QUALIFIER, CELL_TIMESTAMP, CELL_RANGE      of the entries. Each rule is checked for all entries
+                                                       before the next rule
     HEARTBEAT_TIMESTAMP | START_TIMESTAMP, CHILDREN    of the control records
-    INVALID_SEQUENCE_NUMBER                            a reason of its own
+    INVALID_SEQUENCE_NUMBER                            a separate reason
 
-Entries are judged by what stands on the wire whatever their kind, but for the range, which only `DELETE_CELLS` uses. The
-model's constructors are no looser and no stricter, so a datum that passes can be built; a property test holds both to it.
+The fields of an entry are checked for every kind of entry. The range is the exception: it is
+checked only for `DELETE_CELLS`. The constructors of the model check the same rules, so a datum that
+passes can be built. A property test compares both.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ Datum = Mapping[str, Any]
 BRANCHES: Final = ("data_change", "heartbeat", "child_partitions")
 
 Check = tuple[Rule, str, Callable[[Any], bool], str]
-"""A rule, the field that it is about (empty: several of them), what must hold of it, and that in words."""
+"""A rule, its field (empty: several fields), the condition, and the condition in words."""
 
 
 def _is_timestamp(timestamp: int) -> bool:
@@ -90,7 +93,9 @@ RECORD_CHECKS: Final[Sequence[Check]] = (
     (Rule.STREAM_PARTITION, "stream_partition", _is_stream_partition, f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text"),
     (Rule.KAFKA_PARTITIONS, "kafka_partitions", lambda count: count >= 1, "at least 1"),
 )
-"""Of every record. The other half of KAFKA_PARTITIONS needs to know the topic, and is judged right after."""
+"""Of every record. KAFKA_PARTITIONS also has an upper bound, which needs the topic. It is checked
+directly after these.
+"""
 
 _RESUME_TOKEN: Final[Check] = (
     Rule.RESUME_TOKEN,
@@ -149,9 +154,10 @@ CHILD_PARTITIONS_CHECKS: Final[Sequence[Check]] = (
 
 
 def to_record(datum: Datum, kafka_partitions: int | None) -> Record | Rejection:
-    """The record that a datum of `ChangeRecord` is, or the first rule it breaks. Never raises for a datum of the schema.
+    """Convert a datum of `ChangeRecord` to a record, or return the first rule that it breaks.
 
-    `kafka_partitions` is how many Kafka partitions the topic has; None leaves the upper bound of REC-14 unchecked.
+    Never raises for a datum of the schema. `kafka_partitions` is the number of Kafka partitions of
+    the topic. With None, the upper bound of REC-14 is not checked.
     """
     broken = _first_broken(RECORD_CHECKS, datum)
     if broken is not None:
@@ -163,7 +169,9 @@ def to_record(datum: Datum, kafka_partitions: int | None) -> Record | Rejection:
 
 
 def build(datum: Datum) -> Record:
-    """The record that a datum is. Raises `InvalidChangeError` for one that breaks a rule, as far as the model has it."""
+    """Convert a datum to a record. Raises `InvalidChangeError` if it breaks a rule that the model
+    checks.
+    """
     stream_partition = datum["stream_partition"]
     if datum["data_change"] is not None:
         return _data_change(stream_partition, datum["data_change"])

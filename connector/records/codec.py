@@ -1,12 +1,14 @@
-"""Change records as bytes: Avro bodies of our schema behind one of two framings (REC-11), and back.
+"""Converts change records to bytes and back: an Avro body behind one of two framings (REC-11).
 
-    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>     single object: written without a registry
-    00 <4 bytes: schema id, big-endian> <body>                         Confluent: written with one
+    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>     single object, used without a registry
+    00 <4 bytes: schema id, big-endian> <body>                         Confluent, used with a registry
 
-Writing is one function of a legal value and cannot fail. Reading takes bytes from anywhere and gives a `ChangeRecord` or the
-`Rejection` that says why not; it never raises, and its work is bounded by the length of the bytes (`connector.records.avro_decoder`).
+Encoding takes a valid record and cannot fail. Decoding takes any bytes. It returns a
+`ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in proportion to
+the number of bytes (`connector.records.avro_decoder`).
 
-The schemas lie in `schemas/`, one file for each version that was ever released; the newest is the reader's.
+The schemas are in the folder `schemas/`, one file for each released version. Records are read and
+written with the newest one.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ CONFLUENT_BYTES: Final = 5
 
 
 def _shipped_schemas() -> list[str]:
-    """The text of every released schema, oldest first: the wheel carries them inside the package, a checkout beside it."""
+    """The text of every released schema, oldest first.
+
+    In a wheel, the folder is inside the package. In a checkout, it is beside the package.
+    """
     folder = resources.files("connector") / "schemas"
     if not folder.is_dir():
         folder = resources.files("connector") / ".." / "schemas"
@@ -48,17 +53,17 @@ def _shipped_schemas() -> list[str]:
 
 
 def schema_fingerprint(schema: str) -> bytes:
-    """The 8 bytes that stand for a schema in the single-object framing."""
+    """Return the 8 bytes that identify a schema in the single-object framing."""
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema)), "CRC-64-AVRO"))
 
 
 _schemas: Final = _shipped_schemas()
 
 READER_SCHEMA: Final = _schemas[-1]
-"""JSON text of the newest schema: what is written, and what everything is read as."""
+"""JSON text of the newest schema. Records are written with it, and every record is resolved to it."""
 
 SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for schema in _schemas}
-"""JSON text of every released schema, by the 8 bytes that name it in the single-object framing."""
+"""JSON text of every released schema, by its fingerprint in the single-object framing."""
 
 _SINGLE_OBJECT_HEAD: Final = SINGLE_OBJECT + schema_fingerprint(READER_SCHEMA)
 _PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
@@ -66,18 +71,21 @@ _PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """A record, and over how many Kafka partitions its producer spread its keys when it wrote it (REC-24)."""
+    """A record, and the number of Kafka partitions that its producer used when it wrote the record
+    (REC-24).
+    """
 
     record: Record
     kafka_partitions: int
 
 
 class Schemas:
-    """The writer schemas that can be read: the shipped ones, and those of a registry as far as they were asked for.
+    """The writer schemas that can be read: the shipped ones, and those that were read from a
+    registry.
 
-    `by_id` has the text of a schema for each id that the registry knows, None for each that it says it has not. An id that is
-    not in it counts as unknown: whoever reads asks the registry first (`confluent_id`), and where that cannot be reached,
-    does not read (DLQ-4).
+    `by_id` has the text of a schema by its registry id. The value is `None` if the registry has no
+    such schema. A missing id counts as unknown. Therefore a reader must ask the registry first
+    (`confluent_id`). If the registry cannot be reached, the record must not be read (DLQ-4).
     """
 
     __slots__ = ("by_id",)
@@ -86,7 +94,7 @@ class Schemas:
         self.by_id: Mapping[int, str | None] = {} if by_id is None else by_id
 
     def writer(self, value: bytes | None) -> str | Rejection:
-        """The text of the schema that a framed value was written with."""
+        """Return the text of the writer schema of a framed value, or the `Rejection`."""
         if not value:
             return Rejection(Reason.UNKNOWN_FRAMING, "there is no value" if value is None else "the value is empty")
         if value.startswith(SINGLE_OBJECT):
@@ -106,14 +114,18 @@ class Schemas:
 
 
 def confluent_id(value: bytes | None) -> int | None:
-    """The registry's id in a value with Confluent framing; None for every other value."""
+    """Return the registry id of a value with the Confluent framing, or None."""
     if value is None or not value.startswith(CONFLUENT) or len(value) < CONFLUENT_BYTES:
         return None
     return int.from_bytes(value[1:CONFLUENT_BYTES], "big")
 
 
 def schema_id(value: bytes | None) -> str | None:
-    """How the framing names the writer schema, as text: a registry's id in decimal, a fingerprint in hex; None without either."""
+    """Return the id of the writer schema as text: a registry id in decimal, or a fingerprint in
+    hex.
+
+    It is `None` if the value has neither.
+    """
     if value is not None and value.startswith(SINGLE_OBJECT) and len(value) >= SINGLE_OBJECT_BYTES:
         return value[len(SINGLE_OBJECT) : SINGLE_OBJECT_BYTES].hex()
     number = confluent_id(value)
@@ -121,37 +133,43 @@ def schema_id(value: bytes | None) -> str | None:
 
 
 def frame(body: bytes, schema_id: int | None) -> bytes:
-    """A body behind Confluent's framing with the registry's id, or behind the single-object one for None (REC-11)."""
+    """Put the framing before a body (REC-11). With a registry id it is Confluent's, with None the
+    single-object framing.
+    """
     if schema_id is None:
         return _SINGLE_OBJECT_HEAD + body
     return CONFLUENT + schema_id.to_bytes(4, "big") + body
 
 
 def body_of(value: bytes) -> bytes:
-    """What stands behind the framing of a value; all of it where there is none, since no body of ours begins like one."""
+    """Return the body of a value. If there is no framing, this is the whole value.
+
+    No body starts with the bytes of a framing.
+    """
     if value.startswith(SINGLE_OBJECT) and len(value) >= SINGLE_OBJECT_BYTES:
         return value[SINGLE_OBJECT_BYTES:]
     return value if confluent_id(value) is None else value[CONFLUENT_BYTES:]
 
 
 def encode(record: Record, kafka_partitions: int) -> bytes:
-    """The Avro body of a record, in the newest schema, without framing."""
+    """Return the Avro body of a record in the newest schema, without framing."""
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
     return encode_body(record, kafka_partitions)
 
 
 def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
-    """The same by the general-purpose library: the reference that `encode` is compared with, byte for byte (REC-20)."""
+    """Encode with fastavro. A test compares the bytes of `encode` with it (REC-20)."""
     body = BytesIO()
     fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
     return body.getvalue()
 
 
 def decode(value: bytes | None, schemas: Schemas, *, kafka_partitions: int | None = None) -> ChangeRecord | Rejection:
-    """The record in a framed value, or why there is none: framing, schema, bytes, then the rules of `connector.records.checks`.
+    """Decode a framed value, or return the reason why it cannot be decoded. Never raises.
 
-    Never raises, and does work in proportion to the bytes. `detail` names the byte, counted from the start of the value, at
-    which decoding failed. `kafka_partitions` is the number that the topic has; None leaves that limit of REC-14 unchecked.
+    The steps are framing, schema, bytes, and the rules of `connector.records.checks`. If the bytes
+    are damaged, `detail` names the byte, counted from the start of the value. `kafka_partitions` is
+    the number of Kafka partitions of the topic. With None, this limit of REC-14 is not checked.
     """
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
@@ -161,7 +179,9 @@ def decode(value: bytes | None, schemas: Schemas, *, kafka_partitions: int | Non
 
 
 def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
-    """The datum in a framed value, resolved to the newest schema but not judged: a dict with the Avro field names."""
+    """Decode a framed value to a dict with the Avro field names, in the newest schema. It is not
+    validated.
+    """
     schema = schemas.writer(value)
     if isinstance(schema, Rejection):
         return schema
@@ -182,7 +202,7 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
 
 @lru_cache(maxsize=256)
 def _reader(schema: str) -> Reader | str:
-    """The reader for a writer schema, or what is wrong with it."""
+    """Return the reader for a writer schema, or a text that says why the schema cannot be used."""
     try:
         return compile_reader(parse_schema(json.loads(schema)), _PARSED)
     except UnreadableSchemaError as error:
@@ -192,11 +212,13 @@ def _reader(schema: str) -> Reader | str:
 
 
 _SCHEMA_FAULTS: Final = (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What parsing a text that is no schema may raise: fastavro checks some things, and trips over the others."""
+"""The exceptions of parsing a text that is not a schema. fastavro checks only some mistakes. The
+others raise various exceptions.
+"""
 
 
 def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
-    """A record as a datum of the newest schema, times as integers: what Avro libraries take."""
+    """Convert a record to a datum of the newest schema for an Avro library. Times are integers."""
     datum: dict[str, Any] = {
         "stream_partition": record.stream_partition,
         "kafka_partitions": kafka_partitions,
@@ -264,5 +286,5 @@ def _entry_datum(entry: Entry) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a flat dataclass of the model, whose attributes bear the names of the Avro fields."""
+    """The fields of a flat dataclass. Its attributes have the names of the Avro fields."""
     return {name: getattr(value, name) for name in value.__slots__}

@@ -1,20 +1,24 @@
-"""The JSON view of a record: one object on one line, for people and their tools (REC-22).
+"""The JSON view of a record: one object on one line, for people and tools (REC-22).
 
-Names are those of the Avro fields, and a record has the one branch that is filled:
+The names are the Avro fields. A record has exactly one branch, for example `data_change`:
 
     {"stream_partition": "p0", "kafka_partitions": 4, "data_change": {"table": "users", "row_key": "u#1",
      "commit_timestamp": "2024-04-30T11:19:44.000000Z", "change_type": "USER", "source_cluster_id": "default",
      "entries": [{"kind": "SET_CELL", "family": "cf", "qualifier": "name",
                   "cell_timestamp": "2024-04-30T11:19:44.000000Z", "value": "Ada"}]}}
 
-- Bytes are text where they are UTF-8 of printable characters only, else `{"base64": "…"}`. Both forms are read.
-- Times are written as ISO 8601 in UTC with six decimals; outside of 1970 to 9999, where only those of cells can lie, as integers.
-  Read are integers (microseconds) and ISO 8601 with a zone; digits beyond the sixth decimal are cut off.
-- What is null, or has the default that the model gives it, is left out, and may be left out; but change type, cluster and
-  cell timestamps are always written. A cell without a timestamp gets the commit's.
-- A field that the record, or that kind of entry, does not have is an error that names it and the nearest one that exists.
+- Bytes are written as text if they are printable UTF-8. Otherwise they are `{"base64": "…"}`. Both
+  forms can be read.
+- Times are written as ISO 8601 in UTC with six decimals. Outside of 1970 to 9999 they are integers.
+  This can occur for cell timestamps only. Integers (microseconds) and ISO 8601 with a zone can be
+  read. Digits after the sixth decimal are ignored.
+- Nulls and default values of the model are not written, and you may omit them. Change type, source
+  cluster and cell timestamps are always written. A cell without a timestamp gets the commit
+  timestamp.
+- An unknown field is an error. The error names the field and the nearest known field.
 
-Reading what was written gives the same record. The line has printable characters only: it may go to a terminal.
+Reading a written line gives the same record. The line has printable characters only, so it is safe
+to show in a terminal.
 """
 
 from __future__ import annotations
@@ -64,14 +68,16 @@ _ANY_ENTRY_FIELDS: Final = tuple(dict.fromkeys(field for fields in _ENTRY_FIELDS
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """What a line says. `kafka_partitions` is None where the line does not have it; `publish` fills it in."""
+    """The record of a line. `kafka_partitions` is `None` if the line does not have it. Then `publish`
+    sets it.
+    """
 
     record: Record
     kafka_partitions: int | None
 
 
 def to_json(record: Record, kafka_partitions: int | None) -> str:
-    """The record as one line of JSON, without a line end. None leaves `kafka_partitions` out."""
+    """Write the record as one line of JSON, without a line end. None omits `kafka_partitions`."""
     view: Json = {"stream_partition": record.stream_partition}
     if kafka_partitions is not None:
         view["kafka_partitions"] = kafka_partitions
@@ -89,18 +95,22 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
 
 
 def to_line(view: Json) -> str:
-    """Any view as one line of JSON, without a line end, of printable characters only."""
+    """Write any view as one line of JSON, without a line end. The line has printable characters
+    only.
+    """
     line = _encode(view)
     return line if line.isprintable() else "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def entry_fields(kind: str) -> tuple[str, ...]:
-    """The fields that an entry of this kind has in the view; of a kind that this release does not know, all there are."""
+    """Return the fields of this kind of entry in the view. For an unknown kind, return the fields
+    of all kinds.
+    """
     return _ENTRY_FIELDS.get(kind, _ANY_ENTRY_FIELDS)
 
 
 def from_json(line: str) -> JsonRecord:
-    """The record that a line of JSON says. Raises `JsonViewError`, which names the field."""
+    """Read the record of a line of JSON. Raises `JsonViewError` with the field."""
     try:
         document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
@@ -119,7 +129,9 @@ def from_json(line: str) -> JsonRecord:
 
 
 def _optional(**fields: object) -> Json:
-    """The fields that say something: not null, not zero, not empty, not false. Every default that is left out is one of these."""
+    """Omit the fields that are null, zero, empty or false. All defaults of the model are such
+    values.
+    """
     return {name: value for name, value in fields.items() if value}
 
 
@@ -193,14 +205,16 @@ def _view_of_child(child: ChildPartition) -> Json:
 
 
 class _Required:
-    """Stands for: this field has no default."""
+    """Marks a field without a default."""
 
 
 _REQUIRED: Final = _Required()
 
 
 class _Fields:
-    """The fields of one JSON object, which are read one by one. Unknown ones are found at once, before any that is missing."""
+    """Reads the fields of one JSON object, one by one. Unknown fields are refused before missing
+    ones.
+    """
 
     def __init__(self, value: object, path: str, known: Iterable[str], of: str = "") -> None:
         self.path = path
@@ -222,7 +236,7 @@ class _Fields:
         return self.values.get(name) is not None
 
     def get(self, name: str, read: Callable[[object, str], T], default: D | _Required = _REQUIRED) -> T | D:
-        """The value of a field; null and absence are the same."""
+        """Return the value of a field. A null counts as missing."""
         if self.has(name):
             return read(self.values[name], self.place(name))
         if isinstance(default, _Required):
@@ -230,19 +244,19 @@ class _Fields:
         return default
 
     def build(self, construct: Callable[..., T], **arguments: object) -> T:
-        """A value of the model, whose constructor checks the limits of REC-14."""
+        """Build a value of the model. Its constructor checks the limits of REC-14."""
         try:
             return construct(**arguments)
         except InvalidChangeError as error:
             name = error.field.partition(",")[0]
-            if name == "stream_partition":  # the one argument that stands outside of its branch
+            if name == "stream_partition":  # the only argument outside of the branch
                 raise JsonViewError(str(error), field=name) from error
             raise JsonViewError(f"In {self.path}: {error}", field=self.place(name)) from error
 
 
 def _refuse(path: str, value: object, wanted: str) -> NoReturn:
     shown = ""
-    for piece in _pieces(value):  # of a value that is nested as deep as can be read, all at once would be too deep
+    for piece in _pieces(value):  # iterencode does not recurse too deep, even for the deepest readable value
         shown += piece
         if len(shown) > 80:
             break

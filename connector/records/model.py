@@ -1,11 +1,18 @@
-"""The records of a change stream, as values that cannot be illegal.
+"""The records of a change stream. A value of these types is always valid.
 
-A change stream carries three kinds of record: a `DataChange` (all entries written to one row at one commit), a
-`Heartbeat` (no data, but progress) and `ChildPartitions` (a stream partition ended, these follow). Each is a frozen
-dataclass whose constructor checks every limit of REC-14 that needs no setting, and raises `InvalidChangeError`, which
-names the rule, the field, the limit and the value. Whoever holds a value of this module holds a legal one.
+A change stream has three kinds of record:
 
-Timestamps are integer microseconds since 1970-01-01 UTC. Attributes are named as the fields of the Avro schema.
+- `DataChange`: all entries that one commit wrote to one row.
+- `Heartbeat`: no data. It says how far a stream partition was delivered.
+- `ChildPartitions`: a stream partition ended, and its children continue. Without parents, it is an
+  announcement.
+
+Each kind is a frozen dataclass. Its constructor checks every limit of REC-14 that does not depend
+on a setting. If a limit is broken, it raises `InvalidChangeError` with the rule, the field, the
+limit and the value.
+
+Timestamps are integer microseconds since 1970-01-01 UTC. Attributes have the names of the Avro
+fields.
 """
 
 from __future__ import annotations
@@ -19,10 +26,12 @@ from typing import Final
 from connector.errors import InvalidChangeError
 
 CONTROL_KEY: Final = b"\x00connector.control"
-"""The Kafka key of heartbeats and child partitions; no row may have it (REC-3)."""
+"""The Kafka key of heartbeats and child partitions. It is not allowed as a row key (REC-3)."""
 
 SERVER_TIME: Final = -1
-"""As a cell timestamp: "the time of the commit". Replaced when the change is built; never on the wire (REC-14)."""
+"""As a cell timestamp, it means "the time of the commit". The constructor of `DataChange` replaces
+it. It is never sent (REC-14).
+"""
 
 MAX_TIMESTAMP: Final = 253402300799999999
 """The last microsecond of the year 9999."""
@@ -45,13 +54,17 @@ sequence_number_matches = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
 
 
 UNENCODABLE: Final = "UNENCODABLE"
-"""The rule that an `InvalidChangeError` names for a value that the wire format has no room for. No decoded record can break it."""
+"""The rule of an `InvalidChangeError` for a value that the wire format cannot represent. A decoded
+record cannot break it.
+"""
 
 
 class Rule(StrEnum):
-    """The rules a decoded record can break under `Reason.INVALID`: a closed list (REC-14, REC-16).
+    """The rules of `Reason.INVALID` that a decoded record can break. The list is complete (REC-14,
+    REC-16).
 
-    The order is the order in which they are judged: of several broken rules the first is named, here and in the JVM.
+    The rules are checked in this order, in Python and in the JVM. If several are broken, the first
+    one is reported.
     """
 
     BRANCHES = "BRANCHES"
@@ -61,7 +74,7 @@ class Rule(StrEnum):
     ROW_KEY = "ROW_KEY"
     COMMIT_TIMESTAMP = "COMMIT_TIMESTAMP"
     SOURCE_CLUSTER_ID = "SOURCE_CLUSTER_ID"
-    RESUME_TOKEN = "RESUME_TOKEN"  # noqa: S105, a position, no secret
+    RESUME_TOKEN = "RESUME_TOKEN"  # noqa: S105, a position, not a secret
     ESTIMATED_LOW_WATERMARK = "ESTIMATED_LOW_WATERMARK"
     TRANSACTION = "TRANSACTION"
     ENTRY_COUNT = "ENTRY_COUNT"
@@ -75,14 +88,14 @@ class Rule(StrEnum):
 
 
 class ChangeType(StrEnum):
-    """Who made a change: a writer, or the source's garbage collection (REC-9)."""
+    """The origin of a change: a user, or the garbage collection of the source (REC-9)."""
 
     USER = "USER"
     GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
 
 
 class ModType(StrEnum):
-    """What a source with row images says it did to the row."""
+    """The operation on the row, as a source with row images reports it."""
 
     INSERT = "INSERT"
     UPDATE = "UPDATE"
@@ -110,7 +123,10 @@ class SetCell:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCells:
-    """Delete the cells of one column whose timestamps lie in `[range_start, range_end)`; a `range_end` of 0 is unbounded (REC-7)."""
+    """Delete the cells of one column with a cell timestamp in `[range_start, range_end)` (REC-7).
+
+    A `range_end` of 0 means that the range has no end.
+    """
 
     family: str
     qualifier: bytes
@@ -131,7 +147,7 @@ class DeleteCells:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFamily:
-    """Delete all cells of one family. The deletion of a row is one of these for each family that holds data (REC-6)."""
+    """Delete all cells of one family. To delete a row, send one for each family with data (REC-6)."""
 
     family: str
 
@@ -143,7 +159,7 @@ Entry = SetCell | DeleteCells | DeleteFamily
 
 
 def _at(timestamp: int, cell: SetCell) -> SetCell:
-    """The same cell at a time that is legal. Its other fields were checked when it was built: nothing is checked again."""
+    """Copy a cell with another, valid timestamp. The other fields are already checked."""
     copy = object.__new__(SetCell)
     _set_family(copy, cell.family)
     _set_qualifier(copy, cell.qualifier)
@@ -152,7 +168,7 @@ def _at(timestamp: int, cell: SetCell) -> SetCell:
     return copy
 
 
-# The slots themselves: past the frozen class, and past its checks.
+# The setters of the slots. They skip the checks, and that the class is frozen.
 _set_family, _set_qualifier, _set_value, _set_cell_timestamp = (
     vars(SetCell)[name].__set__ for name in ("family", "qualifier", "value", "cell_timestamp")
 )
@@ -160,7 +176,10 @@ _set_family, _set_qualifier, _set_value, _set_cell_timestamp = (
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The source's transaction that a change belongs to. `record_sequence` is unique in it, rising, not contiguous."""
+    """The source transaction of a change.
+
+    `record_sequence` is unique in the transaction. It increases, and may have gaps.
+    """
 
     server_transaction_id: str
     record_sequence: int = 0
@@ -181,7 +200,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column as the source declares it; `ordinal_position` counts from 1."""
+    """A column as the source declares it. `ordinal_position` counts from 1."""
 
     name: str
     type: str
@@ -196,7 +215,7 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class OldCell:
-    """A cell as it was before the change, where the source knows (REC-8)."""
+    """A cell before the change, if the source knows it (REC-8)."""
 
     family: str
     qualifier: bytes
@@ -212,7 +231,7 @@ class OldCell:
 
 @dataclass(frozen=True, slots=True)
 class RowImage:
-    """What a source with row images tells beside the entries. Nothing of it takes part in merging (REC-8)."""
+    """Extra data of a source with row images. The merge does not use it (REC-8)."""
 
     mod_type: ModType
     value_capture_type: str = ""
@@ -225,10 +244,20 @@ class RowImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataChange:
-    """All entries written to one row at one commit: applied whole, in order, or not at all (REC-6).
+    """All entries that one commit wrote to one row. They are applied together, in order, or not at
+    all (REC-6).
 
-    `tie_breaker` decides between equal commit timestamps, the larger wins. `estimated_low_watermark` is 0 where the
-    source makes no claim. Cells with the timestamp `SERVER_TIME` get the commit timestamp. Raises `InvalidChangeError`.
+    - `commit_timestamp` is in microseconds.
+    - `entries` may be a list. It is stored as a tuple. A `SetCell` with the timestamp `SERVER_TIME`
+      gets the commit timestamp.
+    - `tie_breaker` decides between equal commit timestamps. The larger number wins.
+    - `estimated_low_watermark` (µs) is 0 if the source makes no claim.
+    - `source_cluster_id` is required for `USER`, and empty for `GARBAGE_COLLECTION`.
+    - `change_sequence_number` has 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
+      See `connector.records.ordering.sequence_number`.
+
+    Raises:
+        InvalidChangeError: A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
     """
 
     stream_partition: str
@@ -268,7 +297,7 @@ class DataChange:
             raise InvalidChangeError(
                 Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", "from 0 to 2^63 - 1", self.estimated_low_watermark
             )
-        given, commit_timestamp = tuple(self.entries), self.commit_timestamp  # a list is as good, but could be changed later
+        given, commit_timestamp = tuple(self.entries), self.commit_timestamp  # a list is accepted, but it could be changed later
         if not 1 <= len(given) <= MAX_ENTRIES:
             raise InvalidChangeError(Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given))
         entries = [_at(commit_timestamp, e) if type(e) is SetCell and e.cell_timestamp == SERVER_TIME else e for e in given]
@@ -284,7 +313,7 @@ class DataChange:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Every change of the stream partition with a commit timestamp up to and including `timestamp` has been delivered."""
+    """All changes of the stream partition up to and including `timestamp` (µs) were delivered."""
 
     stream_partition: str
     timestamp: int
@@ -298,10 +327,15 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ChildPartition:
-    """One child: its token, the parents it continues (none for a root's child), and its key range where the source has one.
+    """One child of a stream partition.
 
-    An empty or absent `start_key` is the beginning of the key space, an empty or absent `end_key` its end, as in Bigtable: `(b"", b"")` is
-    the whole key space. With both absent the source has no key ranges.
+    - `token` is its name.
+    - `parent_partition_tokens` are the parents that it continues. In an announcement there are
+      none.
+    - `start_key` and `end_key` are its key range, if the source has key ranges. An empty or missing
+      `start_key` is the start of the key space. An empty or missing `end_key` is its end. For
+      example, `(b"", b"")` is the whole key space, as in Bigtable. If both are None, the source has
+      no key ranges.
     """
 
     token: str
@@ -312,7 +346,10 @@ class ChildPartition:
 
 @dataclass(frozen=True, slots=True)
 class ChildPartitions:
-    """The stream partition ended, and these go on from `start_timestamp`; without parents, an announcement (WMK-6, WMK-7)."""
+    """The stream partition ended, and its children continue at `start_timestamp` (µs) (WMK-7).
+
+    If the children have no parents, the record is an announcement (WMK-6).
+    """
 
     stream_partition: str
     start_timestamp: int
@@ -338,11 +375,11 @@ Record = DataChange | Heartbeat | ChildPartitions
 
 
 def kafka_key(record: Record) -> bytes:
-    """The Kafka key of a record: the row key of a change, `CONTROL_KEY` of the others (REC-1, REC-3)."""
+    """Return the Kafka key of a record: the row key of a change, or `CONTROL_KEY` (REC-1, REC-3)."""
     return record.row_key if isinstance(record, DataChange) else CONTROL_KEY
 
 
-# Names come again and again: those that were found legal are remembered.
+# The same names occur very often, so the cache keeps names that passed the check.
 
 
 @lru_cache(maxsize=1024)
@@ -389,7 +426,9 @@ def _check_bytes(field: str, value: bytes) -> None:
 
 
 def _check_text(field: str, text: str) -> None:
-    """Lone surrogates, which Python smuggles into text read from file systems, have no UTF-8."""
+    """Refuse lone surrogates: UTF-8 cannot encode them. Python uses them for file names that are
+    not text.
+    """
     if not text.isascii():
         try:
             text.encode()

@@ -1,14 +1,15 @@
-"""The order of changes: total, and the same wherever and whenever they arrive (MRG-1 to MRG-3, REC-10).
+"""The order of changes. It is total, and it does not depend on arrival (MRG-1 to MRG-3, REC-10).
 
-Every entry of every change has a `ChangeOrder`, and no two have the same; the larger wins. It has three parts, compared
-from left to right:
+Every entry of every change has its own `ChangeOrder`. The larger order wins. An order has three
+parts, compared from left to right:
 
-    rank          what the source says: (commit_timestamp, tie_breaker, record_sequence or 0) in a table ordered by commit,
-                  the four sections of the change sequence number in a table ordered by that
-    position      the ingest position of the change's first delivery; it decides only what the source left open
-    entry_index   of the entry in its change: entries apply in order
+    rank          the order at the source. In a table ordered by commit:
+                  (commit_timestamp, tie_breaker, record_sequence or 0).
+                  In a table ordered by sequence number: its four sections
+    position      the order position. It decides only between changes that are equal at the source
+    entry_index   the index of the entry in its change: entries apply in order
 
-Orders of two tables have nothing to do with each other; within one table all ranks are of one kind.
+Do not compare orders of two tables. Within one table, all ranks are of the same kind.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OrderBy(StrEnum):
-    """What decides which change of a row is newer, for a whole table."""
+    """The field that decides which change of a row is newer. It is the same for the whole table."""
 
     COMMIT = "commit"
     SEQUENCE_NUMBER = "change_sequence_number"
 
 
 class OrderPosition(NamedTuple):
-    """Where and when a change was first delivered (MRG-3). `ingest_batch` is the changelog's own number, not Spark's.
+    """The place where a change was first delivered (MRG-3).
 
-    A replayed dead letter has the first three of its letter, with its own attempt; every other change has attempt 0.
+    `ingest_batch` is the number of the changelog, not the batch id of Spark. A replayed dead letter
+    keeps the batch, partition and offset of the dead letter, and has its own attempt. All other
+    changes have attempt 0.
     """
 
     ingest_batch: int
@@ -52,7 +55,7 @@ class OrderPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OrderPosition:
-        """The inverse of `str()`. Raises `ValueError`; only the one way of writing a position is read."""
+        """The inverse of `str()`. Raises `ValueError` for any other text, for example `07/0/1/0`."""
         found = _is_position(text)
         if found is None:
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
@@ -60,7 +63,11 @@ class OrderPosition(NamedTuple):
 
 
 class SequenceNumber(NamedTuple):
-    """A change sequence number: four unsigned 64-bit sections, compared from left to right; missing ones are 0 (REC-10)."""
+    """A change sequence number: four unsigned 64-bit sections, compared from left to right
+    (REC-10).
+
+    Missing sections are 0.
+    """
 
     first: int
     second: int = 0
@@ -69,7 +76,10 @@ class SequenceNumber(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SequenceNumber:
-        """Raises `InvalidChangeError` for anything but 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`."""
+        """Parse 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
+
+        Raises `InvalidChangeError` for any other text.
+        """
         if not _is_sequence_number(text):
             limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
             raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, text)
@@ -77,7 +87,9 @@ class SequenceNumber(NamedTuple):
 
 
 class ChangeOrder(NamedTuple):
-    """The place of one entry in the order of a table. Total: of two different entries one is greater."""
+    """The place of one entry in the order of a table. Of two different entries, one is always
+    greater.
+    """
 
     rank: tuple[int, ...]
     position: OrderPosition
@@ -85,12 +97,19 @@ class ChangeOrder(NamedTuple):
 
     @property
     def age(self) -> int:
-        """What the retention counts: the commit timestamp (µs), or with sequence numbers the ingest batch (MRG-10, MRG-12)."""
+        """The value that the horizon is compared with (MRG-10, MRG-12).
+
+        It is the commit timestamp (µs). In a table ordered by sequence number, it is the ingest
+        batch.
+        """
         return self.position.ingest_batch if len(self.rank) == SECTIONS else self.rank[0]
 
 
 def change_order(change: DataChange, position: OrderPosition, order_by: OrderBy, entry_index: int = 0) -> ChangeOrder:
-    """The order of one entry of a change. In a table ordered by sequence number the change must have one (MRG-2)."""
+    """Return the order of one entry of a change.
+
+    In a table ordered by sequence number, the change must have a sequence number (MRG-2).
+    """
     assert 0 <= entry_index < len(change.entries), (entry_index, len(change.entries))
     return ChangeOrder(_rank(change, order_by), position, entry_index)
 
@@ -104,10 +123,20 @@ def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
 
 
 def sequence_number(*parts: int | datetime) -> str:
-    """A change sequence number of 1 to 4 parts, the most significant first (REC-10).
+    """Build a change sequence number from 1 to 4 parts, the most significant part first (REC-10).
 
-    A part is an integer from 0 to 2^64 - 1, or a time with a zone, which becomes milliseconds since 1970 (cut down):
-    2024-04-30 11:19:44 UTC is `18F2EBB6480`. Raises `InvalidChangeError`.
+    For example, `sequence_number(datetime(2024, 4, 30, 11, 19, 44, tzinfo=UTC), 7)` returns
+    `"18F2EBB6480/7"`.
+
+    Args:
+        parts: Integers from 0 to 2^64 - 1, or times with a zone. A time becomes whole milliseconds
+            since 1970, rounded down.
+
+    Returns:
+        The sections in upper-case hexadecimal digits, separated by `/`.
+
+    Raises:
+        InvalidChangeError: There are no parts or more than 4, or a part is not allowed.
     """
     if not 1 <= len(parts) <= SECTIONS:
         raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", "made of 1 to 4 parts", parts)

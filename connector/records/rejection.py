@@ -1,6 +1,7 @@
-"""Why a record cannot be applied: a `Rejection` is a value with a `Reason`. Bad data never raises an exception.
+"""The reasons why a record cannot be applied.
 
-A `Position` names one Kafka record.
+A `Rejection` is a value with a `Reason`. A bad record never raises an exception. A `Position` names
+one Kafka record.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 from connector.text import truncate_utf8
 
 Headers = tuple[tuple[str, bytes | None], ...]
-"""Kafka headers: names may repeat, order counts, a value may be null."""
+"""Kafka headers. Names may repeat, the order matters, and a value may be null."""
 
 
 class Reason(StrEnum):
-    """Why a record was rejected: a closed list (DLQ-2). `cause` and `remedy` are sentences for people."""
+    """Why a record was rejected. The list is complete (DLQ-2)."""
 
     UNKNOWN_FRAMING = "UNKNOWN_FRAMING"
     UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
@@ -39,12 +40,12 @@ class Reason(StrEnum):
 
     @property
     def cause(self) -> str:
-        """What must have happened for a record to be rejected with this reason."""
+        """A sentence that explains how a record gets this reason."""
         return _CAUSES_AND_REMEDIES[self][0]
 
     @property
     def remedy(self) -> str:
-        """What can be done about it, at the source or with the letter."""
+        """A sentence that says what you can do, at the source or with the dead letter."""
         return _CAUSES_AND_REMEDIES[self][1]
 
 
@@ -118,10 +119,11 @@ _CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The verdict that a record cannot be applied. A value, never raised.
+    """The result for a record that cannot be applied. It is a value, and is never raised.
 
-    `detail` is one sentence with the numbers, truncate_utf8 to `MAX_DETAIL_BYTES` (DLQ-6). `rule` is the name of a `model.Rule` when
-    the reason is `INVALID`, else empty.
+    - `detail` is one sentence with the numbers, shortened to `MAX_DETAIL_BYTES` (DLQ-6).
+    - `rule` is the name of a `records.model.Rule` if the reason is `INVALID`. Otherwise it is
+      empty.
     """
 
     reason: Reason
@@ -135,7 +137,11 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a record lies. `topic_id` is Kafka's, as text: it tells a topic from one that was created again under its name (REC-4)."""
+    """The coordinates of a record.
+
+    `topic_id` is Kafka's topic id as text. A topic that was deleted and created again with the same
+    name has another id (REC-4).
+    """
 
     topic: str
     topic_id: str

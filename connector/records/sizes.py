@@ -1,4 +1,4 @@
-"""How many bytes a Kafka record has."""
+"""The size of a Kafka record in bytes."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from connector.records.rejection import Headers
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """The bytes of a record's contents, without what Kafka needs to tell them apart."""
+    """Return the bytes of key, value, header names and header values, without Kafka's own overhead."""
     return len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(text or b"") for name, text in headers)

@@ -1,4 +1,4 @@
-"""Bytes, times and Avro values as JSON shows them (REC-22)."""
+"""Bytes, times and Avro values in the form of the JSON view (REC-22)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMES: Final = frozenset(
 
 
 def view_of_bytes(value: bytes) -> str | Json:
-    """Text where the bytes are UTF-8 of printable characters only, else `{"base64": "…"}`."""
+    """Return text if the bytes are printable UTF-8. Otherwise return `{"base64": "…"}`."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -27,14 +27,19 @@ def view_of_bytes(value: bytes) -> str | Json:
 
 
 def view_of_time(timestamp: int) -> str | int:
-    """ISO 8601 in UTC with six decimals from 1970 to 9999, else the microseconds as they are."""
+    """Return ISO 8601 in UTC with six decimals for the years 1970 to 9999. Otherwise return the
+    microseconds.
+    """
     if not 0 <= timestamp <= MAX_TIMESTAMP:
         return timestamp
     return (EPOCH + timestamp * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def view_of_datum(datum: Any, name: str = "") -> Any:
-    """A decoded datum with its Avro field names, also one that is no legal record: nulls left out, bytes and times as above."""
+    """Return a decoded datum in the form of the JSON view, with Avro field names and without nulls.
+
+    The datum may break the rules of a record.
+    """
     if isinstance(datum, Mapping):
         return {field: view_of_datum(value, field) for field, value in datum.items() if value is not None}
     if isinstance(datum, list):

@@ -1,1 +1,1 @@
-"""What commits store about streams and tables, and the reports made of it. No I/O."""
+"""The data about streams and tables that commits store, and the reports about it. No I/O."""

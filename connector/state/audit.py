@@ -1,13 +1,14 @@
-"""What an audit knows of a stream and what follows from it: arithmetic of offset ranges (TBL-6, `nothing_lost`).
+"""Computes the audit of a stream from offset ranges (TBL-6, `nothing_lost`).
 
-Theory. Of each Kafka partition the offsets `[begin, end)` were read. An offset in between is accounted for in one of two ways:
-it stands in the changelog, once; or somebody looked at its place in Kafka and found nothing that a reader of committed
-transactions can see: a transaction marker, an aborted record. What is neither is *lost*, if there is such a record; where
-Kafka's retention has taken the place before anybody looked, it is *unproved*. Rows are looked at again by every audit. What
-was seen in Kafka is kept, since Kafka forgets.
+Theory. The offsets `[begin, end)` of each Kafka partition were read. An offset is accounted for in
+two cases. It is in the changelog exactly once. Or Kafka was checked, and it has no record there for
+a reader of committed transactions, because the offset is a transaction marker or an aborted record.
+If Kafka has a record that is not in the changelog, it is *lost*. If Kafka's retention deleted the
+offset before the check, it is *unverified*. Every audit reads the changelog rows again. The results
+of checks in Kafka are stored, because Kafka deletes records.
 
-The changelog is gone through in steps of whole batches. After each, what is accounted for melts into a few ranges, so that
-memory does not grow with the changelog.
+The audit reads the changelog in steps of whole batches. After each step, the accounted offsets are
+merged into a few ranges. So the memory does not grow with the changelog.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from connector.errors import AuditError
 from connector.records.rejection import Headers
 
 EXAMPLES: Final = 3
-"""How many places or letters a message names."""
+"""The maximum number of examples in a message."""
 
 
 class Range(NamedTuple):
-    """Offsets from `start` to the one before `stop`."""
+    """Offsets from `start` up to, and without, `stop`."""
 
     start: int
     stop: int
 
 
 Ranges = tuple[Range, ...]
-"""Ranges in order, none empty, with something between any two."""
+"""Sorted ranges that are not empty, do not overlap and do not touch."""
 
 
 class Run(NamedTuple):
-    """Consecutive offsets that stand in the changelog, each of them `times` times."""
+    """Consecutive offsets that are in the changelog, each of them `times` times."""
 
     start: int
     stop: int
@@ -46,7 +47,7 @@ class Run(NamedTuple):
 
 
 def union_ranges(*parts: Iterable[Range]) -> Ranges:
-    """The offsets that are in any of them."""
+    """Return the offsets that are in any of the arguments."""
     found: list[Range] = []
     for start, stop in sorted(chain(*parts)):
         if found and start <= found[-1].stop:
@@ -57,7 +58,7 @@ def union_ranges(*parts: Iterable[Range]) -> Ranges:
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
-    """The offsets of `ranges` that are not in `others`."""
+    """Return the offsets of `ranges` that are not in `others`."""
     left: list[Range] = []
     taken, place = union_ranges(others), 0
     for start, stop in union_ranges(ranges):
@@ -66,7 +67,7 @@ def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
                 left.append(Range(start, taken[place].start))
             start = max(start, taken[place].stop)
             if start >= stop:
-                break  # the next range may lie in the same one
+                break  # it may also contain the next range
             place += 1
         if start < stop:
             left.append(Range(start, stop))
@@ -74,19 +75,21 @@ def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
 
 
 def common(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
-    """The offsets that are in both."""
+    """Return the offsets that are in both."""
     known = union_ranges(ranges)
     return without(known, without(known, others))
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """How many offsets."""
+    """Return the number of offsets."""
     return sum(stop - start for start, stop in ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a reader of committed transactions found where it looked: records it can see, and places that Kafka no longer has."""
+    """The result of a check in Kafka: the visible records, and the offsets that Kafka no longer
+    has.
+    """
 
     visible: Ranges = ()
     gone: Ranges = ()
@@ -94,10 +97,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAudit:
-    """One Kafka partition, which was read from `begin` to the offset before `end`.
+    """The audit of one Kafka partition, which was read from `begin` up to, and without, `end`.
 
-    `rows` counts changelog rows, `empty` offsets that were shown to hold nothing. `duplicated` are offsets with more than one row,
-    or with a row and shown to be empty; `unexpected` are rows of offsets that were never read.
+    - `rows` is the number of changelog rows.
+    - `empty` is the number of offsets without a visible record.
+    - `covered` are the offsets that are accounted for.
+    - `duplicated` are offsets with several rows, or with a row and without a visible record.
+    - `unexpected` are offsets with a row that were never read.
+    - `lost` and `unverified` are described above.
     """
 
     begin: int
@@ -111,7 +118,7 @@ class PartitionAudit:
     unexpected: Ranges = ()
 
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
-        """With the rows of further batches."""
+        """Add the rows of further batches."""
         found = list(runs)
         stands = union_ranges(Range(run.start, run.stop) for run in found)
         twice = (Range(run.start, run.stop) for run in found if run.times > 1)
@@ -126,12 +133,12 @@ class PartitionAudit:
         )
 
     def gaps(self, *, to_the_end: bool) -> Ranges:
-        """Where nobody has looked yet, up to the last row, or to the end of what was read."""
+        """Return the offsets that must be checked in Kafka, up to the last row or to the end."""
         stop = self.end if to_the_end else max((known.stop for known in self.covered), default=self.begin)
         return without((Range(self.begin, stop),), union_ranges(self.covered, self.lost, self.unverified))
 
     def looked(self, places: Ranges, seen: Seen) -> PartitionAudit:
-        """With what was found at `places`, which are gaps."""
+        """Add the result of the check of `places`, which are gaps."""
         empty = without(places, union_ranges(seen.visible, seen.gone))
         return replace(
             self,
@@ -148,10 +155,10 @@ class PartitionAudit:
 
 @dataclass(frozen=True, slots=True)
 class LettersAudit:
-    """The letters of the rejected rows that no earlier audit had found: ids.
+    """The dead letters of the rejected rows that no earlier audit found: their ids.
 
-    `altered` letters do not have the bytes of their record. `unverified` are missing where the dead-letter topic's retention has
-    taken letters before anybody looked.
+    `altered` ones have other bytes than their record. `unverified` ones are missing, but the
+    retention of the dead-letter topic may have deleted them before the audit.
     """
 
     compared: int = 0
@@ -162,7 +169,7 @@ class LettersAudit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAudit:
-    """What an audit of a stream found, up to and including batch `to_batch`."""
+    """The result of an audit of a stream, up to and including batch `to_batch`."""
 
     stream: str
     to_batch: int
@@ -170,22 +177,24 @@ class StreamAudit:
     letters: LettersAudit = LettersAudit()
 
     def counted(self, name: str) -> int:
-        """The sum over all Kafka partitions of a field that counts offsets."""
+        """Return the sum of a field over all Kafka partitions. Ranges count as their number of
+        offsets.
+        """
         found = [getattr(partition, name) for partition in self.partitions.values()]
         return sum(value if isinstance(value, int) else count(value) for value in found)
 
     @property
     def unverified(self) -> int:
-        """How many offsets and letters nobody can say anything about any more."""
+        """The number of offsets and dead letters that cannot be verified any more."""
         return self.counted("unverified") + len(self.letters.unverified)
 
     @property
     def is_proved(self) -> bool:
-        """Whether every offset that was read is accounted for, and every letter was found."""
+        """Whether every offset is accounted for, and every dead letter was found."""
         return self.fault() is None and not self.unverified
 
     def fault(self) -> AuditError | None:
-        """How `nothing_lost` is broken, if it is. What is unproved breaks nothing."""
+        """Return how `nothing_lost` is broken, or None. Unverified offsets do not break it."""
         told = [
             self._places("lost", "read, but not in the changelog, though a reader of the topic can see them"),
             self._places("duplicated", "in the changelog more than once, or where the topic has nothing to see"),
@@ -202,7 +211,7 @@ class StreamAudit:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All that was found; of ranges their bounds, the second one not included."""
+        """Convert to JSON values. A range has its two bounds. The second one is exclusive."""
         names = ("begin", "end", "rows", "empty", "lost", "unverified", "duplicated", "unexpected")
         partitions = [
             {"kafka_partition": number, **{name: getattr(found, name) for name in names}}
@@ -233,9 +242,10 @@ def _listed(shown: Sequence[str], of: int) -> str:
 
 
 def compare_letters(rejected: Iterable[tuple[str, bytes]], letters: Iterable[DeadLetter]) -> LettersAudit:
-    """Hold letters against the rejected rows that must have one (DLQ-1, DLQ-4): id and `digest` of each row.
+    """Compare dead letters with the rejected rows that must have one (DLQ-1, DLQ-4).
 
-    Reads on until each was found or the letters end. A digest in memory for each rejected row is the price.
+    `rejected` has the id and the `digest` of each row. Reading stops when each row has its dead
+    letter. The memory holds one digest for each rejected row.
     """
     wanted = dict(rejected)
     compared, altered = len(wanted), set[str]()
@@ -253,7 +263,7 @@ def compare_letters(rejected: Iterable[tuple[str, bytes]], letters: Iterable[Dea
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """The same for two records exactly if key, value and headers are the same, byte for byte."""
+    """Return a digest of key, value and headers. It is equal only if all are equal, byte for byte."""
     made = hashlib.blake2b(digest_size=16)
     for part in (key, value, *chain.from_iterable((name.encode("utf-8", "surrogatepass"), text) for name, text in headers)):
         made.update(b"-" if part is None else b"%d:" % len(part) + part)

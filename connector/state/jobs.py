@@ -1,4 +1,6 @@
-"""What is kept beside the tables: every apply and runtime merge (TBL-19), and the cuts at which all tables of a stream stood (TBL-17)."""
+"""Jobs: applies, rebuilds, runtime merges and maintenance (TBL-19), and the consistent cuts of all
+tables of a stream (TBL-17).
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ from enum import StrEnum
 from typing import Final
 
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
-"""The applies of so long say how long they take."""
+"""The period of the applies whose durations count for the recommended `max_staleness`."""
 
 
 class JobKind(StrEnum):
-    """An apply moves a table; a rebuild puts another in its place; a runtime merge is worked out for one reader, and moves nothing.
+    """The kind of a job.
 
-    Maintenance, of a table or of a stream's changelog, changes no row: a compaction puts small files together, a clean-up removes those
-    of old versions (JOB-1).
+    - An apply merges changes into a table.
+    - A rebuild replaces a table.
+    - A runtime merge is computed for one reader, and changes no table.
+    - A compaction combines small files, and a clean-up removes files of old versions. They are
+      maintenance of a table or of a changelog, and change no row (JOB-1).
     """
 
     APPLY = "apply"
@@ -31,14 +36,19 @@ MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One apply, rebuild, runtime merge, or maintenance. Times and watermarks in microseconds.
+    """One apply, rebuild, runtime merge or maintenance. Times and watermarks are in microseconds.
 
-    It took the batches after `from_batch` to `to_batch`; `changes` counts those it merged, `letters` those that it set aside. A
-    watermark is what the table is complete below; None: not known. `error` is empty where all went well.
-
-    Maintenance of a changelog has a `stream` and no table. `files` counts those that a compaction made fewer, or a clean-up removed,
-    `bytes` those that it has rewritten, or freed. A clean-up leaves `live_bytes` of the newest version and, with old ones and logs,
-    `disk_bytes` on disk.
+    - It used the batches after `from_batch` up to `to_batch`.
+    - `changes` is the number of merged changes. `letters` is the number of changes that became dead
+      letters.
+    - `watermark_before` and `watermark_after`: the table had every change with a smaller commit
+      timestamp. None: unknown.
+    - `error` is empty if the job succeeded.
+    - `stream` is set for maintenance of a changelog. Then `table` is empty.
+    - `files` is by how many files a compaction reduced their number, or the number of files that a
+      clean-up removed. `bytes` is the number of bytes that were rewritten or removed.
+    - `live_bytes` is the size of the newest version after a clean-up. `disk_bytes` also includes
+      old versions and logs.
     """
 
     kind: JobKind
@@ -65,10 +75,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class CutRecord:
-    """All tables of a stream stood at the cut (`low_watermark`, `to_batch`) in these versions of their Delta tables (TBL-10, TBL-17).
+    """A consistent cut: the versions of the Delta tables of a stream at (`low_watermark`,
+    `to_batch`) (TBL-10, TBL-17).
 
-    `revision` counts the earlier cuts of the same low watermark that late changes revised. `merged` counts the changes that the
-    tables had merged by then, so that two records of one state can be told from a revision.
+    Late changes may revise a cut. `revision` is the number of earlier cuts with the same low
+    watermark. `merged` is the number of changes that the tables had merged. So two records of the
+    same state are not taken for a revision.
     """
 
     stream: str
@@ -80,7 +92,10 @@ class CutRecord:
     versions: Mapping[str, int]
 
     def follows(self, before: CutRecord | None) -> CutRecord | None:
-        """This record with its revision, or None if it shows nothing that `before`, the newest one of the stream, does not."""
+        """Return this record with its revision, or None if it shows nothing new.
+
+        `before` is the newest record of the stream.
+        """
         if before is None or before.low_watermark != self.low_watermark:
             return self
         is_same = before.merged == self.merged and before.versions.keys() == self.versions.keys()
@@ -90,21 +105,27 @@ class CutRecord:
 
 
 def p95_s(durations_us: Iterable[int]) -> float | None:
-    """The time within which 95 of 100 were done, of as many as took so many microseconds; None of none."""
+    """Return the 95th percentile in seconds of durations in microseconds. None: there are no
+    durations.
+    """
     done = sorted(durations_us)
     return done[math.ceil(0.95 * len(done)) - 1] / 1_000_000 if done else None
 
 
 def recommended_bound_s(p95: float | None, buffer_s: int) -> int | None:
-    """The `max_staleness` that applies can keep of which 95 of 100 took at most `p95` seconds (TBL-19); None while nothing is known.
+    """Return the `max_staleness` that applies can keep, if 95 of 100 take at most `p95` seconds
+    (TBL-19).
 
-    `buffer_s` is added for what passes before an apply begins: ingest has to read what it takes (JOB-4).
+    `buffer_s` is added for the time before an apply starts, because ingest must first read the
+    changes (JOB-4). None: unknown.
     """
     return None if p95 is None else math.ceil(p95 * 2 / 60) * 60 + buffer_s
 
 
 def keeps_bound(p95: float | None, bound_s: int) -> bool:
-    """Whether applies of which 95 of 100 took at most `p95` seconds keep a bound: an apply begins at half of it at the latest, and
-    the other half is left for it (JOB-4). True while nothing is known.
+    """Return whether applies keep a bound, if 95 of 100 take at most `p95` seconds. True if `p95`
+    is unknown.
+
+    An apply starts after at most half of the bound. It has the other half to complete (JOB-4).
     """
     return p95 is None or 2 * p95 <= bound_s

@@ -1,4 +1,8 @@
-"""When files are put together and old ones removed, and which: rules over numbers that commits bear anyway (TBL-15, TBL-23)."""
+"""Rules for maintenance: when to combine files, when to remove old files, and which ones (TBL-15,
+TBL-23).
+
+The rules use only numbers that commits already store.
+"""
 
 from __future__ import annotations
 
@@ -12,44 +16,54 @@ HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 MIB: Final = 1024 * 1024
 LOG_BEYOND_S: Final = 2 * 86_400
-"""How much longer than files the log is kept that names them."""
+"""The log is kept so much longer than the files that it names."""
 NEWEST_CUT_KEPT_US: Final = 7 * DAY_US
-"""How long the newest cut of a stream is kept that its tables show no more."""
+"""How long the newest cut of a stream is kept, if its tables no longer have it."""
 
 LOOK_EVERY: Final = 20
-"""After so many new files those of a table are looked at, whether some are to be put together."""
+"""A table is checked for compaction after so many new files."""
 SMALL_BYTES: Final = 32 * MIB
-"""Files of that size stay as they are, unless many of their rows are gone."""
+"""Files of at least this size are not rewritten, unless many of their rows are deleted."""
 LARGEST_BYTES: Final = 128 * MIB
-"""Files are put together up to so many bytes."""
+"""The maximum size of a combined file."""
 GAIN: Final = 30
 GAIN_PER_PLACE: Final = 4
-"""So many files fewer, in all and on average in each partition, are worth a commit."""
+"""A compaction must remove at least `GAIN` files, and so many for each partition on average.
+Otherwise it is not worth a commit.
+"""
 TIER: Final = 2
-"""A file joins smaller ones that have together at least the half of its bytes: so no byte is rewritten often."""
+"""A file joins smaller files only if they have together at least half of its bytes. So no byte is
+rewritten often.
+"""
 MARKED: Final = 0.2
-"""From this share of rows on that are marked as gone a file is written anew."""
+"""A file is rewritten if at least this share of its rows is deleted."""
 MARKED_BYTES: Final = 0.2
-"""From this share of a table's bytes on, rows that are marked as gone are worth a commit."""
+"""A commit is worthwhile if deleted rows use more than this share of the bytes of the table."""
 
 CLEAN_APART_US: Final = 5 * MINUTE_US
 CLEAN_APART_OF_RETENTION: Final = 4
-"""Files are removed at most every five minutes, or four times in a shorter retention."""
+"""Old files are removed at most every five minutes, or at most four times within a shorter
+retention.
+"""
 CLEAN_SHARE: Final = 20
 CLEAN_LEAST_BYTES: Final = 16 * MIB
 CLEAN_LEAST_FILES: Final = 100
-"""They are removed once a twentieth of what is kept of old versions may go, and at least so much."""
+"""Old files are removed if a twentieth of all old files or bytes can be removed, but at least so
+many files or bytes.
+"""
 LOG_EVERY: Final = 200
-"""The log is cleaned after so many commits, and after an hour with any."""
+"""The log is cleaned after so many commits, or after an hour with at least one."""
 CHECKSUMS_KEPT: Final = 20
-"""Checksums lie beside the newest commits only: each is as large as a list of all files."""
+"""Checksums are kept for so many of the newest commits. Each is as large as a list of all files."""
 
 _LOG_FILE: Final = re.compile(r"(\d{20})\.(?:(json)|(crc)|checkpoint\.(?:(parquet)|(\d{10})\.(\d{10})\.parquet))")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of the newest version: its partition, its size, its rows, and how many of them are marked as gone."""
+    """A file of the newest version: its partition, its size in bytes, its rows, and the number of
+    its deleted rows.
+    """
 
     place: str
     size: int
@@ -62,9 +76,11 @@ class DataFile:
 
 
 def to_compact(files: Sequence[DataFile]) -> list[list[int]]:
-    """Which files become one, each group by the places of its files in `files`; none, if it is not worth a commit.
+    """Return groups of files. Each group becomes one file. The result is empty if a commit is not
+    worthwhile.
 
-    The files of a group are of one partition, and have at most `LARGEST_BYTES` together, unless it is a single one.
+    A group has the indexes of its files in `files`. Its files have the same partition, and together
+    at most `LARGEST_BYTES`. A group of one file may be larger.
     """
     by_place: dict[str, list[int]] = {}
     for number, file in enumerate(files):
@@ -77,7 +93,7 @@ def to_compact(files: Sequence[DataFile]) -> list[list[int]]:
 
 
 def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]]:
-    """Those of one partition."""
+    """Return the groups of one partition."""
     rising = sorted(numbers, key=lambda number: files[number].size)
     anew = [number for number in rising if files[number].marked_share >= MARKED]
     small = [number for number in rising if files[number].size < SMALL_BYTES and number not in set(anew)]
@@ -99,7 +115,9 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
 
 @dataclass(frozen=True, slots=True)
 class CommitCount:
-    """What a commit did to the files of a table: how many it added, how many it removed, and of how many bytes; `at` in microseconds."""
+    """The files that a commit added to a table, and the files and bytes that it removed. `at` is in
+    microseconds.
+    """
 
     at: int
     added: int = 0
@@ -108,14 +126,15 @@ class CommitCount:
 
 
 def cleans(removed: Sequence[CommitCount], now: int, *, last: int, newest_at: int, retention_s: int) -> bool:
-    """Whether files of old versions are to be removed, which was done at `last` (microseconds) before.
+    """Return whether files of old versions should be removed now. The last time was `last` (µs).
 
-    `removed` are the commits seen since; others may have been made unseen. `newest_at` is when the newest commit was made.
+    `removed` are the known commits since then. Other processes may have made more. `newest_at` is
+    the time of the newest commit.
     """
     retention = retention_s * 1_000_000
     if now - last < min(CLEAN_APART_US, retention // CLEAN_APART_OF_RETENTION) or newest_at + retention < last:
         return False
-    # What another process has removed is not among them.
+    # Commits of other processes are not counted, so clean regularly.
     if now - last >= min(retention, DAY_US):
         return True
     due = [commit for commit in removed if commit.at + retention < now]
@@ -125,11 +144,13 @@ def cleans(removed: Sequence[CommitCount], now: int, *, last: int, newest_at: in
 
 
 def superfluous(names: Iterable[str], first_needed: int | None, newest: int) -> list[str]:
-    """Which files of a Delta log may go, oldest versions first, where all versions from `first_needed` on stay readable.
+    """Return the files of a Delta log that can be removed, oldest version first.
 
-    None: no version may become unreadable. The newest checkpoint that is not above it stays, with its commit and all behind it: Delta
-    works out a version from a checkpoint and the commits since, and keeps the numbers of applications in both. Of checksums only the
-    newest few are of use. What is no commit, checkpoint or checksum stays.
+    All versions from `first_needed` on stay readable. With None, all versions stay readable. Delta
+    computes a version from a checkpoint and the commits after it. Both also have the transaction
+    numbers of applications. Therefore the newest checkpoint up to `first_needed` stays, with its
+    commit and all later ones. Of the checksums, only the newest ones stay. All other kinds of files
+    stay.
     """
     found = [match for name in names if (match := _LOG_FILE.fullmatch(name))]
     parts: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""How many dead letters of a stream and of each table are open (DLQ-7)."""
+"""The number of open dead letters of a stream and of each table (DLQ-7)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from connector.dead_letters.ledger import Totals
 
 @dataclass(frozen=True, slots=True)
 class OpenLetters:
-    """Dead letters that were neither replayed nor discarded: how many, and since when at the earliest (µs; None: not known).
+    """Dead letters that were not replayed or discarded: their number, and since when (µs; None:
+    unknown).
 
-    `is_known` false: the ledger could not be read, and `count` has all there ever were (DLQ-7). `under_way`: some were replayed, and ingest
-    has not read all of those replays.
+    `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
+    (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays.
     """
 
     count: int = 0
@@ -38,11 +39,20 @@ def open_letters(
     is_known: bool = True,
     under_way: bool = False,
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
-    """Those of a stream, and those of each of its tables, by how many records were ever `rejected`, how many changes became letters of
-    `tables`, and how many came from `outside`. `first` is when the first of all failed. What has no table may have been one of any.
+    """Return the open dead letters of a stream, and of each of its tables.
 
-    `totals` are those of the ledger of the topic with the id `topic_id`, None where nobody has acted yet. `is_known` and `under_way` are
-    theirs all alike.
+    A rejected record without a known table counts for every table. `is_known` and `under_way` are
+    copied to all results.
+
+    Args:
+        rejected: The number of all rejected records.
+        tables: The number of all table letters, by table.
+        outside: The external dead letters.
+        topic_id: The id of the change topic.
+        totals: The totals of the ledger. None: there were no actions.
+        first: The first failure of the oldest dead letter (µs).
+        is_known: Whether the ledger could be read.
+        under_way: Whether replays are not ingested yet.
     """
     closed = {} if totals is None else totals.closed
     since = first if totals is None or totals.open_since is None else totals.open_since

@@ -1,8 +1,9 @@
-"""What an operator sets and ends while the pipeline runs, so that nothing has to be restarted (TBL-20, WMK-8).
+"""Settings that an operator changes while the pipeline runs, without a restart (TBL-20, WMK-8).
 
-Each wish is kept as a row, with who made it and when. The bounds and paces that hold at present stand in the newest commit as a whole,
-so that they are read without looking at rows: by commands, by Spark and by the pipeline alike. The end of a stream partition is numbered:
-ingest takes it with a batch, whose progress says up to which number it did.
+Each override is stored as a row, with its author and time. The newest commit has all current
+`max_staleness` and `apply_every` overrides. So commands, Spark and the pipeline can read them
+without the rows. A closed stream partition has a number. Ingest takes it with a batch, and the
+progress of the batch stores the last number.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from connector.tables.definition import TableDefinition
 
 @dataclass(frozen=True, slots=True)
 class StalenessOverride:
-    """The `max_staleness` of a table, which outranks the configuration; None: that of the configuration holds again.
+    """The `max_staleness` of a table. It has priority over the configuration.
 
-    `made_at` in microseconds.
+    None: the configuration applies again. `made_at` is in microseconds.
     """
 
     table: str
@@ -30,9 +31,9 @@ class StalenessOverride:
 
 @dataclass(frozen=True, slots=True)
 class PaceOverride:
-    """The `apply_every` of a table, which outranks the configuration; None: that of the configuration holds again (JOB-2).
+    """The `apply_every` of a table. It has priority over the configuration (JOB-2).
 
-    `made_at` in microseconds.
+    None: the configuration applies again. `made_at` is in microseconds.
     """
 
     table: str
@@ -43,9 +44,10 @@ class PaceOverride:
 
 @dataclass(frozen=True, slots=True)
 class ClosePartition:
-    """The end of a stream partition that does not end by itself (WMK-8). `made_at` in microseconds.
+    """The end of a stream partition that does not end by itself (WMK-8). `made_at` is in
+    microseconds.
 
-    Numbers rise in the order in which the wishes of a warehouse were made.
+    In a warehouse, numbers increase in the order in which they were made.
     """
 
     number: int
@@ -57,17 +59,23 @@ class ClosePartition:
 
 
 def bounds_in(said: Mapping[str, Any] | None) -> dict[str, int]:
-    """The bounds in seconds that outrank the configuration, by table, as the newest commit says them."""
+    """Return the `max_staleness` overrides in seconds, by table, from the metadata of the newest
+    commit.
+    """
     return _seconds_in(said, "max_staleness_s")
 
 
 def paces_in(said: Mapping[str, Any] | None) -> dict[str, int]:
-    """The times from apply to apply in seconds that outrank the configuration, by table, as the newest commit says them (JOB-2)."""
+    """Return the `apply_every` overrides in seconds, by table, from the metadata of the newest
+    commit (JOB-2).
+    """
     return _seconds_in(said, "apply_every_s")
 
 
 def saying(override: StalenessOverride | PaceOverride, said: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the commit of a wish says, after one that said `said`."""
+    """Return the metadata of the commit of an override. `said` is the metadata of the commit
+    before.
+    """
     holding: dict[str, dict[str, int]] = {"max_staleness_s": bounds_in(said), "apply_every_s": paces_in(said)}
     name, wished = (
         ("max_staleness_s", override.max_staleness_s)
@@ -85,15 +93,19 @@ def _seconds_in(said: Mapping[str, Any] | None, name: str) -> dict[str, int]:
 
 
 def bound_in_force(table: TableDefinition, wished: Mapping[str, int]) -> int | None:
-    """The bound of a table in seconds: an operator's before the configuration's. None and 0 are none (TBL-16)."""
+    """Return the `max_staleness` of a table in seconds: the override, or the configuration. None
+    and 0 mean no bound (TBL-16).
+    """
     return wished.get(table.name, table.max_staleness_s)
 
 
 def pace_in_force(table: TableDefinition, bounds: Mapping[str, int], paces: Mapping[str, int]) -> float:
-    """The time from one apply of a table to the next in seconds: operators' bounds and paces before the configuration's (JOB-2)."""
+    """Return the time between two applies of a table in seconds: the override, or the configuration
+    (JOB-2).
+    """
     return pace_s(paces.get(table.name, table.apply_every_s), bound_in_force(table, bounds))
 
 
 def bounds_in_force(tables: Iterable[TableDefinition], wished: Mapping[str, int]) -> dict[str, int]:
-    """The bound of every table that has one."""
+    """Return the `max_staleness` in seconds of every table that has one."""
     return {table.name: bound for table in tables if (bound := bound_in_force(table, wished))}

@@ -1,9 +1,12 @@
-"""When tables are applied: each at its own pace, and those of a stream together, so that they have cuts in common (JOB-2, TBL-10).
+"""The schedule of applies: each table has its own pace, and tables of a stream have common cuts
+(JOB-2, TBL-10).
 
-Theory. The pace of a table is the time from the start of one apply to the start of the next: what an apply takes is part of the bound
-that it serves. A table is due once that time is over and there is something that it does not have. When one is due, all tables of the
-stream go with it whose pace is as long or shorter, to one and the same cut. So a short pace makes no other table apply, and whenever the
-table with the longest pace is applied, all stand at one cut.
+Theory. The pace of a table is the time from the start of one apply to the start of the next one. So
+it includes the duration of the apply. A table is due when this time has passed and there is
+something new for it. When a table is due, all tables of the stream with the same or a shorter pace
+are applied with it, to the same cut. Therefore a table with a short pace does not cause applies of
+the other tables. And whenever the table with the longest pace is applied, all tables reach the same
+cut.
 """
 
 from __future__ import annotations
@@ -14,21 +17,25 @@ from dataclasses import dataclass, field
 from typing import Final
 
 APPLY_EVERY_S: Final = 10.0
-"""The pace of a table that declares neither a bound nor a pace."""
+"""The pace of a table without a declared bound or pace."""
 MIN_APPLY_EVERY_S: Final = 1.0
 LOOK_AGAIN_S: Final = 10.0
-"""How soon a table is looked at again that stands at the cut, at the earliest."""
+"""The minimum time until a table that is already at the cut is checked again."""
 
 
 def pace_s(apply_every_s: int | None, max_staleness_s: int | None) -> float:
-    """The pace of a table in seconds: `apply_every`, or half of its bound. None and 0 are no bound."""
+    """Return the pace of a table in seconds: `apply_every`, or half of its bound. None and 0 mean
+    no bound.
+    """
     wanted = apply_every_s or (max_staleness_s / 2 if max_staleness_s else APPLY_EVERY_S)
     return max(MIN_APPLY_EVERY_S, wanted)
 
 
 @dataclass(slots=True)
 class _Turn:
-    """`started`: the last apply that found something to do; `looked`: the last one; `cut`: what it brought the table to."""
+    """`started`: the last apply with changes. `looked`: the last apply. `cut`: the cut of the last
+    apply.
+    """
 
     started: float = -math.inf
     looked: float = -math.inf
@@ -38,27 +45,31 @@ class _Turn:
 
 @dataclass(slots=True)
 class Turns:
-    """Whose turn it is among the tables of one stream. Not for use by two threads at once.
+    """Decides which tables of one stream are applied next. Not thread-safe.
 
-    Times are seconds of any clock that only goes forwards; a cut is any value that tells it from others. `paces` has the pace of every
-    table, which may change from call to call. A table that was never taken is due.
+    Times are seconds of a monotonic clock. A cut is any value that can be compared with other cuts.
+    `paces` has the pace of every table. It may change between two calls. A table that was never
+    taken is due.
     """
 
     _by_table: dict[str, _Turn] = field(default_factory=dict)
 
     def is_ready(self, paces: Mapping[str, float], now: float) -> bool:
-        """Whether the time of a table has come: `take` takes some, if there is something new for it."""
+        """Return whether the time of a table has come. `take` returns it if there is something new
+        for it.
+        """
         return now >= self.ready_at(paces)
 
     def ready_at(self, paces: Mapping[str, float]) -> float:
-        """When the time of the next table comes; infinity while all are at work."""
+        """Return when the time of the next table comes. Infinity: all tables are being applied."""
         turns = [(self._turn(name), pace) for name, pace in paces.items()]
         return min((turn.started + pace for turn, pace in turns if not turn.is_at_work), default=math.inf)
 
     def take(self, paces: Mapping[str, float], now: float, cut: Hashable) -> tuple[str, ...]:
-        """The tables to be brought to `cut` now; none if none is due. They are at work until they have `ended`.
+        """Return the tables to apply up to `cut` now. It is empty if no table is due.
 
-        One that stands at the cut already is looked at again after its pace: rows of it may wait for what no batch tells.
+        They count as busy until `ended` is called. A table that is already at the cut is checked
+        again after its pace, because its blocked rows may become unblocked without a new batch.
         """
         due = self.due(paces, now, cut)
         longest = max((paces[name] for name in due), default=-math.inf)
@@ -70,13 +81,16 @@ class Turns:
         return taken
 
     def due(self, paces: Mapping[str, float], now: float, cut: Hashable) -> set[str]:
-        """The tables whose time has come, and that do not stand at `cut`, or were not looked at for as long as their pace."""
+        """Return the tables whose time has come.
+
+        They are not at `cut`, or were not checked for at least their pace.
+        """
         turns = [(name, self._turn(name), pace) for name, pace in paces.items()]
         ready = [(name, turn, pace) for name, turn, pace in turns if not turn.is_at_work and now >= turn.started + pace]
         return {name for name, turn, pace in ready if turn.cut != cut or now >= turn.looked + max(pace, LOOK_AGAIN_S)}
 
     def ended(self, name: str, *, applied: bool) -> None:
-        """A table that was taken is at work no more; `applied`: there was something to do."""
+        """Report the end of the apply of a table. `applied`: there was something to apply."""
         turn = self._turn(name)
         assert turn.is_at_work, name
         turn.is_at_work = False

@@ -1,4 +1,4 @@
-"""What the reports of streams and tables share: names in short, and parts as JSON can hold them."""
+"""Common parts of the reports of streams and tables: short lists of names, and JSON values."""
 
 from __future__ import annotations
 
@@ -31,25 +31,29 @@ _TIMES: Final = frozenset(
 
 
 def lagging_partition(frontier: Frontier) -> Stall | None:
-    """The live stream partition whose own low watermark is the least: nothing is complete above it (WMK-3). None: there is none."""
+    """Return the live stream partition with the least low watermark. It delays the low watermark
+    (WMK-3).
+
+    None: there are no live stream partitions.
+    """
     k = frontier.kafka_partitions
     least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)
     return None if least is None else Stall(least[0], least[1].lagging_partition(k), *frontier.last_advance[least[0]])
 
 
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
-    """A hint for each kind of maintenance whose last job failed."""
+    """Return a hint for each kind of maintenance whose last job failed."""
     return [f"its last {job.kind.value.replace('_', '-')} failed, and is tried again: {job.error}" for job in jobs if job.error]
 
 
 def summarize_names(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+    """Return the first names, and the number of further names."""
     more = len(names) - FEW
     return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def view_of_job(job: Job) -> dict[str, Any]:
-    """A job as JSON can hold it."""
+    """Convert a job to JSON values."""
     times = ("started_at", "ended_at", "watermark_before", "watermark_after")
     view: dict[str, Any] = {name: getattr(job, name) for name in Job.__dataclass_fields__}
     view |= {name: view_of_time(view[name]) for name in times if view[name] is not None}
@@ -57,12 +61,14 @@ def view_of_job(job: Job) -> dict[str, Any]:
 
 
 def view_of_range(keys: KeyRange) -> dict[str, Any]:
-    """A range of row keys as JSON can hold it: bytes as in the JSON view (REC-22); an end of null is behind the last key."""
+    """Convert a range of row keys to JSON values. Bytes are as in the JSON view (REC-22). A null
+    end is after the last key.
+    """
     return {"start_key": view_of_bytes(keys.start), "end_key": None if keys.end is None else view_of_bytes(keys.end)}
 
 
 def view(status: Any) -> dict[str, Any]:
-    """The fields of a report, times as ISO 8601."""
+    """Return the fields of a report. Times are ISO 8601."""
     shown = {field.name: getattr(status, field.name) for field in fields(status) if field.name not in ("name", "now", "dead_letters")}
     return {name: view_of_time(value) if name in _TIMES and value is not None else value for name, value in shown.items()}
 

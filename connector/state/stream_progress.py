@@ -1,4 +1,6 @@
-"""What a stream has achieved so far: a pure function of the progress before and of what a batch's rows come to (TBL-5)."""
+"""The progress of a stream, computed from the progress before and from the counts of a batch
+(TBL-5).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advanc
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """What the rows of a batch come to.
+    """The counts of the rows of a batch.
 
-    `rejected` is by reason, `INVALID` with its rule behind a slash. `late` counts changes below the low watermark of the batch
-    before (WMK-11). `ignored_claims` counts estimated low watermarks ahead of their arrival (REC-15), and once each stream
-    partition that claimed less in a Kafka partition than before (WMK-2). `read_at` is the latest ingest time, in microseconds.
+    - `rejected` is by reason. `INVALID` has its rule after a slash, for example `INVALID/TABLE`.
+    - `late` is the number of changes below the low watermark of the batch before (WMK-11).
+    - `ignored_claims` is the number of estimated low watermarks too far in the future (REC-15). It
+      also counts each stream partition once that claimed less than before in a Kafka partition
+      (WMK-2).
+    - `read_at` is the latest ingest time, in microseconds.
     """
 
     changes: int = 0
@@ -42,11 +47,13 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What an apply brings a table to: the changes of ingest batches up to `batch` with commit timestamps below `low_watermark`.
+    """The target of an apply: changes up to ingest batch `batch` with commit timestamps below
+    `low_watermark`.
 
-    The result is the state of the source at `low_watermark` (TBL-10). With `ignores_watermark` the low watermark is unknown or
-    stalled, and every logged change is applied (TBL-11). `horizon` is the horizon of `batch`: older deletes may be forgotten once
-    the cut is reached. In tables ordered by sequence number, `batch_horizons` is used instead.
+    The result is the state of the source at `low_watermark` (TBL-10). With `ignores_watermark` the
+    low watermark is unknown or stalled, and every logged change is applied (TBL-11). `horizon` is
+    the horizon of `batch`: older deletes may be forgotten once the cut is reached. In tables
+    ordered by sequence number, `batch_horizons` is used instead.
     """
 
     batch: int
@@ -60,13 +67,18 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The counts of all batches up to and including `ingest_batch`, 0 before the first, and what is complete with it.
+    """The progress of a stream up to and including `ingest_batch`. The batch is 0 before the first
+    one.
 
-    `unknown_tables` counts changes of source tables that no definition named when they were ingested (TBL-7). The first record was
-    rejected at `rejected_since` (microseconds; None: none was). `horizon` is None while the low watermark is not known; `batch_horizons`
-    serve tables ordered by sequence number instead. `freshness` say how old the states of the newest batches are. `ends` are those stream
-    partitions that operators had end with `ingest_batch`; all such wishes up to the number `closed_to` have been taken (WMK-8).
-    `external_dead_letters` are the dead letters that others made, as far as ingest has looked (DLQ-7).
+    - `unknown_tables` is the number of changes whose source table was not declared at ingest
+      (TBL-7).
+    - `rejected_since` is when the first record was rejected (µs). None: no record was rejected.
+    - `horizon` is `None` while the low watermark is unknown. For tables ordered by sequence number,
+      `batch_horizons` is used.
+    - `freshness` is the age of the states of the newest batches.
+    - `ends` are the stream partitions that operators closed and that `ingest_batch` took. All of
+      them up to the number `closed_to` were taken (WMK-8).
+    - `external_dead_letters` counts the external dead letters that ingest has read (DLQ-7).
     """
 
     ingest_batch: int = 0
@@ -87,11 +99,13 @@ class Progress:
 
     @property
     def low_watermark(self) -> int | None:
-        """Every change with a commit timestamp strictly below it is in the changelog, as far as the source's watermarks are true."""
+        """The low watermark: the changelog has every change with a smaller commit timestamp, if the
+        source's watermarks are true.
+        """
         return self.frontier.low_watermark
 
     def cut(self, now: int, stall_after_s: int) -> Cut:
-        """What all tables of the stream are to be brought to at `now` (TBL-10, TBL-11)."""
+        """Return the target of an apply of all tables of the stream at `now` (TBL-10, TBL-11)."""
         is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
         ignores_watermark = self.low_watermark is None or is_stalled
         return Cut(self.ingest_batch, self.low_watermark, ignores_watermark, self.horizon, self.freshness, now, self.batch_horizons)
@@ -106,15 +120,16 @@ class Progress:
         roots: frozenset[str],
         overrides: Sequence[ClosePartition] = (),
     ) -> Progress:
-        """The progress once `ingest_batch`, the next one, is in the changelog, read up to `ends`. `roots` as in `watermark.advance`.
+        """Return the progress after `ingest_batch`, the next batch, was read up to `ends`.
 
-        `overrides` are those that the batch was committed with; one that was taken before is not taken again.
+        `roots` are as in `connector.watermarks.frontier.advance`. `overrides` are those of the
+        batch. One that was already taken is ignored.
         """
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
         taken = tuple(override for override in overrides if override.number > self.closed_to)
         ended = [override.stream_partition for override in taken]
-        # A batch without rows was read when Kafka was asked.
+        # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended)
         return replace(
@@ -136,13 +151,17 @@ class Progress:
         )
 
     def as_of(self, table: TableState) -> int | None:
-        """The moment that a table of the stream contains (TBL-16): by what is known today, or was at its last apply."""
+        """Return the time (µs) up to which a table of the stream has all records (TBL-16).
+
+        It is the later one of the current value and the value at the last apply.
+        """
         return max(filter(None, (table.as_of, self.freshness.of(table.complete_to_batch))), default=None)
 
     def suffices(self, table: TableState, max_staleness_s: float | None, now: int) -> bool:
-        """Whether a table as it stands answers a read with that bound: it is fresh enough, or nothing that is known is missing.
+        """Return whether a table, without a merge, is enough for a read with this bound.
 
-        A bound of None or 0 is no bound: such a read wants everything (TBL-16).
+        It is enough if it is fresh enough, or if no known change is missing. A bound of None or 0
+        is no bound: such a read needs everything (TBL-16).
         """
         is_fresh_enough = bool(max_staleness_s) and is_fresh(self.as_of(table), max_staleness_s or 0, now)
         return is_fresh_enough or table.complete_to_batch >= self.ingest_batch
@@ -150,9 +169,11 @@ class Progress:
     def check_age(
         self, table: str, as_of: int | None, max_staleness_s: float | None, now: int, blocked_rows: tuple[BlockingLetter, ...] = ()
     ) -> None:
-        """Raise `StaleTableError` if what a read can have at most, as of `as_of`, is older than its bound (TBL-16).
+        """Raise `StaleTableError` if the newest possible result of a read, as of `as_of`, is older
+        than its bound (TBL-16).
 
-        `blocked_rows` are the dead changes that rows of the table wait for: where ingest keeps up, they are the cause.
+        `blocked_rows` are the dead letters that rows of the table wait for. If ingest is not
+        behind, they are the cause.
         """
         if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
             return
@@ -176,11 +197,15 @@ class Progress:
         )
 
     def renewed(self, ends: Mapping[int, int], asked: EndOffsets) -> Progress:
-        """The progress once Kafka was asked again and there was nothing to read; `ends` is where the newest batch ends (TBL-16)."""
+        """Return the progress after Kafka was asked and had no new records. `ends` is the end of
+        the newest batch (TBL-16).
+        """
         return replace(self, freshness=self.freshness.after(self.ingest_batch, ends, asked))
 
     def to_json(self) -> dict[str, Any]:
-        """All but the frontier, which may be large and has a row of its own."""
+        """Convert to JSON values without the frontier. The frontier may be large and is stored in a
+        separate row.
+        """
         stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
         ends = [asdict(override) for override in self.ends]
         horizons = [list(kept) for kept in self.batch_horizons.kept]

@@ -1,4 +1,4 @@
-"""How a stream and its partitions stand: lag, low watermark, what delays it (OPS-5)."""
+"""The status of a stream and its stream partitions: lag, low watermark, and what delays it (OPS-5)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StreamStatus:
     ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below an earlier claim of the same
                         stream partition in the same Kafka partition (WMK-2)
     lag                 offsets between that batch and the end of the topic, as Kafka reported it at `topic_read_at`
-    lagging_partition   the live stream partition with the least low watermark; None: there is none
+    lagging_partition   the live stream partition with the least low watermark; None: there are none
     stalled             partitions whose low watermark has not advanced for `stall_after`, the longest first (WMK-12)
     stalls_unverified   ingest has not asked Kafka since they stalled, so newer records may be waiting
     undeclared          stream partitions that send records and were never announced (WMK-8)
@@ -66,12 +66,12 @@ class StreamStatus:
 
     @property
     def low_watermark_age_s(self) -> float | None:
-        """How far the source's time, as far as it is complete, lies behind `now`."""
+        """The difference of `now` and the low watermark, in seconds."""
         return None if self.low_watermark is None else (self.now - self.low_watermark) / 1_000_000
 
     @property
     def hints(self) -> list[str]:
-        """What keeps the stream from being complete, and what to do about it."""
+        """Problems that keep the stream from being complete, with their remedies."""
         found = []
         if not self.ingest_batch:
             found.append("nothing was ingested yet: start `connector run`")
@@ -107,7 +107,7 @@ class StreamStatus:
         return found + failed_maintenance(self.maintenance)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it; names are stable, times ISO 8601."""
+        """Convert to JSON values. Names are stable, and times are ISO 8601."""
         uncovered = None if self.uncovered is None else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
         return view(self) | {
             **view_of_letters(self.dead_letters),
@@ -126,13 +126,15 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How a stream partition stands that is not over.
+    """The status of a stream partition in the frontier.
 
-    low_watermark, lagging_partition       the least that it claims, and the Kafka partition in which it does; None: nothing yet
-    advanced_at, is_stalled         when its low watermark became what it is, and whether that is longer ago than `stall_after`
-    roots                        whose descendant it is; none: nobody has declared it (WMK-8)
-    waits_for                    the parents that have not ended: until then they hold the low watermark (WMK-7)
-    is_over                      it has ended, and others wait for its siblings
+    low_watermark       its least watermark over all Kafka partitions. None: there is no claim yet
+    lagging_partition   the Kafka partition with this least watermark
+    advanced_at         when its low watermark got its value
+    is_stalled          whether this is longer ago than `stall_after`
+    roots               the roots that it descends from. Empty: it is undeclared (WMK-8)
+    waits_for           the parents that have not ended. Until then they delay the low watermark (WMK-7)
+    is_over             it has ended, but its children wait for other parents
     """
 
     name: str
@@ -146,7 +148,7 @@ class PartitionStatus:
     is_over: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it; names are stable, times ISO 8601."""
+        """Convert to JSON values. Names are stable, and times are ISO 8601."""
         return {
             "stream_partition": self.name,
             "low_watermark": None if self.low_watermark is None else view_of_time(self.low_watermark),
@@ -162,7 +164,10 @@ class PartitionStatus:
 
 
 def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list[PartitionStatus]:
-    """The stream partitions that are not over, those first that hold the low watermark, then those that wait for their parents."""
+    """Return the status of the stream partitions that have not ended.
+
+    Those that delay the low watermark come first. Those that wait for their parents come last.
+    """
     k, waiting = frontier.kafka_partitions, frontier.waiting
     stalled = {stall.stream_partition for stall in frontier.stalls(now, stall_after_s * 1_000_000)}
     statuses = [
@@ -192,7 +197,7 @@ def stream_status(
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
 ) -> StreamStatus:
-    """How the stream stands. `progress` has its frontier; `roots` are those that the configuration names."""
+    """Return the status of the stream. `roots` are those of the configuration."""
     frontier, topic_read_at, stall_after = progress.frontier, progress.freshness.newest, stall_after_s * 1_000_000
     uncovered = frontier.uncovered()
     return StreamStatus(
@@ -223,7 +228,8 @@ def stream_status(
 
 
 def _may_fill(frontier: Frontier, root: str, keys: KeyRange) -> tuple[str, ...]:
-    """The live stream partitions without a key range that a hole at `keys` may belong to; none where key ranges overlap there.
+    """Return the live stream partitions without a key range that may fill the hole at `keys`.
+    Empty: ranges overlap there.
 
     Roots that announced the same stream partition share their key space (WMK-9).
     """

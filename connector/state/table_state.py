@@ -1,4 +1,4 @@
-"""What a table says of itself in its newest commit (TBL-10)."""
+"""The state of a table in the metadata of its newest commit (TBL-10)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TableState:
     changelog_id            the id of that changelog; empty before the first apply
     merged                  the number of changes that were ever merged
     letters                 the number of changes that became dead letters of this table (TBL-9)
-    dead_letters_since      when the first of them did; None: there is none
+    dead_letters_since      when the first of them did; None: there are no such changes
     highest_applied         the greatest commit timestamp that was ever merged
     apply_watermark         the table has every change with a smaller commit timestamp; None: unknown
     complete_to_batch       no change up to this batch is deferred; of later batches, the changes below `apply_watermark` are merged
@@ -61,20 +61,31 @@ class TableState:
 
     @property
     def is_consistent_cut(self) -> bool:
-        """Whether the table is the source's state at `apply_watermark`: nothing above it was ever merged, no row is held (TBL-11)."""
+        """Whether the table is the state of the source at `apply_watermark`.
+
+        No later change was merged, and no row is blocked (TBL-11).
+        """
         return self.apply_watermark is not None and self.highest_applied < self.apply_watermark and not self.blocked_rows
 
     @property
     def needed_to_batch(self) -> int:
-        """Of the batches up to it nothing is needed any more. A replay is known by the change that became a table letter."""
+        """Batches up to this one are not needed any more.
+
+        A blocked row needs the batch of its dead letter, because a replay is matched with the
+        change that became a table letter.
+        """
         return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.blocked_rows)])
 
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
-        """Whether the table stands at the cut (`low_watermark`, `batch`) (TBL-10)."""
+        """Return whether the table is at the cut (`low_watermark`, `batch`) (TBL-10)."""
         return self.is_consistent_cut and (self.apply_watermark, self.to_batch) == (low_watermark, batch)
 
     def check_changelog(self, table: str, batch: int, changelog_id: str | None = None) -> None:
-        """Raise `TableError` if a changelog that ends at `batch` is not the one that the table was made from, or lacks some of it."""
+        """Raise `TableError` if the table was not made from this changelog, or if the changelog has
+        lost batches.
+
+        `batch` is the last batch of the changelog.
+        """
         replaced = self.changelog_id not in ("", self.changelog_id if changelog_id is None else changelog_id)
         if replaced or batch < self.to_batch:
             how = "begun anew" if replaced else f"set back to batch {batch}" if batch else "taken away"

@@ -1,4 +1,4 @@
-"""How a table stands: its watermark, its age, its dead letters, its applies (OPS-5)."""
+"""The status of a table: its watermark, age, dead letters and applies (OPS-5)."""
 
 from __future__ import annotations
 
@@ -62,22 +62,26 @@ class TableStatus:
 
     @property
     def age_s(self) -> float | None:
-        """How old the table as it stands is, on the clock of arrival in Kafka (TBL-16); None: not known."""
+        """The age of the table in seconds, on the clock of arrival in Kafka (TBL-16). None:
+        unknown.
+        """
         return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is a consistent cut, and no dead letter that may be of it is open, or on its way back."""
+        """Whether it is a consistent cut, and no dead letter that may belong to it is open or being
+        replayed.
+        """
         return self.is_consistent_cut and not self.dead_letters.count and not self.dead_letters.under_way
 
     @property
     def is_older_than_its_bound(self) -> bool:
-        """Whether a read within the bound has to merge, or to wait."""
+        """Whether a read within the bound must merge or wait."""
         return bool(self.max_staleness_s) and not is_fresh(self.as_of, self.max_staleness_s or 0, self.now)
 
     @property
     def hints(self) -> list[str]:
-        """What keeps the table from being what was asked for, and what to do about it."""
+        """Problems of the table with their remedies."""
         found = []
         if not self.apply:
             found.append("nothing was applied yet: start `connector run`")
@@ -98,7 +102,7 @@ class TableStatus:
         return found + failed_maintenance(self.maintenance)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it; names are stable, times ISO 8601."""
+        """Convert to JSON values. Names are stable, and times are ISO 8601."""
         return view(self) | {
             **view_of_letters(self.dead_letters),
             "is_complete": self.is_complete,
@@ -124,9 +128,20 @@ def table_status(
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
 ) -> TableStatus:
-    """How the table stands. `max_staleness_s` and `apply_every_s` are those in force, `durations_us` of the last week's applies (TBL-19).
+    """Return the status of a table.
 
-    `bound_buffer_s` is added to the bound that these can keep (JOB-4).
+    Args:
+        definition: Its definition.
+        table: Its state.
+        progress: The progress of its stream.
+        now: The current time (µs).
+        max_staleness_s: The bound in force.
+        apply_every_s: The pace in force.
+        last_job: The last apply or rebuild.
+        durations_us: The durations of the applies of the last seven days (TBL-19).
+        bound_buffer_s: It is added to the recommended bound (JOB-4).
+        dead_letters: The open dead letters that may belong to it.
+        maintenance: The last compaction and the last clean-up.
     """
     p95 = p95_s(durations_us)
     no_cut = bool(table.apply_number) and not table.is_consistent_cut

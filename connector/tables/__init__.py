@@ -1,1 +1,1 @@
-"""How changes become rows of tables. No I/O."""
+"""Converts changes to rows of tables. No I/O."""

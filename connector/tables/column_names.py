@@ -1,4 +1,6 @@
-"""Names of tables and columns: which are allowed, which are reserved, and the name of a cell without a column (TBL-8, TBL-22)."""
+"""Names of tables and columns: allowed names, reserved names, and the names of unmapped cells
+(TBL-8, TBL-22).
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NAME_PATTERN: Final = r"[A-Za-z0-9](?:[-_A-Za-z0-9]{0,126}[A-Za-z0-9])?"
-"""Names of tables and streams. They are folders in the warehouse, so neither dots nor slashes."""
+"""Names of tables and streams. They are names of folders, so dots and slashes are not allowed."""
 COLUMN_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_]{0,299}"
-"""Names of columns: what every engine takes unquoted. Names that begin with `_` are ours."""
+"""Names of columns. Every engine accepts them without quotes. Names that begin with `_` are
+reserved.
+"""
 
 UNMAPPED: Final = "_unmapped"
 STATE: Final = "_state"
 BUCKET: Final = "_bucket"
 BOOKKEEPING: Final = (STATE, BUCKET)
-"""Columns that readers leave out."""
+"""Internal columns. Readers do not see them."""
 
 is_name = re.compile(NAME_PATTERN).fullmatch
 _is_column_name = re.compile(COLUMN_PATTERN).fullmatch
 
 
 def unmapped_name(family: str, qualifier: bytes) -> str:
-    """The name of a cell in `_unmapped`: `family:qualifier`, with `%` as `%25` (TBL-22).
+    """Return the name of a cell in `_unmapped`: `family:qualifier`, with `%25` for `%` (TBL-22).
 
-    A qualifier that is not UTF-8 as a whole has every byte outside ASCII as `%XX`.
+    If the qualifier is not UTF-8, every byte outside ASCII is written as `%XX`.
     """
     try:
         return f"{family}:{qualifier.decode().replace('%', '%25')}"
@@ -38,7 +42,7 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
 
 
 def unmapped_cell(name: str) -> tuple[str, bytes]:
-    """The inverse of `unmapped_name`. Raises `ValueError` for text that is no such name."""
+    """The inverse of `unmapped_name`. Raises `ValueError` for any other text."""
     family, colon, rest = name.partition(":")
     qualifier = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), rest.encode())
     if not colon or unmapped_name(family, qualifier) != name:

@@ -1,4 +1,4 @@
-"""Whether a definition fits a table that exists (TBL-8)."""
+"""Checks whether a definition fits an existing table (TBL-8)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from connector.tables.keys import Key, KeyForm
 
 
 def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[str, ...]:
-    """What stands in the way of going on with an existing table under a changed definition: sentences, none if nothing does (TBL-8).
+    """Compare a changed definition with an existing table. Return the differences that are not
+    allowed, as sentences (TBL-8).
 
-    Columns may come and go, and settings that say how to read or store may change; what decided the rows that are there
-    may not: source, key, order, versions, and each remaining column's cell, type and encoding.
+    You may add and remove columns, and change settings of reading and storing. You must not change
+    what decided the existing rows: the source table, key, order, versions, and the cell, type and
+    encoding of each column that remains.
     """
     differs = []
     for what in ("stream", "source", "key", "order", "versions"):
@@ -29,7 +31,7 @@ def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[st
 
 
 def check_compatible(existing: TableDefinition, declared: TableDefinition) -> None:
-    """Raises `TableError` that names every difference of `compatible`."""
+    """Raises `TableError` with every difference of `compatible`."""
     if differs := compatible(existing, declared):
         raise TableError(
             f"The table {declared.name} exists with another definition: {'; '.join(differs)}",
@@ -39,7 +41,7 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
 
 
 def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
-    """Raises `TableError` if a table with these rows would hold other cells: it must be made anew (TBL-8)."""
+    """Raises `TableError` if the table would have other cells. Then you must rebuild it (TBL-8)."""
     if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
         raise TableError(
             f"The columns of table {declared.name}, or its keep_unmapped, were changed since it was made",

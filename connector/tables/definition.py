@@ -1,6 +1,7 @@
 """The definition of a table: its source table, key, columns and options (TBL-7, TBL-8).
 
-A definition checks itself: if you hold one, the table can be created. One source table may feed several tables.
+The constructors check the definition, so a table can be created from every definition. Several
+tables may have the same source table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _is_table_name = re.compile(TABLE_PATTERN).fullmatch
 
 
 class Versions(StrEnum):
-    """What a cell of a row is (`connector.tables.merge`): a column, or a column at one cell timestamp."""
+    """Whether a cell of a row is a column (`latest`), or a column at one cell timestamp (`all`).
+
+    See `connector.tables.merge`.
+    """
 
     LATEST = "latest"
     ALL = "all"
@@ -32,7 +36,16 @@ class Versions(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A typed column, and the cell that it shows. Raises `ConfigError` (TBL-8)."""
+    """A typed column, and the cell that it shows.
+
+    - `name` is a letter and then letters, digits and `_`, at most 300 characters.
+    - `family` and `qualifier` name the cell in the source.
+    - `type` is the type of the values.
+    - `encoding` is `TEXT` or `BINARY`. NUMERIC and JSON have no binary form.
+
+    Raises:
+        ConfigError: The name, the family, the qualifier or the encoding is not allowed (TBL-8).
+    """
 
     name: str
     family: str
@@ -58,16 +71,30 @@ class Column:
 
     @property
     def cell(self) -> tuple[str, bytes]:
+        """The family and the qualifier."""
         return (self.family, self.qualifier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """A table as declared. Raises `ConfigError` with the reason and the remedy (TBL-8).
+    """A declared table.
 
-    `source` is the table's name in the change records, `max_staleness_s` the declared bound (None or 0: every read merges).
-    `apply_every_s` is the time from one apply to the next; None: half of the bound (JOB-2). `buckets`, a power of two up to `MAX_BUCKETS`,
-    are the parts by hash of the key that an apply rewrites one by one; of a table that exists it counts with the next rebuild (SCL-6).
+    - `source` is the name of the table in the change records.
+    - `key` has the key columns, and `columns` the other columns.
+    - `order` says which change is newer.
+    - `max_staleness_s` is the declared `max_staleness`. With None or 0, every read is a fresh read.
+    - `apply_every_s` is the time between two applies. With None, it is half of `max_staleness_s`
+      (JOB-2).
+    - `keep_unmapped` keeps cells that no column shows.
+    - `deletion_vectors` allows the table to use them.
+    - `block_rows`: a dead letter blocks the later changes of its row.
+    - `buckets` is a power of two up to `MAX_BUCKETS`: the number of parts by hash of the key. An
+      apply rewrites the parts one by one. For an existing table, it takes effect at the next
+      rebuild (SCL-6).
+
+    Raises:
+        ConfigError: A value is not allowed, two columns have the same name or cell, or there are
+            too many columns (TBL-8).
     """
 
     name: str
@@ -125,7 +152,9 @@ class TableDefinition:
 
 
 def column_type(text: str) -> DataType:
-    """The type of that name, in upper or lower case. Raises `ConfigError` for an unknown one (TBL-8)."""
+    """Return the type with this name, in upper or lower case. Raises `ConfigError` for an unknown
+    name (TBL-8).
+    """
     try:
         return DataType(text.upper())
     except ValueError:
@@ -133,5 +162,7 @@ def column_type(text: str) -> DataType:
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:
-    """All columns of the table in their order on disk, bookkeeping last (TBL-22)."""
+    """Return all columns in their order on disk. The internal columns of `BOOKKEEPING` are last
+    (TBL-22).
+    """
     return (*(part.name for part in definition.key.parts), *(column.name for column in definition.columns), UNMAPPED, *BOOKKEEPING)

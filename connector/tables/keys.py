@@ -1,6 +1,7 @@
-"""The key of a table: its columns, and how they are written in a row key (TBL-8).
+"""The key of a table: its columns, and their form in a row key (TBL-8).
 
-`read_key` and `write_key` are inverses: two different row keys never become the same row of a table.
+`Key.read_key` and `Key.write_key` are inverses. Two different row keys are never the same row of a
+table.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ _LETTERS: Final = {
     DataType.DATE: "-0123456789",
     DataType.TIMESTAMP: "-:.TZ0123456789",
 }
-"""What the canonical text of a type is made of: a delimiter of these alone could stand inside a part."""
+"""The characters of the canonical text of a type. A delimiter of only these characters could occur
+inside a part.
+"""
 
 
 class KeyForm(StrEnum):
-    """How the key columns lie in the row key."""
+    """The form of the key columns in the row key. See `Key`."""
 
     ROW_KEY = "row_key"
     DELIMITED = "delimited"
@@ -43,7 +46,7 @@ class KeyForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One key column."""
+    """One key column. Raises `ConfigError` for a name that is not allowed."""
 
     name: str
     type: DataType
@@ -54,10 +57,15 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The key columns of a table, and how a row key spells them. Raises `ConfigError` (TBL-8).
+    """The key columns of a table, and their form in the row key.
 
-    ROW_KEY: one part, BYTES or STRING, that is the row key. DELIMITED: each part in its canonical text, with the delimiter
-    between them and never inside one. ORDERED: bytes that lie in the order of the key columns (`connector.tables.ordered_key`).
+    - `ROW_KEY`: one part, BYTES or STRING. It is the row key.
+    - `DELIMITED`: each part in its canonical text, with the delimiter between the parts. The
+      delimiter must not occur inside a part. For example, `7#2024-04-30`.
+    - `ORDERED`: bytes with the same order as the key columns (`connector.tables.ordered_key`).
+
+    Raises:
+        ConfigError: The number of parts, a type or the delimiter is not allowed (TBL-8).
     """
 
     parts: tuple[KeyPart, ...]
@@ -104,7 +112,15 @@ class Key:
                 raise ConfigError(f"The delimiter of the key is {delimiter!r}", cause, 'Choose another one, such as "#"')
 
     def read_key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
-        """The key columns' values of a row key, or `Unreadable`. Never raises. `write_key` gives back the same bytes."""
+        """Split a row key into the values of the key columns. Never raises.
+
+        Args:
+            row_key: The row key of a change.
+
+        Returns:
+            One value for each part, or `Unreadable`. `write_key` of the values returns the same
+            bytes.
+        """
         if self.form is KeyForm.ROW_KEY:
             pieces, how = [row_key], ""
         elif self.form is KeyForm.ORDERED:
@@ -122,7 +138,19 @@ class Key:
         return tuple(values)
 
     def write_key(self, values: tuple[object, ...]) -> bytes:
-        """The row key of these key columns. Raises `InvalidChangeError` if there is none: wrong types, a delimiter in a part, too long."""
+        """Build the row key from the values of the key columns.
+
+        Args:
+            values: One value for each part, with the Python type of the column
+                (`connector.tables.values`).
+
+        Returns:
+            The row key.
+
+        Raises:
+            InvalidChangeError: The number of values or a type is wrong, a part contains the
+                delimiter, or the row key is too long.
+        """
         if len(values) != len(self.parts):
             raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of {len(self.parts)} key columns", values)
         typed = list(zip((part.type for part in self.parts), values, strict=True))
@@ -138,7 +166,10 @@ class Key:
 
 
 def _read_canonical(type_: DataType, piece: bytes) -> object | Unreadable:
-    """One way to write a value, or two row keys would be one row: 01 is not the key 1."""
+    """Read a part that must have its canonical form. For example, `01` is not a valid INT64 key.
+
+    Otherwise, two different row keys would be the same row.
+    """
     value = read_value(type_, Encoding.TEXT, piece)
     if not isinstance(value, Unreadable) and type_ in _canonical and not _canonical[type_](piece.decode()):
         return Unreadable(f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece)

@@ -1,15 +1,21 @@
-"""The merge rule: how changes become the state of a row, whatever the order in which they arrive (MRG-4 to MRG-11).
+"""The merge rule: changes become the state of a row, independent of their arrival order (MRG-4 to
+MRG-11).
 
-Theory. A row's state is two maps, from names to what was last said about them: cells and tombstones. A change is lifted
-to the state that it alone would make. Two states join by taking, for each name, what has the greater order; the greatest
-of a set does not depend on how the set was put together, so join is commutative, associative and idempotent, and the
-order of arrival, duplicates and batches cannot matter (`newest_wins`).
-A delete is not an act but a fact that stays: a tombstone hides every cell that it covers and that has a smaller order, by
-commit order and not by cell timestamp. Entries of one change apply in order because their index is part of their order.
-A normal state leaves out what can never be seen again; what is visible, now or after any join, stays the same.
-Forgetting is the only rule that arrival could break. It has two halves, side by side at the end of this file: a tombstone
-is forgotten below the horizon, and nothing below the horizon is merged (`deletes_stay_deleted`).
-What a cell is, a column or one version of it, lies in its name alone; only `_covers_all_of` asks which.
+Theory. The state of a row is two maps: cells and tombstones. Each maps a name to the last write of
+this name. `lift` converts one change to the state with only this change. `join` combines two
+states: for each name, it takes the value with the greater order. The maximum of a set does not
+depend on the order of its elements. So `join` is commutative, associative and idempotent. Arrival
+order, duplicates and batch boundaries do not matter (`newest_wins`).
+A delete is not an action but a fact that is kept: a tombstone. It hides every cell that it covers
+and that has a smaller order. The order decides, not the cell timestamp. Entries of one change apply
+in order, because their index is part of their order.
+`normal` removes what no later join can make visible again. It does not change the visible cells,
+now or after any join.
+Only forgetting a tombstone could make arrival order matter. Therefore it has two rules: a tombstone
+is forgotten only below the horizon (`expire`, at the end of this file), and a change below the
+horizon is never merged (`deletes_stay_deleted`).
+A cell is a column, or one version of a column. Only its name says which one, and only
+`_covers_all_of` depends on it.
 """
 
 from __future__ import annotations
@@ -26,7 +32,9 @@ if TYPE_CHECKING:
 
 
 class CellName(NamedTuple):
-    """What a cell of a row is called: with `versions = latest` the timestamp is None, and the name means the column."""
+    """The name of a cell of a row. With `versions = latest`, the timestamp is `None`, and the name
+    means the column.
+    """
 
     family: str
     qualifier: bytes
@@ -34,7 +42,11 @@ class CellName(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What was last written under a name. `value` is None once a tombstone hid it: the cell still beats older writes."""
+    """The last write of a name.
+
+    `value` is `None` if a tombstone hid it and the value was removed. The cell still wins against
+    older writes.
+    """
 
     order: ChangeOrder
     cell_timestamp: int
@@ -42,7 +54,11 @@ class Cell(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """What was deleted: a whole family (`qualifier` None), or a column's cell timestamps in `[start, end)`; an `end` of 0 is unbounded."""
+    """A remembered delete of a whole family (`qualifier` is `None`), or of the cell timestamps
+    `[start, end)` of a column.
+
+    An `end` of 0 means that the range has no end.
+    """
 
     family: str
     qualifier: bytes | None
@@ -50,13 +66,15 @@ class Tombstone(NamedTuple):
     end: int
 
     def covers(self, name: CellName, cell_timestamp: int) -> bool:
-        """Is a cell of this name and this timestamp among what was deleted? Orders are another question."""
+        """Return whether a cell of this name and timestamp is in the deleted range. Orders are not
+        compared.
+        """
         if self.family != name.family or self.qualifier not in (None, name.qualifier):
             return False
         return self.start <= cell_timestamp and (self.end == 0 or cell_timestamp < self.end)
 
     def contains(self, other: Tombstone) -> bool:
-        """Was everything deleted that the other deletes?"""
+        """Return whether this delete covers everything that the other delete covers."""
         if self.family != other.family or self.qualifier not in (None, other.qualifier):
             return False
         return self.start <= other.start and (self.end == 0 or 0 < other.end <= self.end)
@@ -64,7 +82,7 @@ class Tombstone(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """All that later merges need to know of a row. Nobody changes the maps of a state that exists."""
+    """The data of a row that later merges need. Do not change the maps of a state."""
 
     cells: Mapping[CellName, Cell] = field(default_factory=dict)
     tombstones: Mapping[Tombstone, ChangeOrder] = field(default_factory=dict)
@@ -74,7 +92,9 @@ EMPTY: Final = RowState()
 
 
 def lift(change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions) -> RowState:
-    """The state of a row that has seen this change only. `position` is that of the change's first delivery (MRG-3)."""
+    """Return the state of a row with this change only. `position` is the place of its first
+    delivery (MRG-3).
+    """
     cells: dict[CellName, Cell] = {}
     tombstones: dict[Tombstone, ChangeOrder] = {}
     first = change_order(change, position, order_by)
@@ -92,7 +112,10 @@ def lift(change: DataChange, position: OrderPosition, order_by: OrderBy, version
 
 
 def join(one: RowState, other: RowState) -> RowState:
-    """What both states know: under each name what has the greater order (MRG-5, MRG-7). Not normal, even if both were."""
+    """Combine two states: for each name, take the value with the greater order (MRG-5, MRG-7).
+
+    The result may not be normal, even if both states are.
+    """
     cells = dict(one.cells)
     for name, cell in other.cells.items():
         known = cells.get(name)
@@ -106,18 +129,19 @@ def join(one: RowState, other: RowState) -> RowState:
 def _newer(one: Cell, other: Cell) -> Cell:
     if one.order != other.order:
         return max(one, other, key=lambda cell: cell.order)
-    # One entry, known twice. A state that was normalised may have lost its value, and has the tombstone that took it.
+    # Both are the same entry. If one is from a normal state, its value may be gone. That state has the tombstone that hid it.
     assert one.cell_timestamp == other.cell_timestamp, (one, other)
     assert one.value == other.value or None in (one.value, other.value), (one, other)
     return one if one.value is None else other
 
 
 def normal(state: RowState) -> RowState:
-    """The same state without what can never be seen again (MRG-9).
+    """Remove what can never be visible again (MRG-9).
 
-    Gone are tombstones inside newer, wider ones; cells under a tombstone that covers all their name can stand for; the
-    values, but not the orders, of other covered cells. Changes nothing that is visible, now or after any join with states
-    that expired by the same horizon at most.
+    Three things are removed: a tombstone inside a newer and wider tombstone; a cell under a
+    tombstone that covers every cell of its name; the value, but not the order, of any other covered
+    cell. The visible cells do not change, now or after any join with states that were expired with
+    the same horizon or a smaller one.
     """
     index = _by_column(state.tombstones)
     tombstones = {
@@ -136,9 +160,10 @@ def normal(state: RowState) -> RowState:
 
 
 def visible(state: RowState) -> dict[tuple[str, bytes], bytes]:
-    """The value of each column that has one, by family and qualifier: of several versions that with the greatest cell timestamp.
+    """Return the value of each column, by family and qualifier. Of several versions, the one with
+    the greatest cell timestamp.
 
-    A column that is absent has no value; nothing is known of it being null (MRG-8).
+    An absent column has no value. This does not mean that it is null (MRG-8).
     """
     newest: dict[tuple[str, bytes], Cell] = {}
     for name, cell in shown(state).items():
@@ -149,13 +174,13 @@ def visible(state: RowState) -> dict[tuple[str, bytes], bytes]:
 
 
 def shown(state: RowState) -> dict[CellName, Cell]:
-    """The cells that have a value, and that no tombstone hides."""
+    """Return the cells that have a value and that no tombstone hides."""
     index = _by_column(state.tombstones)
     return {name: cell for name, cell in state.cells.items() if cell.value is not None and not _covering(index, name, cell)}
 
 
 def exists(state: RowState) -> bool:
-    """A row exists if it has a visible cell (MRG-7)."""
+    """Return whether the row exists: it has a visible cell (MRG-7)."""
     return bool(shown(state))
 
 
@@ -170,7 +195,7 @@ def _by_column(tombstones: Mapping[Tombstone, ChangeOrder]) -> _Index:
 
 
 def _over(index: _Index, family: str, qualifier: bytes | None) -> Iterable[tuple[Tombstone, ChangeOrder]]:
-    """The tombstones that can touch a column (or, without a qualifier, a whole family)."""
+    """Return the tombstones that can cover a column. Without a qualifier: a whole family."""
     yield from index.get((family, None), ())
     if qualifier is not None:
         yield from index.get((family, qualifier), ())
@@ -182,19 +207,21 @@ def _covering(index: _Index, name: CellName, cell: Cell) -> list[Tombstone]:
 
 
 def _covers_all_of(tombstone: Tombstone, name: CellName) -> bool:
-    """Does a tombstone that covers a cell cover every cell that could bear its name?"""
+    """Return whether a tombstone that covers a cell covers every cell that could have its name."""
     return name.cell_timestamp is not None or (tombstone.start, tombstone.end) == (0, 0)
 
 
-# Both halves say "below the horizon", strictly, of the same horizon or a smaller one on the side that forgets. So what a
-# forgotten tombstone would have hidden, being older than the tombstone, is itself below the horizon, and never merged.
+# `expire` forgets tombstones strictly below the horizon, and `is_too_late` refuses changes strictly below it. The horizon of
+# `expire` is never greater. A change that a forgotten tombstone would hide is older than the tombstone, so it is refused.
 
 
 def expire(state: RowState, horizon: int | None) -> RowState:
-    """The normal form of a state without the tombstones and valueless cells older than the horizon (MRG-10).
+    """Return the normal state without tombstones and empty cells that are older than the horizon
+    (MRG-10).
 
-    Changes nothing that is visible, now or after any join with changes that are not too late. `horizon` is a commit
-    timestamp (µs); in a table ordered by sequence number it is an ingest batch (MRG-12). None: nothing is known, nothing expires.
+    The visible cells do not change, now or after any join with changes that are not too late.
+    `horizon` is a commit timestamp (µs). In a table ordered by sequence number, it is an ingest
+    batch (MRG-12). With None, the horizon is not known and nothing expires.
     """
     state = normal(state)
     if horizon is None:

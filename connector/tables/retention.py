@@ -10,13 +10,20 @@ from connector.records.model import DataChange
 
 
 def is_too_late(change: DataChange, horizon: int | None) -> bool:
-    """Is the change older than the horizon (µs) that the batch before committed? Then it is a dead letter, never merged (MRG-11)."""
+    """Return whether the change is older than the horizon (µs) that the batch before committed.
+
+    Such a change becomes a dead letter and is never merged (MRG-11).
+    """
     return horizon is not None and change.commit_timestamp < horizon
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long a stream remembers deletes, counted from its low watermark. Two days, as in BigQuery. Raises `ConfigError`."""
+    """How long a stream remembers deletes, counted back from its low watermark. Raises
+    `ConfigError`.
+
+    The default is two days, as in BigQuery.
+    """
 
     delete_retention_s: int = 2 * 24 * 60 * 60
 
@@ -26,7 +33,11 @@ class Retention:
             raise ConfigError(f"delete_retention is {self.delete_retention_s} s", cause, "Set 2d, for example")
 
     def horizon(self, before: int | None, low_watermark: int | None) -> int | None:
-        """The horizon (µs) of a batch: never below the one committed before, whatever happens to the setting (MRG-10)."""
+        """Return the horizon (µs) of a batch.
+
+        It is never below the horizon that was committed before, even if the setting changes
+        (MRG-10).
+        """
         if low_watermark is None:
             return before
         reached = low_watermark - self.delete_retention_s * 1_000_000
@@ -34,7 +45,10 @@ class Retention:
 
 
 class BatchHorizon(NamedTuple):
-    """Ingest batches up to `ingest_batch` had been read by `at` (µs). What holds them all may forget deletes of batches below `horizon`."""
+    """Ingest batches up to `ingest_batch` were read by the time `at` (µs).
+
+    A table that contains all of them may forget deletes of batches below `horizon`.
+    """
 
     ingest_batch: int
     at: int
@@ -43,18 +57,21 @@ class BatchHorizon(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchHorizons:
-    """The horizons of a stream's batches for tables ordered by sequence number, which count the retention between ingest times (MRG-12).
+    """The horizons of the batches of a stream, for tables ordered by sequence number (MRG-12).
 
-    Of many batches a few are kept: a table remembers deletes longer for it, by about a sixteenth of the retention, never shorter.
+    Such tables count the retention between ingest times. Only some batches are kept. Therefore a
+    table remembers deletes longer, by about a sixteenth of the retention, and never shorter.
     """
 
     kept: tuple[BatchHorizon, ...] = ()
 
     def after(self, ingest_batch: int, at: int, retention: Retention) -> BatchHorizons:
-        """What is known once `ingest_batch`, the next one, was read at `at` (µs). No horizon lies below an earlier one."""
+        """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs). A
+        horizon is never below an earlier one.
+        """
         retention_us = retention.delete_retention_s * 1_000_000
         last = self.kept[-1] if self.kept else BatchHorizon(0, 0, 0)
-        # A clock that was set back has not made what was read before it younger.
+        # The clock may have been set back. Times of batches never decrease.
         at = max(at, last.at)
         if self.kept and at - last.at < retention_us // _KEPT_PER_RETENTION:
             return self
@@ -63,10 +80,13 @@ class BatchHorizons:
         return BatchHorizons((*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :])
 
     def of(self, complete_to_batch: int) -> int | None:
-        """Below which batch a table may forget that holds all batches up to `complete_to_batch`; None if that is not known any more."""
+        """Return the horizon of a table that contains all batches up to `complete_to_batch`.
+
+        It is `None` if the horizon is not kept any more.
+        """
         return next((batch.horizon for batch in reversed(self.kept) if batch.ingest_batch <= complete_to_batch), None)
 
 
 _KEPT_PER_RETENTION: Final = 32
 NONE_READ: Final = BatchHorizons()
-"""No batch was read yet."""
+"""No batch was read."""

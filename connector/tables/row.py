@@ -1,4 +1,6 @@
-"""A change as a row of its table: the key columns, the typed columns and the cells without a column (TBL-9, TBL-22)."""
+"""Converts a change to a row: key columns, typed columns, and cells without a column (TBL-9,
+TBL-22).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ from connector.tables.definition import TableDefinition
 
 
 def read_change(definition: TableDefinition, change: DataChange) -> Rejection | None:
-    """Why a change does not fit this table, if it does not: it has no sequence number to order it by, else its key cannot be read,
-    else the first cell it sets that its column cannot hold.
+    """Return the reason why a change does not fit this table, or None if it fits.
 
-    Every cell counts, also one that a later entry of the change masks: the change is set aside whole (TBL-9).
+    The first of these reasons is returned: the sequence number is missing in a table ordered by it;
+    the key is not readable; a column cannot contain a cell that the change sets. Every cell is
+    checked, also one that a later entry of the change replaces. The whole change becomes a dead
+    letter (TBL-9).
     """
     if definition.order is OrderBy.SEQUENCE_NUMBER and change.change_sequence_number is None:
         return Rejection(Reason.MISSING_SEQUENCE_NUMBER, Reason.MISSING_SEQUENCE_NUMBER.cause)
@@ -38,10 +42,11 @@ def read_change(definition: TableDefinition, change: DataChange) -> Rejection | 
 
 
 def row_of(definition: TableDefinition, row_key: bytes, cells: Mapping[tuple[str, bytes], bytes]) -> dict[str, object] | None:
-    """The row that readers see, by column name, from what is visible of it (`connector.tables.merge.visible`); None if there is none.
+    """Return the row that readers see, by column name, or None if there is no row.
 
-    A cell that its column cannot hold (it was kept before there was the column) stays unmapped (TBL-8). Without
-    `keep_unmapped`, cells that no column shows neither make nor keep a row (TBL-7). The key must be readable.
+    `cells` are the visible cells (`connector.tables.merge.visible`). A cell that does not fit its
+    column stays unmapped. This can occur if the cell is older than the column (TBL-8). Without
+    `keep_unmapped`, a row needs a cell that a column shows (TBL-7). The key must be readable.
     """
     key = definition.key.read_key(row_key)
     assert not isinstance(key, Unreadable), key.detail

@@ -1,4 +1,6 @@
-"""How a definition is stored in the properties of a Delta table, and the ids of its columns (TBL-8)."""
+"""How a definition is stored in the properties of a Delta table, and the ids of its columns
+(TBL-8).
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
 
 @dataclass(frozen=True, slots=True)
 class ColumnIds:
-    """By what number each column is known. `next_id` has never been given to one.
+    """The id of each column by its name. `next_id` was never used for a column.
 
-    `since` has the last ingest batch before a column was defined, for those that came to a table with rows (TBL-8).
+    `since` is for columns that were added to a table with rows. It has the last ingest batch before
+    the column was defined (TBL-8).
     """
 
     by_name: Mapping[str, int]
@@ -36,9 +39,11 @@ NO_IDS: Final = ColumnIds({}, 0)
 
 
 def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0) -> ColumnIds:
-    """Ids for all columns: the old ones where there are, new ones from `next_id` on. The id of a removed column is gone for good.
+    """Assign ids to all columns: existing columns keep theirs, and new columns get ids from
+    `next_id` on.
 
-    New ones are defined behind the ingest batch `batch`.
+    The id of a removed column is never used again. New columns are defined after the ingest batch
+    `batch`.
     """
     names = [column.name for column in definition.columns]
     new = [name for name in names if name not in existing.by_name]
@@ -49,7 +54,9 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
-    """The definition as properties of the Delta table: JSON in ASCII, the same text for the same definition."""
+    """Return the definition as properties of the Delta table: JSON in ASCII. Equal definitions have
+    equal text.
+    """
     assert set(ids.by_name) == {column.name for column in definition.columns}, "ids are assigned to a definition as it stands"
     key = definition.key
     stored = {
@@ -72,7 +79,9 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
 
 
 def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, ColumnIds]:
-    """The inverse of `to_properties`; other properties are left alone. Raises `TableError` where there is no such table."""
+    """The inverse of `to_properties`. Other properties are ignored. Raises `TableError` if no
+    definition can be read.
+    """
     try:
         stored = json.loads(properties[DEFINITION_PROPERTY])
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])

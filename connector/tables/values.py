@@ -1,23 +1,24 @@
-r"""The values of typed columns: bytes of a cell in, a Python value out, and back (TBL-7).
+r"""Converts the bytes of a cell to a Python value of its column, and back (TBL-7).
 
-A cell is bytes; a column says what they mean: a type and one of two encodings. Reading never raises: bytes that do not
-fit are an `Unreadable`, a value like any other (bad data). Writing gives one *canonical* form, and raises for a value
-that has none. `read(write(v)) == v` for every value; `write(read(b)) == b` for the canonical bytes alone, which is what
-parts of a key must be.
+A cell contains bytes. Its column defines their type and one of two encodings. Reading never raises:
+if the bytes do not fit, the result is an `Unreadable`. Writing returns one *canonical* form, and
+raises for a value without such a form. `read(write(v)) == v` is true for every value.
+`write(read(b)) == b` is true only for canonical bytes. Parts of a key must be canonical.
 
     type        Python            text (`TEXT_PATTERN`)                            binary, as HBase writes it
     STRING      str               UTF-8                                            the same
     BYTES       bytes             the bytes                                        the same
-    BOOL        bool              true, false                                      00 false; FF true, and 01 is read as true
+    BOOL        bool              true, false                                      00 false; FF true; reads 01 as true
     INT64       int               [-]digits                                        8 bytes, big-endian, signed
     FLOAT64     float             [-]digits[.digits][e[±]digits], NaN, [-]Infinity 8 bytes, big-endian, IEEE 754
     NUMERIC     Decimal           [-]digits[.digits], exact as decimal(38, 9)      none
     DATE        date              YYYY-MM-DD                                       4 bytes, big-endian, days since 1970-01-01
     TIMESTAMP   int (µs)          YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)           8 bytes, big-endian, µs since 1970-01-01 UTC
-    JSON        str, as it stands RFC 8259, within `MAX_JSON_…`                    none
+    JSON        str, unchanged    RFC 8259, within `MAX_JSON_…`                    none
 
-The patterns are ASCII and mean the same in Python and in Java. They describe the whole text: `re.fullmatch` here,
-`\A(?:…)\z` there. No form has spaces around it, a plus sign in front, or digits outside ASCII.
+The patterns are ASCII and mean the same in Python and in Java. They match the whole text:
+`re.fullmatch` in Python, `\A(?:…)\z` in Java. Spaces around a value, a plus sign at its start and
+digits outside ASCII are not allowed.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ TIMESTAMP_MIN: Final = -62135596800000000
 TIMESTAMP_MAX: Final = 253402300799999999
 """The last microsecond of the year 9999, UTC."""
 MAX_JSON_DEPTH: Final = 500
-"""Objects and arrays inside each other, counted from 1. Parsers differ beyond; none that we use stops before."""
+"""The maximum nesting of objects and arrays, counted from 1. All parsers in use support this depth.
+Above it, they differ.
+"""
 MAX_JSON_DIGITS: Final = 1_000
-"""Of one number, with those of its exponent."""
+"""The maximum number of digits of one number, including its exponent."""
 MAX_JSON_NAME_LENGTH: Final = 50_000
-"""Of the name of a member, in UTF-16 units. The three limits are those of the parser that Spark and most of Java use."""
+"""The maximum length of the name of a member, in UTF-16 units. Spark's JSON parser, which most Java
+programs use, has the same three limits.
+"""
 
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
@@ -56,7 +61,7 @@ _SHOWN_BYTES: Final = 64
 
 
 class DataType(StrEnum):
-    """What the cells of a column hold. A closed list, with BigQuery's names."""
+    """The type of the values of a column. The list is complete. The names are BigQuery's."""
 
     STRING = "STRING"
     BYTES = "BYTES"
@@ -70,7 +75,7 @@ class DataType(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How a value stands in the bytes of a cell."""
+    """The form of a value in the bytes of a cell."""
 
     TEXT = "text"
     BINARY = "binary"
@@ -91,9 +96,11 @@ TEXT_PATTERN: Final[Mapping[DataType, str]] = {
     DataType.DATE: _DATE,
     DataType.TIMESTAMP: _DATE + "T" + _TIME + r"(?:\.[0-9]+)?" + _ZONE,
 }
-"""What a value looks like as text. Beside it: INT64 lies between -2^63 and 2^63 - 1; digits of FLOAT64 do not stand for
-an infinite number; days exist in their month; TIMESTAMP lies in the years 1 to 9999 in UTC, decimals of the second
-beyond the sixth are cut off. For NUMERIC the pattern says all: 29 digits, 9 decimals, zeros at the ends do not count."""
+"""The text form of a value. These rules are not in the patterns: INT64 is between -2^63 and 2^63 -
+1. A FLOAT64 in digits is finite. The day of a date exists in its month. TIMESTAMP is in the years 1
+to 9999 in UTC, and decimals after the sixth are dropped. The pattern of NUMERIC is complete: 29
+digits and 9 decimals, without zeros at the ends.
+"""
 
 CANONICAL_PATTERN: Final[Mapping[DataType, str]] = {
     DataType.BOOL: r"true|false",
@@ -102,14 +109,18 @@ CANONICAL_PATTERN: Final[Mapping[DataType, str]] = {
     DataType.DATE: _DATE,
     DataType.TIMESTAMP: _DATE + "T" + _TIME + r"\.[0-9]{6}Z",
 }
-"""What is written, and the only form that a part of a key may have. What `TEXT_PATTERN` demands beside it holds here too."""
+"""The written form, and the only form for a part of a key. The other rules of `TEXT_PATTERN` apply,
+too.
+"""
 
 _matches = {type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in TEXT_PATTERN.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Bytes that do not fit. `expected` says what would have, without the bytes; `detail` has both, for a person."""
+    """Bytes that do not fit. `expected` describes the expected form. `detail` has the expected form
+    and the bytes.
+    """
 
     expected: str
     value: bytes
@@ -122,7 +133,9 @@ class Unreadable:
 
 
 def read_value(type_: DataType, encoding: Encoding, value: bytes) -> object | Unreadable:
-    """The value that the bytes of a cell stand for. Never raises; `Unreadable` for bytes that do not fit (TBL-7, TBL-9)."""
+    """Return the value of the bytes of a cell, or `Unreadable` if they do not fit. Never raises
+    (TBL-7, TBL-9).
+    """
     assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
     if type_ is DataType.BYTES:
         return value
@@ -138,7 +151,10 @@ def read_value(type_: DataType, encoding: Encoding, value: bytes) -> object | Un
 
 
 def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:
-    """The canonical bytes of a value. Raises `InvalidChangeError` (a `ValueError`) for a value that the type does not have."""
+    """Return the canonical bytes of a value.
+
+    Raises `InvalidChangeError` (a `ValueError`) if the type does not have the value.
+    """
     assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
     _check_python_type(type_, value)
     if isinstance(value, bytes):
@@ -168,7 +184,7 @@ def _read_text(type_: DataType, text: str, value: bytes) -> object | Unreadable:
 
 def _read_int64(text: str) -> int | None:
     digits = text.lstrip("-").lstrip("0")
-    if len(digits) > 19:  # beyond any 64-bit number, and Python refuses to convert thousands of digits
+    if len(digits) > 19:  # larger than 64 bits, and Python refuses to convert thousands of digits
         return None
     number = -int(digits or "0") if text[0] == "-" else int(digits or "0")
     return number if INT64_MIN <= number <= INT64_MAX else None
@@ -202,13 +218,13 @@ def _read_timestamp(text: str) -> int | None:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text, parse_int=_digits, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=_names)
-    except (ValueError, RecursionError):  # Python's parser stops far beyond our depth
+    except (ValueError, RecursionError):  # Python's parser supports a greater depth than ours
         return False
     return text.count("[") + text.count("{") <= MAX_JSON_DEPTH or _json_depth(text) <= MAX_JSON_DEPTH
 
 
 def _json_depth(text: str) -> int:
-    """Of valid JSON."""
+    """Return the depth of valid JSON."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", re.sub(r'"[^"\\]*(?:\\.[^"\\]*)*"', "", text)):
         depth += 1 if bracket in "[{" else -1
@@ -290,7 +306,7 @@ def _write_float64(number: float) -> str:
 def _write_numeric(number: Decimal) -> str:
     if number.is_finite() and not number:
         return "0"
-    if not (number.is_finite() and -9 <= number.adjusted() <= 28):  # of others, such as 1E-999999999, the digits might fill the memory
+    if not (number.is_finite() and -9 <= number.adjusted() <= 28):  # others could fill the memory, for example 1E-999999999
         raise ValueError("not a decimal(38, 9)")
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -337,7 +353,7 @@ _PYTHON_TYPE: Final[Mapping[DataType, type]] = {
 
 
 def _check_python_type(type_: DataType, value: object) -> None:
-    # The exact type: a bool is an int and a datetime is a date to isinstance, and neither is meant.
+    # The exact type: for isinstance, a bool is an int and a datetime is a date. Neither is allowed.
     if type(value) is not _PYTHON_TYPE[type_]:
         raise InvalidChangeError("UNREADABLE_VALUE", "value", f"a Python {_PYTHON_TYPE[type_].__name__} for {type_}", value)
 

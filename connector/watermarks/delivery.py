@@ -1,7 +1,9 @@
-"""What a producer may claim of a stream partition, from what the brokers have acknowledged (REC-18).
+"""The claims that a producer may make for a stream partition, from the acknowledgements of the
+brokers (REC-18).
 
-A heartbeat at *t* promises that every change up to *t* has been delivered. So it must be known, per stream partition, which
-commit timestamps are under way, which records failed, and what was promised last. Plain values; the producer asks them.
+A heartbeat at *t* means that every change up to *t* was delivered. Therefore this module stores,
+for each stream partition, the commit timestamps in flight, the failed records, and the last
+heartbeat. These are plain values that the producer uses.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from connector.records.model import DataChange, Record
 
 @dataclass(slots=True)
 class _Times:
-    """Some times, equal ones too, and the least of them. O(log n): one in the middle of the heap is only marked, and leaves at the top."""
+    """A multiset of times with its minimum. All operations are O(log n).
+
+    A time in the middle of the heap is only marked as removed. It is dropped when it reaches the
+    top.
+    """
 
     _heap: list[int] = field(default_factory=list)
     _gone: dict[int, int] = field(default_factory=dict)
@@ -40,9 +46,10 @@ class _Times:
 
 @dataclass(slots=True)
 class Delivery:
-    """One stream partition. Every change goes through `sent` once, then through `acknowledged` or `lost`.
+    """The delivery state of one stream partition.
 
-    These, and `set_aside`, return by how many records `failed` has grown: 1, 0 or -1.
+    Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
+    and `set_aside` return how many records were added to `failed`: 1, 0 or -1.
     """
 
     promised: int = 0
@@ -52,18 +59,18 @@ class Delivery:
     _failed: _Times = field(default_factory=_Times)
 
     def sent(self, change: DataChange) -> int:
-        """A change that failed is under way again."""
+        """Register a change that is sent. It may have failed before."""
         self._open.add(change.commit_timestamp)
         self.under_way += 1
         return self._mend(change) if self.failed else 0
 
     def acknowledged(self, record: Record) -> int:
-        """A record equal to one that failed mends it."""
+        """Register an acknowledgement. It also removes an equal record from `failed`."""
         self._settle(record)
         return self._mend(record) if self.failed else 0
 
     def lost(self, record: Record, why: str) -> int:
-        """It was not delivered, or nobody knows whether it was."""
+        """Register a record that was not delivered, or whose delivery is unknown."""
         self._settle(record)
         is_new = record not in self.failed
         if is_new and isinstance(record, DataChange):
@@ -72,11 +79,11 @@ class Delivery:
         return int(is_new)
 
     def set_aside(self, change: DataChange) -> int:
-        """A change that failed is somewhere else, and to be waited for no longer."""
+        """Stop waiting for a failed change, because it is stored as a dead letter."""
         return self._mend(change)
 
     def oldest_open(self) -> int | None:
-        """The smallest commit timestamp of a change that is under way or failed; None if there is none."""
+        """Return the least commit timestamp of the changes that are in flight or failed, or None."""
         return min((time for time in (self._open.least(), self._failed.least()) if time is not None), default=None)
 
     def oldest_failed(self) -> int | None:

@@ -1,11 +1,14 @@
-"""How old a state is, on one clock: arrival in Kafka (TBL-16).
+"""How old a state is, measured on one clock: arrival in Kafka (TBL-16).
 
-Theory. Before it reads, ingest asks Kafka for the end of every Kafka partition. What it is told at a moment is all that had
-arrived by then, open transactions included; so a state that contains all of it is no older than that moment. A state of the
-stream is named by its last ingest batch, and what one batch contains all later ones do. So it suffices to keep, for the
-newest batches, the newest moment that each contains, and the moments whose ends no batch has reached yet.
+Theory. Before ingest reads, it asks Kafka for the end offset of every Kafka partition. At the time
+of the answer, all records below these offsets had arrived, including those of open transactions. A
+state that contains all of them is not older than this time. The last ingest batch identifies a
+state of the stream, and each batch includes all earlier ones. Therefore it is enough to store two
+lists: for the newest batches, the newest time that each covers; and the times whose end offsets no
+batch has reached.
 
-All times are microseconds of the clock of the process that asks; offsets are high watermarks, not last stable offsets.
+All times are microseconds of the clock of the process that asks Kafka. Offsets are high watermarks,
+not last stable offsets.
 """
 
 from __future__ import annotations
@@ -19,18 +22,18 @@ MAX_CONTAINED: Final = 64
 
 
 class EndOffsets(NamedTuple):
-    """The end of every Kafka partition, as Kafka told it at a moment."""
+    """The end offset of every Kafka partition at a time."""
 
     at: int
     ends: Mapping[int, int]
 
     def is_contained(self, ends: Mapping[int, int]) -> bool:
-        """Whether all of it was read up to `ends`."""
+        """Return whether all these records were read, if reading reached `ends`."""
         return all(ends.get(k, 0) >= end for k, end in self.ends.items())
 
 
 class Contained(NamedTuple):
-    """The newest moment whose ends lie within the batches up to `ingest_batch`."""
+    """The newest time whose end offsets are within the batches up to `ingest_batch`."""
 
     ingest_batch: int
     at: int
@@ -38,9 +41,10 @@ class Contained(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FreshnessLog:
-    """The moments that say how old a stream's states are: those that its batches contain, and those still to be reached.
+    """The freshness of the states of a stream: times that batches cover, and times that are not
+    reached yet.
 
-    `behind` counts the offsets between the newest batch and the ends that Kafka told last.
+    `behind` is the number of offsets between the newest batch and the newest end offsets.
     """
 
     contained: tuple[Contained, ...] = ()
@@ -48,9 +52,11 @@ class FreshnessLog:
     behind: int = 0
 
     def after(self, ingest_batch: int, ends: Mapping[int, int], asked: EndOffsets) -> FreshnessLog:
-        """What is known once `ingest_batch`, the newest, has been read up to `ends`, and Kafka was asked again.
+        """Return the log after `ingest_batch`, the newest batch, was read up to `ends`, and Kafka
+        answered `asked`.
 
-        Of many moments some are forgotten. That makes a state look older than it is, never younger.
+        If there are too many times, some are dropped. Then a state may look older than it is, but
+        never younger.
         """
         known = [*self.pending, asked]
         reached = max((moment.at for moment in known if moment.is_contained(ends)), default=None)
@@ -66,16 +72,18 @@ class FreshnessLog:
         )
 
     def of(self, ingest_batch: int) -> int | None:
-        """How old the state of the batches up to `ingest_batch` is, as the moment it contains; None if that is not known any more."""
+        """Return the freshness of the state after `ingest_batch`, as a time. None: it is not stored
+        any more.
+        """
         return next((moment.at for moment in reversed(self.contained) if moment.ingest_batch <= ingest_batch), None)
 
     @property
     def newest(self) -> int | None:
-        """When Kafka was asked last; None if never."""
+        """The time of the last answer of Kafka. None: Kafka was never asked."""
         return max((*(moment.at for moment in self.contained), *(moment.at for moment in self.pending)), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it; `from_json` reads it."""
+        """Convert to JSON values. `from_json` is the inverse."""
         return {
             "contained": [list(moment) for moment in self.contained],
             "behind": self.behind,
@@ -92,9 +100,11 @@ class FreshnessLog:
 
 
 NONE_ASKED: Final = FreshnessLog()
-"""Nothing was asked yet: no state has an age."""
+"""Kafka was not asked. No state has an age."""
 
 
 def is_fresh(as_of: int | None, max_staleness_s: float, now: int) -> bool:
-    """Whether a state as of that moment is at most so old; exactly at the bound it is (TBL-16)."""
+    """Return whether the state of this time is at most so old. A state exactly at the bound is
+    fresh (TBL-16).
+    """
     return as_of is not None and now - as_of <= max_staleness_s * 1_000_000

@@ -1,14 +1,18 @@
-"""Up to which commit timestamp a stream is complete: the frontier, the lineage of stream partitions, the low watermark (WMK).
+"""The commit timestamp up to which a stream is complete: frontier, lineage and low watermark (WMK).
 
-Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* has been delivered. Within one Kafka
-partition the records of a stream partition arrive as they were sent, so what it claims in a record is true of everything of it
-before that record in the same Kafka partition, and of nothing in another one (WMK-1). A frontier holds facts that only ever
-grow: the greatest claim by stream and Kafka partition, who continues whom, whose end was read where. So neither the order in
-which Kafka partitions are read nor the division into batches matters, and a record seen again changes nothing.
-Two things depend on the way: the committed low watermark, which never goes back (`watermark_is_honest`), and the moments at
-which partitions moved.
+Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* was
+delivered. Within one Kafka partition, the records of a stream partition arrive in the order in
+which they were sent. Therefore a claim in a record is true for all records of the same stream
+partition that precede it in the same Kafka partition. It says nothing about other Kafka partitions
+(WMK-1).
+A frontier contains facts that only grow: the greatest claim by stream partition and Kafka
+partition, the lineage, and the Kafka partitions where each end was read. Therefore the reading
+order of Kafka partitions and the batch boundaries do not matter, and a record that is read again
+changes nothing.
+Two values do depend on the reading order: the committed low watermark, which never decreases
+(`watermark_is_honest`), and the times at which stream partitions advanced.
 
-All times are microseconds; `now` is the reader's clock, everything else the source's.
+All times are microseconds. `now` is the clock of the reader. All other times are of the source.
 """
 
 from __future__ import annotations
@@ -25,7 +29,10 @@ _Said = TypeVar("_Said", "tuple[int, int]", "Announcement", "LastAdvance")
 
 
 class Announcement(NamedTuple):
-    """The newest announcement of a root in a Kafka partition: when, over how many Kafka partitions, and who lives, sorted."""
+    """The newest announcement of a root in a Kafka partition.
+
+    It has its time, its number of Kafka partitions, and the live stream partitions in sorted order.
+    """
 
     start_timestamp: int
     record_sequence: int
@@ -34,9 +41,10 @@ class Announcement(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A stream partition that is over: when it ended, whose descendant it was, and who its parents were.
+    """A stream partition that has ended: its end, its roots and its parents.
 
-    Whatever came of it may be heard of first, so its ancestors are still looked for.
+    The roots and parents are kept, because records of its descendants may be read before those of
+    its ancestors.
     """
 
     at: int
@@ -44,20 +52,24 @@ class Ended(NamedTuple):
     parents: frozenset[str] = frozenset()
 
     def join(self, other: Ended | StreamPartition) -> Ended:
-        """The knowledge of both; of one that is said to live, its ancestors only."""
+        """Combine the facts of both. If the other one has not ended, take only its roots and
+        parents.
+        """
         at = other.at if isinstance(other, Ended) else self.at
         return Ended(max(self.at, at), self.roots | other.roots, self.parents | other.parents)
 
 
 class LastAdvance(NamedTuple):
-    """The low watermark that a stream partition has reached, and the moment at which it did."""
+    """The low watermark of a stream partition, and the time at which it was reached."""
 
     watermark: int
     at: int
 
 
 class Stall(NamedTuple):
-    """A stream partition whose low watermark does not move, the Kafka partition that holds it, and since when (WMK-12)."""
+    """A stream partition whose low watermark does not move, its lagging Kafka partition, and the
+    start of the stall (WMK-12).
+    """
 
     stream_partition: str
     kafka_partition: int
@@ -67,7 +79,7 @@ class Stall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineageRecord:
-    """A child-partitions record, and where it was read."""
+    """A child-partitions record, and the Kafka partition where it was read."""
 
     kafka_partition: int
     kafka_partitions: int
@@ -76,9 +88,12 @@ class LineageRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchClaims:
-    """What a batch says of watermarks: by stream and Kafka partition the greatest claim (0: none was made), and the lineage.
+    """The claims and the lineage of a batch.
 
-    `kafka_partitions` is the greatest number that the topic has or a record named (WMK-4).
+    - `kafka_partitions` is the number of Kafka partitions of the topic, or a larger number that a
+      record named (WMK-4).
+    - `claims` has the greatest claim by stream partition and Kafka partition. It is 0 if records
+      were read, but no claim.
     """
 
     kafka_partitions: int
@@ -88,13 +103,16 @@ class BatchClaims:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What a stream is known to have delivered. A value: `advance` and its like return another one.
+    """The state of delivery of a stream. It is a value: `advance` and `join` return a new one.
 
-    `partitions` are those that are not over: live, waiting for their parents, or named as parents and not heard of yet. `ended`
-    has the others, until their ends are older than the horizon. `announcements` are those of roots from which somebody descends who
-    is not over; of the other roots `past_roots` has the newest (start timestamp, record sequence), until that is older than the
-    horizon. `last_advance` has an entry for each of `partitions`, once `advance` has seen it. `low_watermark` is None while it is not known
-    (WMK-6); it became what it is at `low_advanced_at`.
+    - `partitions` are the stream partitions that have not ended: the live ones, those that wait for
+      their parents, and known parents without records.
+    - `ended` are the other ones, until their end is older than the horizon.
+    - `announcements` has the newest ones of roots that still have descendants in `partitions`.
+    - `past_roots` has the newest (start timestamp, record sequence) of each other root, until it is
+      older than the horizon.
+    - `last_advance` has an entry for each of `partitions` after `advance`.
+    - `low_watermark` is `None` until it is known (WMK-6). It got its value at `low_advanced_at`.
     """
 
     kafka_partitions: int = 0
@@ -108,13 +126,19 @@ class Frontier:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Those that wait for a parent; until it has ended, the parents hold the low watermark."""
+        """The stream partitions that wait for a parent. Until the parent has ended, it delays the
+        low watermark.
+        """
         unended = {name for name, partition in self.partitions.items() if not partition.has_ended(self.kafka_partitions)}
         return frozenset(name for name, partition in self.partitions.items() if not unended.isdisjoint(partition.parents))
 
     @property
     def live(self) -> Mapping[str, StreamPartition]:
-        """Those that hold the low watermark: all but the waiting ones and those that ended and nobody waits for."""
+        """The stream partitions that the low watermark depends on.
+
+        These are all except the waiting ones, and except those that have ended and have no waiting
+        child.
+        """
         waiting = self.waiting
         awaited = frozenset[str]().union(*(self.partitions[name].parents for name in waiting))
         return {
@@ -125,14 +149,16 @@ class Frontier:
 
     @property
     def undeclared(self) -> list[str]:
-        """Those that speak, and that nobody announced (WMK-8)."""
+        """The live stream partitions that no announcement names (WMK-8)."""
         return [name for name, partition in self.live.items() if not partition.roots]
 
     def uncovered(self) -> tuple[str, KeyRange] | None:
-        """A root whose live stream partitions leave a hole in the key space or overlap, and where (WMK-9).
+        """Find a root whose live stream partitions leave a hole in the key space, or overlap
+        (WMK-9).
 
-        Roots that announced the same stream partition share the key space. They are not judged while one of theirs waits: its
-        parents are then over in part only.
+        Return the root and the key range, or None. Roots that announced the same stream partition
+        share the key space. They are not checked while one of their stream partitions waits,
+        because then some of its parents may have ended already.
         """
         waiting = frozenset[str]().union(*(self.partitions[name].roots for name in self.waiting))
         ranged = [partition for partition in self.live.values() if partition.key_range is not None]
@@ -143,11 +169,13 @@ class Frontier:
         return None
 
     def is_stalled(self, now: int, stall_after: int) -> bool:
-        """Whether the low watermark is known, and has not moved for `stall_after` (TBL-11)."""
+        """Return whether the low watermark is known and has not moved for `stall_after` (TBL-11)."""
         return self.low_watermark is not None and now - self.low_advanced_at >= stall_after
 
     def stalls(self, now: int, stall_after: int) -> list[Stall]:
-        """The live stream partitions whose own low watermark has not moved for `stall_after`, the longest first (WMK-12)."""
+        """Return the live stream partitions whose low watermark has not moved for `stall_after`,
+        the longest stall first (WMK-12).
+        """
         stalled = [
             Stall(name, one.lagging_partition(self.kafka_partitions), *self.last_advance[name])
             for name, one in self.live.items()
@@ -156,7 +184,7 @@ class Frontier:
         return sorted(stalled, key=lambda stall: (stall.since, stall.stream_partition))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it; `from_json` reads it."""
+        """Convert to JSON values. `from_json` is the inverse."""
         return {
             "kafka_partitions": self.kafka_partitions,
             "partitions": {name: _partition_to_json(partition) for name, partition in self.partitions.items()},
@@ -185,7 +213,7 @@ class Frontier:
 
 
 UNKNOWN: Final = Frontier()
-"""Nothing has been read yet."""
+"""No record was read."""
 
 
 def advance(
@@ -197,11 +225,18 @@ def advance(
     roots: frozenset[str] = frozenset(),
     ends: Iterable[str] = (),
 ) -> Frontier:
-    """The frontier after a batch. `horizon` is the one committed before: what ended earlier is forgotten.
+    """Return the frontier after a batch.
 
-    So an end below the horizon counts for parents that are known, and begins no others. Who announces itself or speaks from below the
-    horizon is waited for: it may be new, and lag.
-    `roots` are the stream partitions that the configuration names (WMK-6); `ends` those that the operator ends (WMK-8).
+    Args:
+        frontier: The frontier before the batch.
+        heard: The claims and the lineage of the batch.
+        now: The clock of the reader (µs).
+        horizon: The horizon that the batch before committed. Older ends are forgotten. An end below
+            the horizon counts only for known parents. It does not make other parents known. A
+            stream partition that is announced or sends records below the horizon is included: it
+            may be new, and behind.
+        roots: The stream partitions that the configuration names (WMK-6).
+        ends: The stream partitions that an operator closes (WMK-8).
     """
     said = Frontier(kafka_partitions=heard.kafka_partitions)
     for lineage in heard.lineage:
@@ -216,7 +251,10 @@ def advance(
 
 
 def join(one: Frontier, other: Frontier) -> Frontier:
-    """The knowledge of both: commutative, associative, idempotent. Nothing is concluded from it: `advance` does that."""
+    """Combine the facts of both. The operation is commutative, associative and idempotent.
+
+    It draws no conclusions. `advance` does this.
+    """
     ended = {**one.ended, **other.ended}
     ended |= {name: one.ended[name].join(other.ended[name]) for name in one.ended.keys() & other.ended.keys()}
     for partitions in (one.partitions, other.partitions):
@@ -242,7 +280,10 @@ def join(one: Frontier, other: Frontier) -> Frontier:
 
 
 def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
-    """Whether a data change's estimated low watermark claims anything: no sentinel (WMK-5), not ahead of its arrival (REC-15)."""
+    """Return whether the estimated low watermark of a change is a claim.
+
+    It is not a claim if it is a sentinel (WMK-5), or too far after the record's arrival (REC-15).
+    """
     return 0 < watermark <= min(MAX_TIMESTAMP, arrival + max_clock_skew)
 
 
@@ -252,7 +293,7 @@ _NO_ANNOUNCEMENT: Final = Announcement(*_NEVER, 0, ())
 
 
 def _parents_in(record: ChildPartitions) -> set[str]:
-    """The parents that child partitions name; none in an announcement."""
+    """Return the parents in a child-partitions record. An announcement has no parents."""
     return {parent for child in record.children for parent in child.parent_partition_tokens}
 
 
@@ -273,9 +314,10 @@ def _said_by_announcement(lineage: LineageRecord, before: Frontier) -> Frontier:
 
 
 def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | None) -> Frontier:
-    """With what the ends say. Below the horizon they speak of the parents that are known, and of no others: those have been forgotten.
+    """Add the facts of ends. An end below the horizon counts only for known parents, because the
+    others were forgotten.
 
-    One end may make the parents of another one known.
+    The result of one end may make the parents of another end known.
     """
     said, left, known = UNKNOWN, list(ends), set(facts.partitions)
 
@@ -292,9 +334,10 @@ def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | No
 
 
 def _said_by_end(lineage: LineageRecord, known: set[str]) -> Frontier:
-    """What an end says of those of its parents that are `known`, and of their children.
+    """Return the facts of an end about its parents in `known`, and about its children.
 
-    A merge is reported by each of its parents, and ends the one that reports; a report by another ends all that it names.
+    Each parent of a merge reports the merge, and the report ends only this parent. If another
+    stream partition reports it, the report ends all parents that it names.
     """
     record, start = lineage.record, lineage.record.start_timestamp
     introduced_by = (start, UNBOUNDED)
@@ -314,7 +357,9 @@ def _said_by_end(lineage: LineageRecord, known: set[str]) -> Frontier:
 
 
 def _with_roots(frontier: Frontier) -> Frontier:
-    """A child descends from the roots of its parents, be they over, and from itself where it is announced as one."""
+    """Add roots: a child has the roots of its parents, also of ended parents. If it is announced,
+    it has this root, too.
+    """
     known: dict[str, Ended | StreamPartition] = {**frontier.ended, **frontier.partitions}
     children = {name: one.parents & known.keys() for name, one in known.items() if one.parents}
     roots = {name: known[name].roots for name in {*children, *(parent for parents in children.values() for parent in parents)}}
@@ -334,9 +379,12 @@ def _with_roots(frontier: Frontier) -> Frontier:
 
 
 def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
-    """A descendant that later announcements leave out has ended, where they were read (WMK-6): those of all its roots, if several know it.
+    """End each descendant that later announcements omit, in the Kafka partition where they were
+    read (WMK-6).
 
-    Where reading began in the middle, its roots may not be known. Then all roots speak for it, if the configuration names them.
+    If it has several roots, the announcements of all its roots must omit it. If reading started in
+    the middle of the topic, its roots may be unknown. Then all roots of the configuration must omit
+    it.
     """
     partitions = dict(frontier.partitions)
     for k in range(frontier.kafka_partitions):
@@ -356,14 +404,16 @@ def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
 
 
 def _ended(frontier: Frontier, name: str) -> Frontier:
-    """Ended everywhere, at what it has reached."""
+    """End a stream partition in all Kafka partitions, at its low watermark."""
     one = frontier.partitions.get(name, _NOTHING)
     at = max(frontier.low_watermark or 0, one.low_watermark(frontier.kafka_partitions))
     return join(frontier, Frontier(ended={name: Ended(at)}))
 
 
 def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[str]) -> Frontier:
-    """What follows from the facts: who is over, how far the stream is complete, what may be forgotten."""
+    """Draw the conclusions from the facts: ended stream partitions, the low watermark, and what can
+    be forgotten.
+    """
     waiting, live = facts.waiting, facts.live
     low = _low_watermark(facts, live, roots)
     over = {
@@ -390,10 +440,12 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
 def _past_roots(
     facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str], *, is_known: bool
 ) -> dict[str, tuple[int, int]]:
-    """The newest announcement of each root from which none of `partitions` descends and that the configuration does not name.
+    """Return the newest announcement of each root that has no descendants in `partitions` and is
+    not in the configuration.
 
-    It must have been read in every Kafka partition that it went to; in all that there are, until the low watermark `is_known` (WMK-6).
-    In another one an older announcement may still be read, which names others.
+    It must be read in every Kafka partition that it was sent to. Until the low watermark
+    `is_known`, it must be read in all Kafka partitions (WMK-6). Otherwise, another Kafka partition
+    may still have an older announcement with other names.
     """
     current = roots.union(*(one.roots for one in partitions.values()))
     newest: dict[str, Announcement] = {}
@@ -409,7 +461,10 @@ def _past_roots(
 
 
 def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> int | None:
-    """The greater of the one before and the least of the live ones; the one before while nobody can tell (WMK-3, WMK-6, WMK-9)."""
+    """Return the least low watermark of the live stream partitions, but never less than before.
+
+    If it cannot be determined, return the one before (WMK-3, WMK-6, WMK-9).
+    """
     is_known = facts.low_watermark is not None or _is_declared(facts, live, roots)
     if not is_known or not live or facts.uncovered() is not None:
         return facts.low_watermark
@@ -418,11 +473,15 @@ def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: 
 
 
 def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> bool:
-    """Whether for each root that the configuration names, and for a root of each live stream partition, it was read in every Kafka
-    partition who descends from it: from an announcement, or because a named one spoke itself.
+    """Return whether the descendants of all necessary roots are known in every Kafka partition.
 
-    An announcement in one does not suffice where reading begins in the middle: in another one may lie changes of a stream
-    partition that it no longer names.
+    The necessary roots are those of the configuration, and at least one root of each live stream
+    partition. The descendants are known from an announcement, or because a root of the
+    configuration sent records itself.
+
+    An announcement in one Kafka partition is not enough if reading started in the middle of the
+    topic. Another Kafka partition may have changes of a stream partition that the announcement no
+    longer names.
     """
     spoke = {(name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims}
     read_in = {*facts.announcements, *spoke}
@@ -437,7 +496,7 @@ def _moved(before: LastAdvance | None, watermark: int, now: int) -> LastAdvance:
 
 
 def _families(related: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The roots in groups: those that some set names together."""
+    """Group the roots. Roots that occur in the same set are in the same group."""
     families: list[frozenset[str]] = []
     for roots in related:
         touched = [family for family in families if family & roots]
@@ -446,7 +505,7 @@ def _families(related: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
-    """The first stretch of the key space that none of the ranges covers, or two."""
+    """Return the first part of the key space that no range covers, or that two ranges cover."""
     covered: bytes | None = b""
     for start, end in sorted(ranges, key=lambda keys: keys.start):
         if covered is None or start < covered:
@@ -462,13 +521,13 @@ def _key_range(child: ChildPartition) -> KeyRange | None:
 
 
 def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[_Name, _Said]:
-    """The greater of what two maps say, by name."""
+    """Return the greater value of both maps for each name."""
     both = {name: max(one[name], other[name]) for name in one.keys() & other.keys()}
     return {**one, **other, **both}
 
 
 def _ended_from_json(stored: int | tuple[int, list[str], list[str]]) -> Ended:
-    """A frontier of an older version has the time only."""
+    """Read an ended stream partition. A frontier of an older version has only the time."""
     if isinstance(stored, int):
         return Ended(stored)
     at, roots, parents = stored

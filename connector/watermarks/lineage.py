@@ -1,15 +1,20 @@
-"""Who lives below which root, as far as one producer knows, and what is to be announced of it when (WMK-6, WMK-7).
+"""The lineage of stream partitions that one producer knows, and its announcements (WMK-6, WMK-7).
 
-Theory. An announcement ends those descendants of its root that it leaves out and that began before its time. So it must be true
-of that time, whatever other processes have announced, and however far behind the clock the source may lag. It bears the source's
-time: one that all who live below the root are known to have reached, and it names those who lived then, be they over since.
-Exactly these had come of the root; what splits off later begins later, and no announcement of that time can end it. Nor is it
-named yet: another process may announce a time between the two, at which it has not begun, and would end it.
-A producer that begins anew knows of nobody. The first stream partition that speaks is announced as a root of its own, as of just
-before what it says: nothing can have come of it by then, so nobody is left out, and others who descend from the same root are
-not spoken for. All roots are announced again, with all that live below them, several times in the topic's retention.
+Theory. An announcement ends those descendants of its root that it omits and that began before its
+time. So it must be true for its time, even if other processes have announced something else, or if
+the source is far behind the clock. Therefore an announcement has a source timestamp. All live
+descendants of the root are known to have reached this time. It names the descendants that were live
+at this time, even if they have ended since.
+Later children are not named. They begin later, so this announcement cannot end them. If it named
+them, an announcement of another process with a time between the two could end them, because it
+would omit them.
+A new producer does not know any lineage. When a stream partition first sends a record, it is
+announced as a root, with a time just before this record. At this time it has no descendants, so the
+announcement omits none. It says nothing about other descendants of its real root. All roots are
+announced again, with all their live descendants, several times within the topic's retention.
 
-Plain values; the producer asks them. Times are microseconds; `now` is the producer's clock, everything else the source's.
+These are plain values that the producer uses. Times are microseconds. `now` is the clock of the
+producer. All other times are of the source.
 """
 
 from __future__ import annotations
@@ -20,9 +25,13 @@ from typing import Final, NamedTuple
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
 
 REPETITIONS: Final = 5
-"""How often in the topic's retention: once more than WMK-6 wants, as a repetition waits until something is sent."""
+"""Announcements within the topic's retention. It is one more than WMK-6 requires, because a
+repetition waits until a record is sent.
+"""
 CATCHING_UP: Final = 1000
-"""How often, where an announcement had to name some who are over since: who begins to read behind it waits for their end."""
+"""The same number while an announcement names stream partitions that have ended. A reader that
+starts after it waits for their end.
+"""
 
 _Keys = tuple[bytes | None, bytes | None]
 
@@ -30,7 +39,8 @@ _Keys = tuple[bytes | None, bytes | None]
 class _Said(NamedTuple):
     """The newest announcement of a root.
 
-    `empty_since` is when it left nobody, by the producer's clock; 0 while somebody lives. `is_current`: all whom it names live still.
+    `empty_since` is the time (clock of the producer) since when it names no live stream partition,
+    or 0. `is_current` means that all named stream partitions are live.
     """
 
     start_timestamp: int
@@ -41,7 +51,7 @@ class _Said(NamedTuple):
 
 
 class _End(NamedTuple):
-    """When a stream partition ended at the source, and when this process heard of it."""
+    """The time of an end at the source, and the time when this process learned of it."""
 
     at: int
     heard_at: int
@@ -49,10 +59,11 @@ class _End(NamedTuple):
 
 @dataclass(slots=True)
 class Announcements:
-    """What one process knows of lineage: what it was told by the child partitions that it sent. `retention` is the topic's.
+    """The lineage that one process knows from the child partitions that it sent. `retention` is
+    that of the topic.
 
-    `due` is asked before each record, and what it returns goes out before the record. `sent` hears of child partitions that a
-    caller sends. Names are forgotten when they have been over for the retention.
+    Call `due` before each record, and send its result before the record. Call `sent` for the child
+    partitions of the caller. Names are forgotten one retention after their end.
     """
 
     retention: int
@@ -66,10 +77,14 @@ class Announcements:
     _catch_up_at: int = 0
 
     def due(self, record: Record, now: int) -> list[ChildPartitions]:
-        """What is to be announced before `record`: those who speak for the first time, and everybody when it is time again."""
+        """Return the announcements to send before `record`.
+
+        A stream partition is announced before its first record. All roots are announced when a
+        repetition is due.
+        """
         announcements = self._again(now) if now >= self._catch_up_at else []
         speakers = sorted(self.ended_by(record)) if isinstance(record, ChildPartitions) else (record.stream_partition,)
-        # It may be over with this record. A time that lies ahead is no witness: it may be a mistake.
+        # The record may end it. A time in the future is not used, because it may be a mistake.
         lived = _time(record) - 1
         if lived > now:
             lived = 0
@@ -82,9 +97,10 @@ class Announcements:
         return announcements
 
     def ended_by(self, record: ChildPartitions) -> set[str]:
-        """The stream partitions that are over once `record` is read: its parents, or those whom an announcement leaves out.
+        """Return the stream partitions that `record` ends: its parents, or those that an
+        announcement omits.
 
-        A merge is reported by each of its parents, and ends the one that reports.
+        Each parent of a merge reports the merge, and the report ends only this parent.
         """
         parents = {parent for child in record.children for parent in child.parent_partition_tokens}
         if parents:
@@ -95,7 +111,7 @@ class Announcements:
         return left_out.difference(*(self._below(root) for root in self._said if root != record.stream_partition))
 
     def sent(self, record: ChildPartitions, now: int) -> None:
-        """Learn from child partitions that go out."""
+        """Learn from child partitions that are sent."""
         is_announcement = not any(child.parent_partition_tokens for child in record.children)
         if is_announcement and not self._is_news(record):
             return
@@ -113,11 +129,11 @@ class Announcements:
             self._said[record.stream_partition] = _Said(record.start_timestamp, record.record_sequence, live, 0 if live else now)
 
     def again_soon(self) -> None:
-        """Have everybody announced again before the next record."""
+        """Announce all roots again before the next record."""
         self._repeat_at = self._catch_up_at = 0
 
     def copy(self) -> Announcements:
-        """What is known now, to come back to."""
+        """Copy the state, so that it can be restored."""
         return Announcements(
             self.retention,
             self._said.copy(),
@@ -132,13 +148,15 @@ class Announcements:
 
     def _first(self, name: str, lived: int, now: int) -> ChildPartitions:
         self._lived[name] = max(1, lived)
-        # Where it is also the name of a root that a caller has announced, it joins those below.
+        # A caller may have announced a root with this name. Then include its descendants.
         announcement = self._announcement(name, self._lived[name], 0, {name, *self._below(name, self._lived[name])})
         self.sent(announcement, now)
         return announcement
 
     def _again(self, now: int) -> list[ChildPartitions]:
-        """Everybody when it is time, and in between whose newest announcement is not current."""
+        """Announce all roots if a repetition is due. Otherwise, only those whose newest
+        announcement is not current.
+        """
         is_time = now >= self._repeat_at
         if is_time:
             self._repeat_at = now + self.retention // REPETITIONS
@@ -162,7 +180,7 @@ class Announcements:
         return ChildPartitions(root, start, sequence, tuple(ChildPartition(name, (), *self._keys.get(name, ())) for name in sorted(live)))
 
     def _forget(self, before: int) -> None:
-        # Those through whom others descend are needed still.
+        # Keep ended stream partitions that connect a root with its descendants.
         descended = set[str]().union(*(self._descended(root) for root in self._said))
         for name in [name for name, end in self._ended.items() if end.heard_at < before and name not in descended]:
             for known in (self._ended, self._born, self._lived, self._children, self._keys):
@@ -171,14 +189,16 @@ class Announcements:
             del self._said[root]
 
     def _below(self, root: str, at: int | None = None) -> set[str]:
-        """Those who live below a root, as far as is known, or who did at a time of the source."""
+        """Return the known live descendants of a root, now or at a time of the source."""
         found = self._descended(root)
         if at is None:
             return found - self._ended.keys()
         return {name for name in found if self._born.get(name, 0) <= at and (name not in self._ended or at < self._ended[name].at)}
 
     def _descended(self, root: str) -> set[str]:
-        """Those whom the newest announcement of a root names, and all that came of these, over or not."""
+        """Return the names in the newest announcement of a root, and all their descendants, live or
+        ended.
+        """
         found: set[str] = set()
         ways = list(self._said[root].live) if root in self._said else []
         while ways:

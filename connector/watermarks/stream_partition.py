@@ -1,4 +1,6 @@
-"""What is known of one stream partition: its claims, its key range, its parents and its end (WMK-1, WMK-7)."""
+"""The known facts about one stream partition: its claims, key range, parents and end (WMK-1,
+WMK-7).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ UNBOUNDED: Final = MAX_TIMESTAMP + 1
 
 
 class KeyRange(NamedTuple):
-    """Row keys from `start` on, up to `end`, without it; None: to the last."""
+    """Row keys from `start` up to, and without, `end`. An `end` of None means: up to the last key."""
 
     start: bytes
     end: bytes | None
@@ -23,13 +25,20 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamPartition:
-    """What is known of a stream partition that is not over.
+    """The known facts about a stream partition that has not ended.
 
-    `claims` has its greatest claim by Kafka partition, 0 where it spoke without one. None of its changes is older than `start`.
-    `roots` are the roots that it descends from; none: it is undeclared (WMK-8). `introduced_by` is the announcement that first
-    named it, as (start timestamp, record sequence), or the end of its parents; later announcements may leave it out. It waits for those
-    `parents` that are not over (WMK-7). Its end, at `ends_at`, was read in the Kafka partitions `ended_in`, and is to be read in the
-    first `end_expected_in`: the number that its end names, 0 where announcements have left it out and nothing else is known of its end.
+    - `claims` has the greatest claim for each Kafka partition. It is 0 if records were read, but no
+      claim.
+    - `start`: none of its changes is older (µs).
+    - `roots` are the roots that it descends from. Without roots, it is undeclared (WMK-8).
+    - `introduced_by` is the announcement that first named it, as (start timestamp, record
+      sequence), or the end of its parents. Only a later announcement can end it by omitting it.
+    - `parents`: it waits for those that have not ended (WMK-7).
+    - `ended_in` are the Kafka partitions in which its end was read, and `ends_at` is the time of
+      the end (µs).
+    - `end_expected_in`: the end must be read in the first so many Kafka partitions. The record of
+      the end has this number. It is 0 if the end is only known from announcements that omit the
+      stream partition.
     """
 
     claims: Mapping[int, int] = field(default_factory=dict)
@@ -43,26 +52,29 @@ class StreamPartition:
     ends_at: int = 0
 
     def has_ended(self, kafka_partitions: int) -> bool:
-        """Whether its end was read in every Kafka partition that it may have written to: the first `end_expected_in`, or all."""
+        """Return whether its end was read in every Kafka partition that it may have written to.
+
+        These are the first `end_expected_in` Kafka partitions, or all.
+        """
         return bool(self.ended_in) and self.ended_in.issuperset(range(self.end_expected_in or kafka_partitions))
 
     def watermark(self, kafka_partition: int) -> int:
-        """W[p, k]: 0 while nothing is known."""
+        """W[p, k]: the watermark in one Kafka partition. It is 0 if it is not known."""
         end = self.ends_at if kafka_partition in self.ended_in else 0
         return max(self.start, end, self.claims.get(kafka_partition, 0))
 
     def lagging_partition(self, kafka_partitions: int) -> int:
-        """The Kafka partition in which it claims least."""
+        """The Kafka partition with its least watermark."""
         return min(range(kafka_partitions), key=self.watermark)
 
     def low_watermark(self, kafka_partitions: int) -> int:
-        """The least that it claims in any Kafka partition; where its end is, once it has ended."""
+        """The least watermark of all Kafka partitions. If it has ended, the time of its end."""
         return (
             max(self.start, self.ends_at) if self.has_ended(kafka_partitions) else self.watermark(self.lagging_partition(kafka_partitions))
         )
 
     def join(self, other: StreamPartition) -> StreamPartition:
-        """The knowledge of both."""
+        """Combine the facts of both."""
         claims = {k: max(self.claims.get(k, 0), other.claims.get(k, 0)) for k in sorted({*self.claims, *other.claims})}
         ranges = sorted(filter(None, (self.key_range, other.key_range)), key=repr)
         return StreamPartition(

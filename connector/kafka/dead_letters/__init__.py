@@ -1,1 +1,1 @@
-"""The topics of dead letters and of their ledger."""
+"""The dead-letter topic, the ledger topic, and the operations on dead letters."""

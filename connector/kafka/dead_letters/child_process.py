@@ -1,11 +1,12 @@
-"""An iterator that runs in a process of its own, ahead of whoever takes from it: a process of Python uses one core.
+"""Runs an iterator ahead in a child process, because a Python process uses one core.
 
     here                                              there: `main`
-    where modules lie, and then
-    what to call, pickled         ── its stdin ──▶    calls it
-    takes what comes, in order    ◀── its stdout ──   the items, pickled; at the end that it is the end, or the error that it was
+    the module path, and then
+    the pickled call              ── its stdin ──▶    calls it
+    takes the items in order      ◀── its stdout ──   the pickled items, and at the end None or the error
 
-It works ahead by as much as the pipe holds. It is for what only reads: it may be ended anywhere.
+The child runs ahead until the pipe is full. Use it only for code that reads, because it may be
+killed at any time.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from typing import Final, TypeVar
 from connector.errors import ConnectorError
 
 PIPE_BYTES: Final = 1024 * 1024
-"""As much as Linux gives to everybody."""
+"""The maximum that Linux allows every user."""
 _PROGRAM: Final = f"import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {__name__} import main; main()"
 
 _Item = TypeVar("_Item")
 
 
 def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
-    """What `call()` yields, which is a function of a module that can be imported, with arguments that can be pickled, as the items can.
+    """Yield the items of `call()` from a child process.
 
-    Raises the `ConnectorError` that it raised, and one where the process has died. It ends with this iterator.
+    `call` must be a function of a module that can be imported. Its arguments and its items must be
+    picklable. Raises the `ConnectorError` that `call` raised, or one if the process has died. The
+    process ends with this iterator.
     """
     command = [sys.executable, "-P", "-c", _PROGRAM]
-    # Ctrl-C is for whoever takes from it, and ends it in its own time.
+    # Ctrl-C goes to the parent process, which ends the child later.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE_BYTES, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -62,14 +65,14 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
 
 
 def main() -> None:
-    """The other side."""
-    # What anything prints is talk, and not for the pipe.
+    """The main function of the child process."""
+    # Printed text must not go into the pipe.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # Whoever has gone away wants nothing more.
+    # If the parent has ended, stop.
     with suppress(BrokenPipeError):
         try:
-            for item in pickle.load(sys.stdin.buffer)():  # noqa: S301, who started this process wrote it
+            for item in pickle.load(sys.stdin.buffer)():  # noqa: S301, the parent process wrote it
                 pickle.dump((True, item), out, pickle.HIGHEST_PROTOCOL)
                 out.flush()
             end = None

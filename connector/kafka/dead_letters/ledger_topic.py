@@ -1,15 +1,17 @@
-"""The ledger on Kafka: what was done about the dead letters of a topic, each deed in one transaction with what it sends (DLQ-11).
+"""The ledger in Kafka: each action on a dead letter is one transaction with the record that it
+sends (DLQ-11).
 
-Whoever acts on letters does it as this, so that one person's click and another's script cannot both replay the same letter:
+Two processes must not replay the same dead letter. Therefore each process that acts on dead letters
+has these steps:
 
-    1  start the transactions of the topic's one transactional id: Kafka aborts what a dead one left open, shuts out a live one, and
-       answers when the markers of the last transaction are written, so that all of it can be read
-    2  read the ledger to its end: nobody can add to it from here on but us, or who shuts us out
-    3  one transaction: the records to be sent again, for each letter its story with the new entry, and the totals behind them
-    4  after any failure give the client up: nobody knows what became of the transaction, and the ledger says it when it is read anew
+    1  start transactions with the transactional id of the topic. Kafka aborts the open transaction of a dead process,
+       and shuts out a running one. It answers when the last transaction is complete, so all of it can be read
+    2  read the ledger to its end. From here on, only this process can write to it, unless another process shuts it out
+    3  one transaction: the replayed records, the history of each dead letter with the new entry, and the totals
+    4  after any failure, close the client. The outcome of the transaction is unknown. Read the ledger again
 
-A letter is acted upon only as the ledger of step 2 and our own commits have it. So running it again, or killing it anywhere,
-doubles nothing and loses nothing.
+A process uses only the ledger of step 2 and its own commits. Therefore you can kill it at any point
+and run it again. No record is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -45,19 +47,23 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
 MAX_DEEDS: Final = 1000
-"""Of a transaction (DLQ-11)."""
+"""The maximum number of actions in a transaction (DLQ-11)."""
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 TOTALS_KEY: Final = b"totals"
-"""No letter has such an id."""
+"""The key of the totals. No dead letter has this id."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of the records in a transaction: it has to end well within `transactions.TIMEOUT_S`."""
+"""The maximum size of the records in a transaction. It must end well within
+`transactions.TIMEOUT_S`.
+"""
 
 _QUEUE_TIMEOUT_S: Final = 30.0
 _POLL_EVERY: Final = 100
 
 
 class Outgoing(NamedTuple):
-    """A record that is sent again. `kafka_partition` None: that of its key today."""
+    """A record that is sent again. A `kafka_partition` of None means: the current Kafka partition
+    of its key.
+    """
 
     key: bytes
     value: bytes | None
@@ -66,12 +72,12 @@ class Outgoing(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its contents."""
+        """The number of bytes of its contents."""
         return size_of(self.key, self.value, self.headers)
 
 
 class LedgerWrite(NamedTuple):
-    """What is done about one letter: the entry for its story, and the record that goes with it, if it is a replay."""
+    """An action on one dead letter: the entry for its history, and for a replay, the record."""
 
     letter_id: str
     entry: LedgerEntry
@@ -79,14 +85,14 @@ class LedgerWrite(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the record's contents."""
+        """The number of bytes of the record's contents."""
         return 0 if self.record is None else self.record.size
 
 
 def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
-    """The ledger of a change topic as it is committed now; an empty one where its topic was not made yet.
+    """Read the committed ledger of a change topic. It is empty if the ledger topic does not exist.
 
-    Raises `TopicError` for a ledger that is not compacted, or that has a record which is no story; `BrokerError`.
+    Raises `TopicError` if the ledger is not compacted or has an invalid record, and `BrokerError`.
     """
     ledger = Ledger()
     if (found := _found(kafka, topic)) is None:
@@ -100,11 +106,13 @@ def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
 
 
 def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
-    """The newest totals of the ledger of a change topic, from its last records alone; None if it has none. Raises as `read_ledger` does."""
+    """Read the newest totals from the last records of the ledger. None: there are no totals. Raises
+    as `read_ledger` does.
+    """
     if (found := _found(kafka, topic)) is None:
         return None
     facts, begin, end = found
-    # They are the last of their transaction; behind them may lie what was given up.
+    # The totals are the last record of their transaction. Aborted records may follow.
     totals, behind = list[Totals](), 16
     while not totals and behind < 16 * (end - begin):
         totals = [value for _, value in _records(kafka, facts, max(begin, end - behind), end) if isinstance(value, Totals)]
@@ -113,7 +121,10 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
 
 
 def _found(kafka: KafkaConfig, topic: str) -> tuple[topics.TopicFacts, int, int] | None:
-    """The ledger's topic, with its first offset and its end; None where it was not made yet, beside a change topic that is there."""
+    """Return the ledger topic, its first offset and its end offset. None: it does not exist.
+
+    The change topic must exist.
+    """
     try:
         facts = topics.describe(kafka, ledger_topic(topic))
     except TopicError:
@@ -124,9 +135,9 @@ def _found(kafka: KafkaConfig, topic: str) -> tuple[topics.TopicFacts, int, int]
 
 
 def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int) -> Iterator[tuple[str, tuple[LedgerEntry, ...] | Totals]]:
-    """The stories and totals between two offsets of the ledger, with their keys."""
+    """Yield the histories and totals between two offsets of the ledger, with their keys."""
     errors = client.LastError()
-    # The last record of a transaction is a marker, behind which a fetch would wait for more before it says that this is the end.
+    # A transaction ends with a marker. After it, a fetch would wait for more records before it reports the end.
     consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"})
     try:
         for message in messages_between(consumer, kafka, errors, {0: (begin, end)}, facts.topic):
@@ -144,13 +155,16 @@ def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int)
 
 
 class LedgerWriter:
-    """The one that may act on the dead letters of a change topic; an older one is shut out by the next. One thread at a time.
+    """The only writer of the ledger of a change topic. A new writer shuts out the older one. Not
+    thread-safe.
 
-    `ledger` is what is committed. A context manager. After an error it is of no use: make another one, which reads what happened.
+    `ledger` is the committed ledger. Use it as a context manager. After an error, create another
+    writer, which reads the ledger again.
     """
 
     def __init__(self, kafka: KafkaConfig, topic: str, on_step: Callable[[str], None] = lambda step: None) -> None:
-        """Shut out any other, then read the ledger; its topic is created where it is missing. `on_step` is called before each step.
+        """Shut out any other writer, and read the ledger. Its topic is created if necessary.
+        `on_step` is called before each step.
 
         Raises `TopicError`, `BrokerError`.
         """
@@ -174,11 +188,13 @@ class LedgerWriter:
             raise
 
     def commit(self, deeds: Sequence[LedgerWrite]) -> None:
-        """Do these in one transaction, or none of them; records go out in this order, totals behind them. At most `MAX_DEEDS`, each letter
-        once.
+        """Commit the actions in one transaction. All of them take effect, or none.
 
-        Raises `WriterConflictError` where another one has taken over, `DeliveryError` where Kafka did not take it or did not say:
-        what became of it stands in the ledger.
+        Records are sent in this order, and the totals last. There may be at most `MAX_DEEDS`
+        actions, and one for each dead letter.
+
+        Raises `WriterConflictError` if another writer has taken over. Raises `DeliveryError` if the
+        transaction failed, or if its outcome is unknown. Then the ledger has the outcome.
         """
         assert not self._is_closed, "after an error nobody knows what the ledger has: make another writer, which reads it"
         assert len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
@@ -215,7 +231,8 @@ class LedgerWriter:
         self.ledger.sent = Sent(self.source.topic_id, {**known, **self._delivered})
 
     def write_totals(self, open_since: int) -> None:
-        """Keep that no letter is open that first failed before `open_since` (microseconds), and where the last replays lie.
+        """Store that all open dead letters first failed at `open_since` (µs) or later, and the end
+        offsets of the last replays.
 
         Raises as `commit` does.
         """
@@ -224,7 +241,9 @@ class LedgerWriter:
             self.commit(())
 
     def close(self) -> None:
-        """Let go of the brokers. Everything committed is there already; what is not will not be. A second call does nothing."""
+        """Close the client. Actions that are not committed have no effect. A second call does
+        nothing.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -252,7 +271,9 @@ class LedgerWriter:
                 self._producer.poll(0.05)
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        """Only takes a note: after a fatal error Python calls of any kind may die in here."""
+        """Store an error. It does nothing else, because after a fatal error, Python calls may fail
+        here.
+        """
         if error is not None:
             self._failures.append(error)
 
@@ -262,9 +283,9 @@ class LedgerWriter:
             self._delivered[message.partition() or 0] = (message.offset() or 0) + 1
 
     def _fail(self, error: KafkaError | str) -> NoReturn:
-        """End what is left of the transaction as far as may be, and say what is known of it."""
+        """Abort the transaction if possible, and raise the error."""
         aborted = self._abort()
-        # Which call is the first to hear of another one is a matter of luck.
+        # Any of the calls may be the first one that reports another writer.
         heard = [known for known in (error, self._errors.fatal, aborted, *self._failures) if isinstance(known, KafkaError)]
         cause = error.str() if isinstance(error, KafkaError) else error
         if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
@@ -290,12 +311,12 @@ class LedgerWriter:
 
 
 def in_transactions(deeds: Iterable[LedgerWrite], at_most: int = MAX_DEEDS) -> Iterator[list[LedgerWrite]]:
-    """The same deeds, in lists of which each fits into one transaction."""
+    """Group the actions into lists. Each list fits into one transaction."""
     return in_batches(deeds, lambda deed: deed.size, at_most=at_most, at_most_bytes=MAX_BYTES)
 
 
 def check(facts: topics.TopicFacts) -> None:
-    """Raises `TopicError` for a ledger that would forget what was done about a letter, or would not know in which order."""
+    """Raises `TopicError` if the ledger could lose entries or their order."""
     if "compact" not in facts.cleanup_policy or "delete" in facts.cleanup_policy or facts.kafka_partitions != 1:
         raise TopicError(
             f"The ledger {facts.topic} has {facts.kafka_partitions} Kafka partitions and cleanup.policy={facts.cleanup_policy}",

@@ -1,12 +1,13 @@
-"""The dead letters of one stream, for whoever operates it: look, replay, park, discard, restore (DLQ-8, DLQ-10 to DLQ-14).
+"""Operations on the dead letters of one stream: list, replay, park, discard, reopen (DLQ-8, DLQ-10
+to DLQ-14).
 
     queue = DeadLetterQueue(config, config.streams["orders"], by="ada@desk")
     few = LetterFilter(reasons=frozenset({Reason.UNKNOWN_SCHEMA}))
-    for decision in queue.plan(few): ...                            nothing is sent: what would become of each
-    queue.replay(few, why="the registry has the schema now")        each takes effect once, whoever runs it again
+    for decision in queue.plan(few): ...                            sends nothing: shows the decisions
+    queue.replay(few, why="the registry has the schema now")        each takes effect once, even if you run it again
 
-`connector dead-letters` is this, with tables. Letters are read from their topic each time, one after the other; in memory are one id
-for each, and the ledger.
+The command `connector dead-letters` uses this class. Dead letters are read from their topic each
+time, one after the other. Memory holds one id for each, and the ledger.
 """
 
 from __future__ import annotations
@@ -41,36 +42,46 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, RegistryConfig, StreamConfig
 
 MANY: Final = 5000
-"""From so many letters on, it pays to judge them in a process of its own."""
+"""From this number of dead letters on, the decisions are made in a child process."""
 AT_ONCE: Final = 200
 AT_ONCE_BYTES: Final = 256 * 1024
-"""What comes from there at once: some of it fits into the pipe."""
+"""The maximum size of the lists that the child process sends. Some lists fit into the pipe."""
 
 OnStep = Callable[[str], None]
 Others = Callable[[DeadLetter, LetterStatus], None]
 
 
 class DeadLetterQueue:
-    """The dead letters of one stream. `schemas` are those that records are decoded with; a registry is asked when one of its is needed.
+    """The dead letters of one stream. Not thread-safe.
 
-    One thread at a time. All methods raise `TopicError` where the change topic is missing, `BrokerError`, and `RegistryError` where a
-    schema is needed that cannot be had.
+    `schemas` are used for decoding. A registry is asked when one of its schemas is needed.
+
+    All methods raise `TopicError` if the change topic is missing, `BrokerError`, and
+    `RegistryError` if a needed schema cannot be read.
     """
 
     def __init__(self, config: ConnectorConfig, stream: StreamConfig, *, by: str, horizon: int | None = None) -> None:
-        """Connects to nothing. `by` is who acts, as the ledger keeps it. `horizon` is the stream's as far as it is known (microseconds):
-        a change older than that is not replayed.
+        """Create the queue without a connection.
+
+        Args:
+            config: The configuration.
+            stream: The stream.
+            by: Who acts. The ledger stores it.
+            horizon: The horizon of the stream, if it is known (µs). An older change is not
+                replayed.
         """
         self._config, self._stream, self._by, self._horizon = config, stream, by, horizon
         self.topic = stream.topic
         self.schemas = Schemas(_Registered(config.registry))
 
     def ledger(self) -> Ledger:
-        """What was done about the letters so far."""
+        """Read the ledger."""
         return read_ledger(self._config.kafka, self.topic)
 
     def at_most(self) -> int:
-        """At most so many letters there are: the records of their topic, some of which may be there twice."""
+        """Return the maximum number of dead letters: the records in their topic. Some may be
+        duplicates.
+        """
         try:
             facts = topics.describe(self._config.kafka, dead_letter_topic(self.topic))
         except TopicError:
@@ -81,10 +92,16 @@ class DeadLetterQueue:
     def letters(
         self, which: LetterFilter, ledger: Ledger | None = None, *, others: Others = lambda letter, standing: None
     ) -> Iterator[tuple[DeadLetter, LetterStatus]]:
-        """The letters that are meant, each once, with how it stands; in order within a Kafka partition, so within a key.
+        """Yield the selected dead letters, each once, with its state. They are in order within a
+        Kafka partition, and so within a key.
 
-        `ledger` is one that was read before; it is looked at as it is when a letter's turn comes. None where their topic was not made yet.
-        `others` is told of each that is not meant.
+        There are none if the dead-letter topic does not exist.
+
+        Args:
+            which: The filter.
+            ledger: A ledger that was read before. The state is looked up when a dead letter is
+                read.
+            others: Called for each dead letter that is not selected.
         """
         known = self.ledger() if ledger is None else ledger
         try:
@@ -109,15 +126,22 @@ class DeadLetterQueue:
         ledger: Ledger | None = None,
         others: Others = lambda letter, standing: None,
     ) -> Iterator[Decision]:
-        """What a replay of these letters would do, one by one: the dry run. Sends nothing, and writes nothing. `force` as
-        in `replay.decide`, `others` as in `letters`.
+        """Yield the decisions of a replay, one by one, as a dry run. Sends and writes nothing.
+
+        Args:
+            which: The filter.
+            steps: The repair steps.
+            max_attempts: A dead letter is parked after so many attempts.
+            force: As in `connector.dead_letters.replay.decide`.
+            ledger: A ledger that was read before.
+            others: As in `letters`.
         """
         door = self._front_door(topics.describe(self._config.kafka, self.topic))
         for letter, standing in self.letters(which, ledger, others=others):
             yield decide(letter, standing, door, self.schemas, now=now_us(), steps=steps, max_attempts=max_attempts, force=force)
 
     def decision(self, letter: DeadLetter, standing: LetterStatus) -> Decision:
-        """What a replay would do with one letter that was read before, as it is."""
+        """Return the decision of a replay for one dead letter that was read before."""
         door = self._front_door(topics.describe(self._config.kafka, self.topic))
         return decide(letter, standing, door, self.schemas, now=now_us())
 
@@ -134,12 +158,31 @@ class DeadLetterQueue:
         stop: threading.Event | None = None,
         on_step: OnStep = lambda step: None,
     ) -> Tally:
-        """Replay these letters, park those that were tried too often, and leave those alone that are refused.
+        """Replay the selected dead letters. Those with too many attempts are parked. Refused ones
+        do not change.
 
-        Each letter takes effect once, however often this is run or killed, and whoever runs it at the same time: it goes on with what the
-        ledger does not have. `per_second` bounds the letters sent. `on_progress` is called after every transaction with how many letters
-        were looked at, of all (`at_most`), and how many are done; once `stop` is set no other begins. Letters of a key go out in their
-        order. What comes back counts the letters that were looked at and dealt with. Raises what `LedgerWriter.commit` does.
+        Each dead letter takes effect once, even if you run this several times, kill it, or run it
+        in parallel. It continues with those that are not in the ledger. Dead letters of a key are
+        sent in their order.
+
+        Args:
+            which: The filter.
+            why: The reason, for the ledger.
+            steps: The repair steps.
+            max_attempts: A dead letter is parked after so many attempts.
+            force: As in `connector.dead_letters.replay.decide`.
+            per_second: The maximum number of dead letters that are sent in a second.
+            on_progress: Called after each transaction with two numbers: the dead letters that were
+                read, of at most `at_most()`, and those that were replayed or parked.
+            stop: When it is set, no further transaction begins.
+            on_step: Called before each step of a transaction.
+
+        Returns:
+            The number of dead letters by decision.
+
+        Raises:
+            WriterConflictError: Another process acts on the dead letters.
+            DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
         tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
@@ -163,9 +206,21 @@ class DeadLetterQueue:
         return tally
 
     def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
-        """Park, discard or restore these letters. How many that was, and those that do not stand so that it can be, by how they stand.
+        """Park, discard or reopen the selected dead letters.
 
-        Raises what `LedgerWriter.commit` does.
+        Args:
+            action: Not `REPLAYED`. Use `replay` for this.
+            which: The filter.
+            why: The reason, for the ledger.
+            on_step: Called before each step of a transaction.
+
+        Returns:
+            The number of changed dead letters, and by state, the number of those whose state does
+            not allow the action.
+
+        Raises:
+            WriterConflictError: Another process acts on the dead letters.
+            DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
         assert action is not Action.REPLAYED, "replay does that"
         done, refused, left = 0, Counter[str](), _Looked()
@@ -193,7 +248,7 @@ class DeadLetterQueue:
     def _settled(
         self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, ledger: Ledger, force: Force | None = None
     ) -> Generator[tuple[list[_Settled], _Looked]]:
-        """The letters that are replayed or parked, some at a time, and what was seen of all letters up to there."""
+        """Yield lists of dead letters to replay or park, and the counts up to there."""
         looked = _Looked()
 
         def settled() -> Iterator[_Settled]:
@@ -212,7 +267,7 @@ class DeadLetterQueue:
     def _settled_elsewhere(
         self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
     ) -> Generator[tuple[list[_Settled], _Looked]]:
-        """The same, worked out ahead in another process."""
+        """The same as `_settled`, computed ahead in a child process."""
         alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, steps, max_attempts)
         for some, looked in from_child(alone):
             yield [_Settled.unpacked(one) for one in some], looked
@@ -251,7 +306,9 @@ class DeadLetterQueue:
 
 
 class _Settled(NamedTuple):
-    """A letter that is replayed, or parked if it has no record: of a `Decision` what is needed from there on."""
+    """A dead letter to replay, or to park if there is no record. It has the necessary parts of a
+    `Decision`.
+    """
 
     letter_id: str
     why: str
@@ -273,7 +330,7 @@ class _Settled(NamedTuple):
         return 0 if self.record is None else self.record.size
 
     def packed(self) -> _Packed:
-        """The same in plain tuples, which go from one process to another in a fifth of the time."""
+        """The same as plain tuples. Their transfer between processes takes a fifth of the time."""
         return tuple(self[:-1]), None if self.record is None else tuple(self.record)
 
     @classmethod
@@ -288,7 +345,9 @@ _Packed = tuple[tuple[Any, ...], tuple[Any, ...] | None]
 def _settled_alone(
     config: ConnectorConfig, stream: StreamConfig, horizon: int | None, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
 ) -> Iterator[tuple[list[_Packed], _Looked]]:
-    """What that process does. It reads the ledger for itself: only the one that waits for this adds to it."""
+    """Runs in the child process. It reads the ledger itself. Meanwhile only the parent process
+    writes to the ledger.
+    """
     queue = DeadLetterQueue(config, stream, by="", horizon=horizon)
     for some, looked in queue._settled(which, steps, max_attempts, queue.ledger()):
         yield [one.packed() for one in some], looked
@@ -296,8 +355,8 @@ def _settled_alone(
 
 @dataclass(slots=True)
 class _Looked:
-    """How many letters were looked at, when the oldest first failed of those that stay open or parked (None while there is none), and how
-    many were refused.
+    """Counts: the dead letters that were read, the oldest first failure of those that stay open or
+    parked, and the refused ones.
     """
 
     count: int = 0
@@ -305,18 +364,20 @@ class _Looked:
     refused: Tally = field(default_factory=Tally)
 
     def add(self, letter: DeadLetter, *, stays: bool) -> None:
-        """One that something is done about; it `stays` open or parked, or not."""
+        """Count a dead letter that changes. `stays`: it is open or parked afterwards."""
         self.count += 1
         if stays:
             self.since = min(self.since or letter.first_failed_at, letter.first_failed_at)
 
     def other(self, letter: DeadLetter, standing: LetterStatus) -> None:
-        """One that stays as it stands."""
+        """Count a dead letter that does not change."""
         self.add(letter, stays=standing.state in OPEN_STATES)
 
 
 class _Registered(Mapping[int, str | None]):
-    """The schemas of a registry by id, each asked for when it is first needed: mending may name another than the letter does."""
+    """The schemas of a registry by id. Each is read when it is first needed, because a repair may
+    name another schema.
+    """
 
     def __init__(self, registry: RegistryConfig | None) -> None:
         self._registry = registry

@@ -1,4 +1,4 @@
-"""The dead-letter topic: letters go in with what is known of them as headers, and come out again, each once (DLQ-1, DLQ-4, DLQ-6)."""
+"""Writes dead letters to the dead-letter topic, and reads each of them once (DLQ-1, DLQ-4, DLQ-6)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,20 @@ _ROOM: Final = {"queue.buffering.max.kbytes": str(2 * MAX_LETTER_BYTES // 1024)}
 
 
 class DeadLetterPublisher:
-    """Publishes the letters of one change topic. The topic for them is created where it is missing. One thread at a time."""
+    """Publishes the dead letters of one change topic. It creates the dead-letter topic if
+    necessary. Not thread-safe.
+
+    Use it as a context manager.
+    """
 
     def __init__(self, kafka: KafkaConfig, topic: str) -> None:
-        """`topic` is the change topic. Connects to nothing: a stream without dead letters needs no rights on their topic."""
+        """Create the publisher without a connection. A stream without dead letters needs no rights
+        on their topic.
+
+        Args:
+            kafka: The brokers and client settings.
+            topic: The name of the change topic.
+        """
         self._kafka = kafka
         self._source = topic
         self._errors = client.LastError()
@@ -43,10 +53,22 @@ class DeadLetterPublisher:
         self._under_way = 0
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
-        """Send the letters, wait until all replicas have each of them, and return how many there were.
+        """Send dead letters, and wait until all replicas have them.
 
-        None are sent for no letters, and no broker is asked. Publishing a letter again makes a second record with the same
-        id, which readers count once. Raises `DeliveryError` when one was not acknowledged: publish all of them again.
+        Without dead letters, no broker is asked. If you publish a dead letter again, the topic has
+        a second record with the same id. Readers count it once.
+
+        Args:
+            letters: The dead letters.
+
+        Returns:
+            Their number.
+
+        Raises:
+            DeliveryError: A dead letter was not acknowledged. Publish all of them again.
+            TopicError: The change topic is missing, or the message size limit of the dead-letter
+                topic is too small.
+            BrokerError: No broker answers.
         """
         sent = 0
         for letter in letters:
@@ -62,7 +84,7 @@ class DeadLetterPublisher:
         return sent
 
     def close(self) -> None:
-        """Let go of the brokers; everything published is delivered already."""
+        """Close the client. All published dead letters are already delivered."""
         if self._client is not None:
             self._drop()
 
@@ -103,7 +125,7 @@ class DeadLetterPublisher:
                 "the largest record would not fit into it with the headers of a dead letter",
                 f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES} on {facts.topic}",
             )
-        # The topic's limit is for compressed bytes: what came from Kafka fits, however large it is here.
+        # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger when it is not compressed.
         self._client = client.producer(self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM})
         return self._client
 
@@ -117,7 +139,7 @@ class DeadLetterPublisher:
         try:
             self._client.flush(timeout_s)
         except (KafkaException, SystemError) as error:
-            # Reports may be lost in here: what has none is unknown, and all letters will be published again.
+            # Reports may be lost here. Then the result is unknown, and all dead letters are published again.
             self._failures[str(self._errors.fatal or error)] += 1
         if self._errors.fatal is not None:
             self._failures[self._errors.fatal.str()] += 1
@@ -137,7 +159,7 @@ class DeadLetterPublisher:
         )
 
     def _drop(self) -> None:
-        """Forget this client with all it holds: the next call starts with a new one."""
+        """Close this client and drop its messages. The next call creates a new client."""
         given_up, self._client = self._client, None
         if given_up is not None:
             with suppress(KafkaException, SystemError):
@@ -147,11 +169,22 @@ class DeadLetterPublisher:
 
 
 def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] = ()) -> Iterator[tuple[DeadLetter, Position]]:
-    """The dead letters of a change topic up to its present end, each once, with its own position in the dead-letter topic.
+    """Read the dead letters of a change topic up to its current end, each once.
 
-    In order within a Kafka partition. A letter that was published twice comes out where it first stands; one id in memory
-    for each letter is the price. A record that others put there is a letter too. `after`: the last position that was read in
-    each Kafka partition. Raises `TopicError` when there is no dead-letter topic or it was created again, `BrokerError`.
+    Dead letters of one Kafka partition come in order. If one was published twice, its first record
+    counts. Memory holds one id for each dead letter. Third-party dead letters are included.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic.
+        after: The last position that was read in each Kafka partition.
+
+    Yields:
+        The dead letter, and its position in the dead-letter topic.
+
+    Raises:
+        TopicError: There is no dead-letter topic, or it was replaced.
+        BrokerError: No broker answers.
     """
     facts = topics.describe(kafka, dead_letter_topic(topic))
     for position in after:
@@ -167,10 +200,12 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
 
 
 def external_dead_letters(kafka: KafkaConfig, topic: str, known: ExternalDeadLetters, published: int = 0) -> ExternalDeadLetters:
-    """The letters that others made, of the dead-letter topic up to its present end: `known`, and those behind it (DLQ-7).
+    """Count the external dead letters up to the current end of the dead-letter topic: `known`, and
+    later ones (DLQ-7).
 
-    Where no more lie behind it than the caller itself has `published` since, they are not read.
-    What is `known` where there is no such topic, or Kafka cannot tell: a count stops no stream, and the next look makes up for it.
+    If the topic has only the `published` new records of the caller, they are not read. If there is
+    no such topic, or Kafka does not answer, return `known`. A failed count must not stop the
+    stream. The next count includes the missing ones.
     """
     try:
         facts = topics.describe(kafka, dead_letter_topic(topic))

@@ -1,12 +1,14 @@
-"""A real Apache Kafka broker as a process of this machine, for people without a cluster and for tests (OPS-2).
+"""Runs an Apache Kafka broker as a local process, for users without a cluster and for tests
+(OPS-2).
 
-One folder holds one broker: its settings, its data, its log, and `broker.json`, which says who runs. A folder outlives its
-broker: start it again and the topics are there. It listens on loopback only (OPS-7).
+A folder contains one broker: its settings, data, log and `broker.json` with its process. If you
+start a broker in the same folder again, its topics are still there. It listens on loopback only
+(OPS-7).
 
     <folder>/server.properties   written at each start
-    <folder>/data/               Kafka's own, formatted once
-    <folder>/broker.log          of the last start
-    <folder>/broker.json         pid and ports; stale after a crash, hence checked against the process before it is believed
+    <folder>/data/               the data of Kafka, formatted once
+    <folder>/broker.log          the log of the last start
+    <folder>/broker.json         pid and ports. It may be out of date after a crash, so the process is checked
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ Say = Callable[[str], None]
 
 STOP_TIMEOUT_S: Final = 15.0
 _JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
-# A shell that waits at a pipe which only we hold: when we are gone, however we went, it ends the broker, if that is still it.
+# A shell that waits on a pipe of this process. When this process ends for any reason, the shell stops the broker.
 _GUARD: Final = (
     'read -r _; if [ -d /proc/self ]; then grep -qs kafka.Kafka "/proc/$0/cmdline"; '
     'else ps -ww -o command= -p "$0" | grep -q kafka.Kafka; fi && kill -TERM "$0"'
@@ -60,7 +62,10 @@ _GUARD: Final = (
 
 @dataclass(slots=True)
 class LocalBroker:
-    """One broker in one folder. Made by `start`, `start_or_reuse` or `find`; a context manager that stops it at the end."""
+    """One broker in one folder. Create it with `start`, `start_or_reuse` or `find`.
+
+    As a context manager, it stops the broker at the end of the block.
+    """
 
     folder: Path
     port: int
@@ -73,6 +78,7 @@ class LocalBroker:
 
     @property
     def bootstrap_servers(self) -> str:
+        """Host and port of the broker, for Kafka clients."""
         return f"{HOST}:{self.port}"
 
     @classmethod
@@ -86,12 +92,25 @@ class LocalBroker:
         settings: dict[str, str] | None = None,
         say: Say = lambda _: None,
     ) -> LocalBroker:
-        """Start a broker in `folder` and return once it takes topics, after about two seconds.
+        """Start a broker in `folder`. Returns when it accepts topics, after about two seconds.
 
-        `port` 0: the folder's last port if it is free, else any. A `daemon` lives on when this process ends, and Ctrl-C at
-        its terminal does not reach it; any other broker is stopped when this process dies, however it dies. `settings` are
-        further server properties. Raises `BrokerError`: the port is taken, the folder has a live broker, is not a broker's,
-        or is broken, or the broker does not start (with the end of its log); and `JarError` of `fetch` and `find_java`.
+        Args:
+            folder: The folder of the broker. It may be new.
+            store: The store of the pinned jars.
+            port: 0: the last port of the folder if it is free. Otherwise any free port.
+            daemon: The broker continues when this process ends, and ignores Ctrl-C in its terminal.
+                Other brokers stop when this process ends for any reason.
+            settings: Additional server properties.
+            say: Called with progress messages.
+
+        Returns:
+            The running broker.
+
+        Raises:
+            BrokerError: The port is in use, the folder has a running broker, is not the folder of a
+                broker or is damaged, or the broker does not start. In the last case, the error has
+                the end of its log.
+            JarError: Java or a jar is missing.
         """
         folder = folder.absolute()
         jars = fetch("broker", store, say)
@@ -126,7 +145,14 @@ class LocalBroker:
 
     @classmethod
     def start_or_reuse(cls, folder: Path, store: JarStore, *, port: int = 0, daemon: bool = True, say: Say = lambda _: None) -> LocalBroker:
-        """The live broker of `folder`, or a new one; a live one at another port than the one asked for is a `BrokerError`."""
+        """Return the running broker of `folder`, or start one.
+
+        The arguments are as in `start`.
+
+        Raises:
+            BrokerError: As `start` does, or the broker runs with another port.
+            JarError: Java or a jar is missing.
+        """
         running = cls.find(folder, store)
         if running is None:
             return cls.start(folder, store, port=port, daemon=daemon, say=say)
@@ -141,7 +167,10 @@ class LocalBroker:
 
     @classmethod
     def find(cls, folder: Path, store: JarStore) -> LocalBroker | None:
-        """The live broker of a folder, whoever started it, or None. A recycled pid is not mistaken for it."""
+        """Return the running broker of a folder, or None. Any process may have started it.
+
+        Another process with the same pid is not mistaken for the broker.
+        """
         folder = folder.absolute()
         state = read_state(folder)
         if not state or not is_broker(state["pid"], folder):
@@ -149,19 +178,22 @@ class LocalBroker:
         return cls(folder, state["port"], state["controller_port"], state["pid"], store)
 
     def stop(self) -> None:
-        """End the broker in good order; with SIGKILL when it takes longer than 15 s. No effect on one that is gone."""
+        """Stop the broker. If it takes longer than 15 s, kill it. Does nothing if it has ended."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, as a crash would: nothing is flushed."""
+        """Kill the broker without a flush, like a crash."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start it again on the same folder and port, after `stop`, `kill` or a crash. Not for daemons."""
+        """Start it again with the same folder and port, after `stop`, `kill` or a crash. Not for
+        daemons.
+        """
         again = LocalBroker.start(self.folder, self.store, port=self.port, settings=self.extra)
         self.pid, self.controller_port, self._process, self._guard = again.pid, again.controller_port, again._process, again._guard
 
     def is_alive(self) -> bool:
+        """Return whether the broker's process runs."""
         gone = self._process is not None and self._process.poll() is not None
         return not gone and self.pid > 0 and is_broker(self.pid, self.folder)
 
@@ -189,11 +221,13 @@ class LocalBroker:
             self._process.wait(STOP_TIMEOUT_S)
 
     def _launch(self, command: list[str], daemon: bool) -> None:
-        """Start the JVM in a session of its own: Ctrl-C at the terminal is meant for the command that waits there."""
+        """Start the JVM in a new session. Ctrl-C in the terminal must end only the command, not the
+        broker.
+        """
         (self.folder / "broker.log").unlink(missing_ok=True)
         with (self.folder / "broker.out").open("wb") as out:
             if daemon:
-                # Through a shell that ends at once: the broker is nobody's child, and leaves no zombie in a long-lived process.
+                # The shell ends at once, so the broker is not our child and cannot become a zombie.
                 shell = ["/bin/sh", "-c", 'out=$1; shift; "$@" >"$out" 2>&1 </dev/null & echo $!', "sh", str(self.folder / "broker.out")]
                 answer = subprocess.run([*shell, *command], cwd=self.folder, stdout=subprocess.PIPE, start_new_session=True, check=True)
                 self.pid = int(answer.stdout)
@@ -204,7 +238,7 @@ class LocalBroker:
                 self._guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, str(self.pid)], stdin=subprocess.PIPE, start_new_session=True)
         deadline = time.monotonic() + 2
         while not self.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)  # between fork and exec it is not yet itself
+            time.sleep(0.005)  # between fork and exec, the process has another command line
 
     def _gone_within(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -215,7 +249,9 @@ class LocalBroker:
         return True
 
     def _wait_until_ready(self) -> None:
-        """An open port is not enough: ready is who lists itself and has created and deleted a topic."""
+        """Wait until the broker lists itself, and a topic was created and deleted. An open port is
+        not enough.
+        """
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
         deadline = time.monotonic() + START_TIMEOUT_S
         probe = f"lowmark.probe.{os.getpid()}.{time.monotonic_ns()}"

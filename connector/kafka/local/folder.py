@@ -1,4 +1,4 @@
-"""The folder of a local broker: its settings, its format, its ports, and the note that says who runs in it."""
+"""The folder of a local broker: settings, format, ports, and the file that names its process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOST: Final = "127.0.0.1"
-# A constant: a random one may begin with a dash, which the format tool would take for an option.
+# A constant, because a random id may begin with a dash, and the format tool would read it as an option.
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 START_TIMEOUT_S: Final = 60.0
 START_REMEDY: Final = "Read the log; a folder that an interrupted start left broken can be deleted, with all topics in it"
-# Below the ephemeral ports: a client that knocks at a dead broker's port could otherwise be given that port as its own.
+# Below the ephemeral ports. Otherwise, a client that connects to a stopped broker could get its port as a local port.
 PORTS: Final = range(20_000, 32_000)
 
 SERVER_SETTINGS: Final = {
@@ -47,11 +47,11 @@ SERVER_SETTINGS: Final = {
     "num.io.threads": "4",
     "log.cleaner.dedupe.buffer.size": "4194304",
     "controlled.shutdown.enable": "false",
-    # A broker that was killed may not register again before its old session has ended: 9 s unless told.
+    # A killed broker cannot register again until its old session has ended. The default is 9 s.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
-"""What every broker of ours has in common, here and in docker-compose.yml; ports and folders come on top."""
+"""The common settings of all brokers, here and in docker-compose.yml. Ports and folders are added."""
 
 _LOG4J: Final = """\
 status = error
@@ -67,7 +67,9 @@ rootLogger.appenderRef.file.ref = file
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, or see that it is one of ours: nothing is written into somebody else's."""
+    """Create the folder, or check that it is a broker's folder. Nothing is written into other
+    folders.
+    """
     if "," in str(folder):
         raise BrokerError(
             f"The broker folder {folder} cannot be used", "Kafka takes the comma in its name for the end of it", "Name another folder"
@@ -118,7 +120,7 @@ def free_port(*taken: int) -> int:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as attempt:
-        # As Kafka does it: connections in TIME_WAIT, left by the last broker, do not count.
+        # Like Kafka, ignore connections in TIME_WAIT that the last broker left.
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind((HOST, port))
@@ -140,7 +142,7 @@ def write_settings(folder: Path, port: int, controller_port: int, extra: dict[st
 
 
 def _escape(value: str) -> str:
-    """As Java's property files want it: ASCII only, backslashes doubled."""
+    """Escape a value for a Java property file: ASCII only, and each backslash is written twice."""
     return "".join(c if " " <= c <= "~" and c != "\\" else "\\\\" if c == "\\" else _unicode_escapes(c) for c in value)
 
 
@@ -162,7 +164,7 @@ def format_data(folder: Path, java: list[str]) -> None:
     command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(folder / "server.properties")]
     answer = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=START_TIMEOUT_S)
     if answer.returncode != 0 or not meta.exists():
-        # Half of a format would be taken for a broken folder at the next start.
+        # At the next start, a partly formatted folder would count as damaged.
         shutil.rmtree(folder / "data", ignore_errors=True)
         raise BrokerError(
             f"The broker folder {folder} cannot be formatted", _telling((answer.stderr + answer.stdout).splitlines()), START_REMEDY
@@ -184,7 +186,11 @@ def write_state(folder: Path, *, pid: int, port: int, controller_port: int) -> N
 
 
 def is_broker(pid: int, folder: Path) -> bool:
-    """Whether this process is the broker of this folder: its command line ends with our settings file. A zombie has none."""
+    """Return whether this process is the broker of this folder: its command line ends with our
+    settings file.
+
+    A zombie process has no command line.
+    """
     ours = str(folder / "server.properties")
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0kafka.Kafka\0" + os.fsencode(ours) + b"\0")
@@ -196,7 +202,9 @@ def is_broker(pid: int, folder: Path) -> bool:
 
 
 def tail(folder: Path) -> str:
-    """The lines that tell why, from the log and from what the JVM itself said; the end of both if none does."""
+    """Return the lines of the log and the JVM output that show the error. Without such lines,
+    return the last lines.
+    """
     lines: list[str] = []
     for name in ("broker.out", "broker.log"):
         try:

@@ -1,1 +1,1 @@
-"""Publishing changes."""
+"""Publishes changes."""

@@ -1,14 +1,16 @@
-"""Sending changes, heartbeats and child partitions to a change topic (REC-3, REC-14, REC-17, REC-18, REC-19).
+"""Sends changes, heartbeats and child partitions to a change topic (REC-3, REC-14, REC-17, REC-18,
+REC-19).
 
-    producer.send(change)          checked, encoded, queued; the answer comes later
-    producer.send(heartbeat)       waits until what it promises is true, then goes to every Kafka partition
-    producer.send_many(changes)    checks all of them before it queues the first
-    producer.poll(1.0)             tells of answers that have come, to whom `send` was given for it
-    producer.flush()               returns when all is delivered, or says what is not
-    with producer.transaction():   what is sent in the block is delivered as one, or not at all
+    producer.send(change)          checks, encodes and queues it. The result comes later
+    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka partition
+    producer.send_many(changes)    checks all of them before it queues the first one
+    producer.poll(1.0)             calls `on_delivery` for the results that have arrived
+    producer.flush()               returns when all records are delivered. Otherwise it raises
+    with producer.transaction():   all records of the block are delivered together, or none of them
 
-Delivery is asynchronous and memory bounded. What was not delivered is never forgotten: `flush`, `close` and the next
-heartbeat fail until an equal record was sent again and delivered. Sending one twice does no harm: readers order by content.
+Delivery is asynchronous, and memory is bounded. A record that was not delivered is never forgotten:
+`flush`, `close` and the next heartbeat fail until you send an equal record and it is delivered. You
+can send a record twice without harm, because readers order changes by their content.
 """
 
 from __future__ import annotations
@@ -47,10 +49,12 @@ if TYPE_CHECKING:
 
 Headers = Iterable[tuple[str, bytes | None]]
 OnDelivery = Callable[[Record, str | None], object]
-"""Told of a record that it was acknowledged (None), or why it was not."""
+"""Called with a record and None if it was acknowledged, or with the record and the error."""
 
 RECORD_OVERHEAD_BYTES: Final = 128
-"""A batch of one record: 61 bytes of batch header and at most 40 of lengths, offsets and sequence numbers; rounded up."""
+"""A batch of one record: 61 bytes of batch header, and at most 40 of lengths, offsets and sequence
+numbers; rounded up.
+"""
 
 HEADER_OVERHEAD_BYTES: Final = 10
 MAX_FAILED: Final = 100_000
@@ -59,7 +63,11 @@ REFRESH_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Sent:
-    """A record under way: in one message, or a control record in one for each Kafka partition. `is_ours`: nobody handed it to `send`."""
+    """A record in flight. A change is one message. A control record is one message for each Kafka
+    partition.
+
+    `is_ours`: the producer made it, for example an announcement.
+    """
 
     record: Record
     delivery: Delivery
@@ -71,9 +79,10 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Transaction:
-    """An open one, and the client that it is open with. What is in `settled` has been acknowledged or has failed, and counts at the end.
+    """An open transaction and its client. The results in `settled` count when it ends.
 
-    `lineage` and `promised` are what held before it. With `trouble` it cannot be committed; `is_unknown` is whether it may have been.
+    `lineage` and `promised` are the values before the transaction. With `trouble`, it cannot be
+    committed. `is_unknown`: it may have been committed.
     """
 
     client: Producer
@@ -85,11 +94,17 @@ class _Transaction:
 
 
 class ChangeProducer:
-    """One topic's producer. A stream partition has one producer at a time; an instance belongs to one thread at a time.
+    """Publishes to one change topic. A stream partition must have only one producer at a time. Not
+    thread-safe.
 
-    A context manager: leaving it flushes and closes. `kafka_partitions` is the number over which keys are spread now. `delivered`
-    counts the records handed to `send` that were acknowledged, `announced` the announcements sent beside them, `ignored_claims` the
-    changes whose estimated low watermark was no claim and was sent as 0 (WMK-5).
+    Use it as a context manager. At the end of the block, it flushes and closes.
+
+    - `kafka_partitions` is the current number of Kafka partitions, over which keys are distributed.
+    - `delivered` is the number of acknowledged records that were given to `send`.
+    - `announced` is the number of announcements that the producer sent.
+    - `ignored_claims` is the number of changes whose estimated low watermark was not a claim, and
+      was sent as 0 (WMK-5).
+    - `warnings` are sentences about wrong settings of the topic.
     """
 
     def __init__(
@@ -105,15 +120,29 @@ class ChangeProducer:
         announce: bool = True,
         transactional_id: str | None = None,
     ) -> None:
-        """Look at the topic, and at the registry if there is one. `topic` is a name, or facts that were checked before.
+        """Check the topic, and look up the schema if there is a registry.
 
-        `max_record_bytes` bounds key and value together; what the topic takes bounds it further. `max_clock_skew_s`, that of the
-        stream, is how far an estimated low watermark may lie ahead of this machine's clock. `queue_timeout_s` is how long `send`
-        waits for room in the queue, and a heartbeat for acknowledgements. `settings` are client settings for
-        this producer alone, as those of `kafka`. `announce=False` leaves announcements to the caller: for records that are
-        carried over as they are. With a `transactional_id` everything is sent in transactions; a producer that has the same
-        one is shut out from here on, and what it left open is aborted. Raises `TopicError` (none, or compacted),
-        `BrokerError`, `RegistryError`, `ConfigError`. `warnings` has what is not well with the topic.
+        Args:
+            kafka: The brokers and client settings.
+            topic: The name of the change topic, or the result of `describe`.
+            registry: The schema registry. None: records have the single-object framing.
+            max_record_bytes: The limit for key and value together. The limit of the topic applies,
+                too.
+            max_clock_skew_s: How far an estimated low watermark may be after this machine's clock.
+                Use the value of the stream.
+            queue_timeout_s: How long `send` waits for space in the queue, and a heartbeat for
+                acknowledgements.
+            settings: Client settings for this producer only. They have priority over those of
+                `kafka`.
+            announce: False: you send announcements yourself, for example if you copy records.
+            transactional_id: All records are sent in transactions. An older producer with the same
+                id can no longer send, and its open transaction is aborted.
+
+        Raises:
+            TopicError: There is no such topic, or it is compacted.
+            BrokerError: No broker answers.
+            RegistryError: The registry does not answer, or does not have the schema.
+            ConfigError: A client setting is not allowed.
         """
         self._kafka = kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         self._facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
@@ -149,31 +178,42 @@ class ChangeProducer:
             self._start(transactional_id)
 
     def send(self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None) -> None:
-        """Queue one record. A change goes to the Kafka partition of its key, a control record to every one.
+        """Queue one record. A change goes to the Kafka partition of its key, a control record to
+        every Kafka partition.
 
-        Returns before it is delivered. Blocks while the queue is full. A heartbeat blocks until every change that it covers
-        has been acknowledged, child partitions until every change has of their stream partition and of those that they end;
-        in a transaction they are delivered together with what they cover, and do not wait. An estimated low watermark is
-        lowered to what is acknowledged; one that is no claim (a sentinel, or ahead of the clock by more than `max_clock_skew_s`)
-        is sent as 0. With a `transactional_id`, but outside a transaction, a record is a transaction of
-        its own.
+        The method returns before the record is delivered. It blocks while the queue is full. A
+        heartbeat blocks until all changes that it covers are acknowledged. Child partitions block
+        until all changes of their stream partition, and of the stream partitions that they end, are
+        acknowledged. In a transaction they do not block, because they are delivered together with
+        these changes.
 
-        `on_delivery(record, error)` is called once, when it is known what became of the record (PUB-5): with None once all brokers
-        that must have it do, in a transaction once that is committed; otherwise with the reason, and the record is among
-        `undelivered`. It is called by `send`, `send_many` and `transaction` before they begin, and by `poll`, `flush` and `close`, in
-        the thread that calls these. It may send; it may not poll, flush or close. What it raises is raised by the method that called
-        it, which then has sent nothing; the other calls that are due are made by the next one.
+        An estimated low watermark is lowered to the acknowledged changes. If it is not a claim (a
+        sentinel, or more than `max_clock_skew_s` after the clock), it is sent as 0. With a
+        `transactional_id`, but outside a transaction, the record is a transaction of its own.
 
-        A stream partition that speaks for the first time is announced, as a root of its own, unless child partitions that
-        were sent before have named it. All roots are announced again, with all that live below them, five times in the
-        topic's retention, as long as something is sent (WMK-6). Raises:
+        Before a stream partition sends its first record, it is announced as a root, unless earlier
+        child partitions have named it. All roots are announced again, with their live descendants,
+        five times within the topic's retention, as long as records are sent (WMK-6).
 
-        - `InvalidChangeError`, and nothing is sent: larger than `max_record_bytes` or the topic takes; a change at or
-          before a heartbeat.
-        - `DeliveryError`: a heartbeat that is not true yet, or not at all since a change failed, and nothing is sent; or no
-          room in the queue in time, and the record is among `undelivered` until it is sent again. `on_delivery` is called
-          in the second case only.
-        - what `transaction` raises, if there is a `transactional_id`.
+        Args:
+            record: The change, heartbeat or child partitions.
+            headers: Kafka headers.
+            on_delivery: Called once as `on_delivery(record, error)` when the result is known
+                (PUB-5). `error` is `None` if the record was acknowledged, and in a transaction, if it
+                was committed. Otherwise it is the reason, and the record is in `undelivered`. It is
+                called in your thread, at the start of `send`, `send_many` and `transaction`, and in
+                `poll`, `flush` and `close`. It may send, but must not poll, flush or close. If it
+                raises, the calling method raises the same exception and sends nothing. The next
+                call makes the remaining calls.
+
+        Raises:
+            InvalidChangeError: The record is too large, or a change is not after the last heartbeat
+                of its stream partition. Nothing is sent.
+            DeliveryError: A heartbeat is not true yet, or cannot become true because a change
+                failed. Nothing is sent. Or the queue stayed full. Then the record is in
+                `undelivered` until you send it again, and `on_delivery` is called.
+            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
+                `transaction` does.
         """
         assert not self._closed, "a closed producer sends nothing"
         if self._told:
@@ -194,13 +234,23 @@ class ChangeProducer:
             self._send_control(record, header_list, on_delivery)
 
     def send_many(self, changes: Iterable[DataChange], headers: Headers = (), on_delivery: OnDelivery | None = None) -> None:
-        """Queue changes in their order, after all of them were checked (PUB-5). Each gets `headers`, and `on_delivery` is called for each.
+        """Queue changes in their order. All of them are checked before the first one is queued
+        (PUB-5).
 
-        With a `transactional_id`, but outside a transaction, they are one transaction. Raises:
+        With a `transactional_id`, but outside a transaction, they are one transaction.
 
-        - `InvalidChangeError` of the first that `send` would refuse, and nothing is sent. `index` is its place, from 0.
-        - `DeliveryError` when one finds no room in the queue in time: it and those after it are among `undelivered`.
-        - what `transaction` raises, if there is a `transactional_id`.
+        Args:
+            changes: The changes.
+            headers: Kafka headers for each change.
+            on_delivery: Called for each change, as in `send`.
+
+        Raises:
+            InvalidChangeError: `send` would refuse a change. Nothing is sent. `index` is the index
+                of the first one.
+            DeliveryError: The queue stayed full. The change and those after it are in
+                `undelivered`.
+            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
+                `transaction` does.
         """
         assert not self._closed, "a closed producer sends nothing"
         self._tell()
@@ -228,7 +278,7 @@ class ChangeProducer:
             for change, (value, kafka_partition) in zip(changes, checked, strict=True):
                 if self._announces:
                     self._announce(change)
-                taken += 1  # also when it is refused: it has its answer then
+                taken += 1  # also if it is refused: then its result is already reported
                 self._put(change, value, kafka_partition, header_list, on_delivery)
         except ConnectorError as error:
             for change in changes[taken:]:
@@ -239,15 +289,19 @@ class ChangeProducer:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is sent in the block is committed at its end, as one, and delivered by then (REC-17). It needs a `transactional_id`.
+        """Commit all records of the block together at its end, and wait for it (REC-17). Requires a
+        `transactional_id`.
 
-        If the block raises, it is aborted: nothing of it is delivered, and its changes are among `undelivered` until they are
-        sent again. Raises:
+        If the block raises, the transaction is aborted. None of its records is delivered, and its
+        changes are in `undelivered` until you send them again.
 
-        - `DeliveryError`, and nothing of it is delivered, or nobody knows: Kafka did not take all, or gave no answer; or
-          changes of the same stream partition that were aborted before are not in it. Send them all again in another one.
-        - `WriterConflictError`: another producer has started with the same `transactional_id`. This one sends nothing more.
-        - `BrokerError` when none can begin, since no broker answers.
+        Raises:
+            DeliveryError: The transaction failed, or its outcome is unknown. Kafka did not accept
+                all records or did not answer, or the transaction lacks changes of the same stream
+                partition that were aborted before. Send all of them again in another transaction.
+            WriterConflictError: Another producer has started with the same `transactional_id`. This
+                producer can no longer send.
+            BrokerError: No broker answers, so the transaction cannot begin.
         """
         assert self._transactional_id is not None, "transactions need a transactional_id"
         assert self._transaction is None, "a producer has one transaction at a time"
@@ -263,11 +317,23 @@ class ChangeProducer:
             self._conclude(sent, "")
 
     def resume_token(self, stream_partition: str) -> bytes:
-        """The resume token of the newest heartbeat of a stream partition, read from the topic (REC-19): where its source continues.
+        """Read the resume token of the newest heartbeat of a stream partition from the topic
+        (REC-19).
 
-        Never that of a data change, which says nothing of those before it. But with a `transactional_id` it may be that of the
-        last committed change: there, everything of the stream partition in the topic must have been sent in transactions.
-        Records without a token do not count. Raises `TopicError` when there is none, `BrokerError`.
+        A data change does not count, because earlier changes may be missing. Exception: with a
+        `transactional_id`, the last committed change counts, too. Then all records of the stream
+        partition in the topic must have been sent in transactions. Records without a token do not
+        count.
+
+        Args:
+            stream_partition: The name of the stream partition.
+
+        Returns:
+            The position at which the source must continue.
+
+        Raises:
+            TopicError: The topic has no resume token of the stream partition.
+            BrokerError: No broker answers.
         """
         limits = Limits(max_record_bytes=self._max_record_bytes)
         in_transactions = self._transactional_id is not None
@@ -276,26 +342,40 @@ class ChangeProducer:
         )
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Make the calls of `on_delivery` that are due; where none is, wait up to `timeout_s` for an answer. Returns how many it made.
+        """Make the due calls of `on_delivery`. If none is due, wait for a result.
 
-        What waits for a batch to fill goes on waiting: `flush` sends at once. Calls of an open transaction are due when it ends.
-        Raises what `on_delivery` raises, and `WriterConflictError` as `transaction` does.
+        Records that wait for a full batch are not sent earlier. `flush` sends them at once. Calls
+        of an open transaction are due when it ends.
+
+        Args:
+            timeout_s: The maximum time to wait.
+
+        Returns:
+            The number of calls.
+
+        Raises:
+            WriterConflictError: As `transaction` does. Exceptions of `on_delivery` are raised, too.
         """
         assert not self._is_telling, "on_delivery may send, and nothing else"
         self._outbox.serve(0.0 if self._told else timeout_s)
         return self._tell()
 
     def flush(self, timeout_s: float = 130.0) -> None:
-        """Return once everything sent so far has been acknowledged, and whoever asked for it with `on_delivery` has been told.
+        """Wait until all records are acknowledged, and all calls of `on_delivery` are made.
 
-        Raises `DeliveryError` after `timeout_s`, or when something failed, now or earlier; `undelivered` has the records. Raises
-        what `on_delivery` raises; what was sent goes on being delivered.
+        Args:
+            timeout_s: The maximum time to wait.
+
+        Raises:
+            DeliveryError: The time has passed, or a record failed, now or earlier. `undelivered`
+                has the records. Exceptions of `on_delivery` are raised, too. Delivery continues in
+                the background.
         """
         assert self._transaction is None, "what is sent in a transaction is delivered when it is committed"
         assert not self._is_telling, "on_delivery may send, and nothing else"
         deadline = time.monotonic() + timeout_s
         self._tell()
-        # Those who are told may send.
+        # `on_delivery` may send further records.
         while (self._outbox.items or self._told) and (left_s := deadline - time.monotonic()) > 0:
             self._outbox.serve(min(left_s, 0.5), push=True)
             self._tell()
@@ -303,10 +383,10 @@ class ChangeProducer:
             raise self._not_delivered()
 
     def undelivered(self) -> dict[Record, str]:
-        """The records that are not acknowledged, with the reason, changes first. To be sent again in this order;
-        with a `transactional_id`, in one transaction.
+        """Return the records that are not acknowledged, with the reason. Changes come first.
 
-        The producer's own announcements are among them, and are sent again as any other record.
+        Send them again in this order. With a `transactional_id`, send them in one transaction.
+        Announcements of the producer are included. Send them again, too.
         """
         found = {record: why for delivery in self._deliveries.values() for record, why in delivery.failed.items()}
         for sent in self._outbox.items:
@@ -316,11 +396,20 @@ class ChangeProducer:
         return {record: found[record] for record in sorted(found, key=_comes_after)}
 
     def set_aside(self, *changes: DataChange, headers: Headers = ()) -> None:
-        """Publish changes that failed, which `undelivered` has, as dead letters in place of delivering them (DLQ-2).
+        """Publish failed changes as dead letters instead of delivering them (DLQ-2).
 
-        The source goes on without them: they are no longer among `undelivered`, and heartbeats pass them, so a replay of them is late.
-        The reason is REJECTED where the broker refused a change, else RETRIES_EXHAUSTED: then it may have been delivered after all, and a
-        replay changes nothing. Raises what `DeadLetterPublisher.publish` does; then those whose letters are not there stay where they are.
+        The source can continue without them: they are no longer in `undelivered`, and heartbeats do
+        not wait for them. Therefore a replay of them is late. The reason is REJECTED if the broker
+        refused a change, and otherwise RETRIES_EXHAUSTED. In the second case it may have been
+        delivered. Then a replay changes nothing.
+
+        Args:
+            changes: Failed changes of `undelivered`.
+            headers: Kafka headers of the dead letters.
+
+        Raises:
+            DeliveryError, TopicError, BrokerError: As `DeadLetterPublisher.publish` does. Changes
+                whose dead letters were not published stay in `undelivered`.
         """
         assert self._transaction is None, "a transaction is delivered as one, or not at all"
         failed = {change: self._delivery(change.stream_partition).failed.get(change) for change in changes}
@@ -329,18 +418,27 @@ class ChangeProducer:
             for change, why in failed.items():
                 value = frame(encode(replace(change, estimated_low_watermark=0), self.kafka_partitions), self._schema_id)
                 letter = source_letter(self.topic, change.row_key, value, tuple(headers), why or "", now=now_us())
-                # One at a time: a second letter of a change has another id, so none is published twice because another one failed.
+                # One at a time, so that a failure does not publish the others again: a second dead letter of a change has another id.
                 publisher.publish([letter])
                 self._failed += self._delivery(change.stream_partition).set_aside(change)
 
     def refresh_now(self) -> None:
-        """Have the next control record look whether the topic has grown, instead of once a minute."""
+        """Make the next control record check the number of Kafka partitions. Otherwise, it is
+        checked once a minute.
+        """
         self._refreshed_at = 0.0
 
     def close(self, timeout_s: float = 130.0) -> None:
-        """Flush, then let go of the brokers, within `timeout_s` and a second. Raises as `flush` does. A second call does nothing.
+        """Flush and close the client. A second call does nothing.
 
-        What has no answer by then is told to `on_delivery` as failed. From here on nothing may be sent, by `on_delivery` neither.
+        Records without a result are reported to `on_delivery` as failed. After `close`, nothing can
+        be sent, also not by `on_delivery`.
+
+        Args:
+            timeout_s: The maximum time to wait. Closing may take one second more.
+
+        Raises:
+            DeliveryError: As `flush` does.
         """
         if self._closed:
             return
@@ -377,9 +475,11 @@ class ChangeProducer:
             raise self._not_delivered()
 
     def _checked(self, change: DataChange, headers: HeaderList, before: int | None = None) -> tuple[bytes, int]:
-        """The value of a change that may be sent, and the Kafka partition of its key. `before` is the oldest one to be sent before it."""
+        """Return the value of a change, and the Kafka partition of its key. `before` is the oldest
+        change of the batch that is sent before it.
+        """
         delivery = self._delivery(change.stream_partition)
-        # One that was perhaps delivered, with the heartbeat after it, may be sent again.
+        # A failed change may be sent again, also after a later heartbeat: it may have been delivered.
         if change.commit_timestamp <= delivery.promised and change not in delivery.failed:
             raise InvalidChangeError(
                 Rule.COMMIT_TIMESTAMP,
@@ -398,7 +498,9 @@ class ChangeProducer:
         self._outbox.put(_Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers)
 
     def _with_true_claim(self, change: DataChange, delivery: Delivery, before: int | None) -> DataChange:
-        """The change with an estimated low watermark that holds of what is acknowledged; 0 where it claims nothing (WMK-5, REC-18)."""
+        """Lower the estimated low watermark to the acknowledged changes. It becomes 0 if it is not
+        a claim (WMK-5, REC-18).
+        """
         if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return replace(change, estimated_low_watermark=0)
@@ -417,7 +519,7 @@ class ChangeProducer:
         self._check_size(CONTROL_KEY, value, headers)
         if self._announces:
             self._announce(record)
-        # From here on a reader may have seen it.
+        # From here on, a reader may read it.
         if isinstance(record, ChildPartitions):
             self._announcements.sent(record, now_us())
         elif record.timestamp > delivery.promised:
@@ -427,13 +529,15 @@ class ChangeProducer:
         self._send_everywhere(_Sent(record, delivery, self.kafka_partitions, on_delivery), value, headers)
 
     def _announce(self, record: Record) -> None:
-        """Announce what is due before a record. It claims nothing, so there is nothing to wait for."""
+        """Send the announcements that are due before a record. They make no claim, so they do not
+        wait.
+        """
         for announcement in self._announcements.due(record, now_us()):
             self._refresh()
             value = frame(encode(announcement, self.kafka_partitions), self._schema_id)
             self._check_size(CONTROL_KEY, value, [])
             self.announced += 1
-            with suppress(DeliveryError):  # it is among `undelivered`, and the record itself may be taken
+            with suppress(DeliveryError):  # it is in `undelivered`, and the record itself may still be queued
                 delivery = self._delivery(announcement.stream_partition)
                 self._send_everywhere(_Sent(announcement, delivery, self.kafka_partitions, is_ours=True), value, [])
 
@@ -448,12 +552,15 @@ class ChangeProducer:
                 raise
 
     def _wait_until_true(self, delivery: Delivery, record: Heartbeat | ChildPartitions, upto: int | None) -> None:
-        """Wait for the acknowledgements of the changes that a control record speaks of, those `upto` a time or all (REC-18)."""
+        """Wait until the changes that a control record covers are acknowledged (REC-18).
+
+        These are the changes up to `upto`. None: all changes.
+        """
         what = f"A heartbeat at {upto}" if upto else "Child partitions"
         deadline = time.monotonic() + self._queue_timeout_s
         while True:
             failed, oldest = delivery.oldest_failed(), delivery.oldest_open()
-            # While something is under way it may be what failed, sent again.
+            # A record in flight may be the failed one, sent again.
             waits = self._transaction is None and delivery.under_way
             if failed is not None and (upto is None or failed <= upto) and not waits:
                 raise DeliveryError(
@@ -462,7 +569,7 @@ class ChangeProducer:
                     "Send the changes of undelivered() again, then this",
                     undelivered=len(delivery.failed),
                 )
-            # In a transaction it is delivered with what it covers, or not at all.
+            # In a transaction, it is delivered together with the changes that it covers.
             if self._transaction is not None or oldest is None or (upto is not None and oldest > upto):
                 return
             if time.monotonic() > deadline:
@@ -488,10 +595,10 @@ class ChangeProducer:
             limit = f"at most {self._facts.max_message_bytes} bytes with key, headers and framing (max.message.bytes of {self.topic})"
             raise InvalidChangeError("TOO_LARGE", "record", limit, size)
 
-    # Answers.
+    # Results.
 
     def _answer(self, sent: _Sent, error: str) -> None:
-        """One of its messages was acknowledged, or failed."""
+        """Register the result of one message of the record."""
         sent.copies -= 1
         sent.error = sent.error or error
         if sent.copies:
@@ -512,14 +619,15 @@ class ChangeProducer:
             self._told.append((sent.on_delivery, sent.record, error or None))
 
     def _tell(self) -> int:
-        """Make the calls that are due now, and return how many. Not from within one of them, nor while a transaction is open.
+        """Make the due calls of `on_delivery`, and return their number.
 
-        Callers are at a point where nothing is half done: who is told may send, or raise.
+        It does nothing inside such a call, or in an open transaction. Call it only in a consistent
+        state, because `on_delivery` may send or raise.
         """
         if self._is_telling or self._transaction is not None:
             return 0
         self._is_telling = True
-        due = len(self._told)  # those that come of what is sent meanwhile are left to the next time, or it might never end
+        due = len(self._told)  # later calls are left for the next time, otherwise this loop might never end
         try:
             for _ in range(due):
                 on_delivery, record, error = self._told.popleft()
@@ -558,7 +666,7 @@ class ChangeProducer:
         return self._transaction
 
     def _commit(self, transaction: _Transaction) -> None:
-        """Raises when it is not committed, or not known to be."""
+        """Commit. Raises if the transaction is not committed, or if its outcome is unknown."""
         while self._outbox.items and not transaction.trouble:
             self._outbox.serve(0.5, push=True)
         if self._outbox.client is not transaction.client:
@@ -584,13 +692,15 @@ class ChangeProducer:
         self._transaction = None
 
     def _abort(self, transaction: _Transaction, reason: BaseException) -> None:
-        """Settle what was sent as not delivered, for a reason that is raised; what goes wrong beside it becomes a note."""
+        """Register all records as not delivered, because of the exception `reason`. Further errors
+        become notes of it.
+        """
         why = transaction.trouble or f"its transaction was aborted: {reason!r}"
         if self._outbox.client is transaction.client and not isinstance(reason, WriterConflictError):
             error = transactions.abort(transaction.client)
             self._outbox.read_reports()
             try:
-                # Messages that failed may have left a gap in its sequence numbers, at which the next transaction would fail.
+                # Failed messages may leave a gap in the sequence numbers of the client. The next transaction would fail.
                 if error is not None or transaction.trouble:
                     self._outbox.renew(error or transaction.trouble)
             except WriterConflictError as further:
@@ -602,11 +712,11 @@ class ChangeProducer:
             for delivery, promised in reversed(transaction.promised):
                 delivery.promised = promised
         for sent in transaction.settled:
-            if not sent.is_ours:  # ours are announced again when they are due
+            if not sent.is_ours:  # announcements are sent again when they are due
                 self._conclude(sent, why)
 
     def _refresh(self) -> None:
-        """Control records go to every Kafka partition, also to those that were added since."""
+        """Update the number of Kafka partitions, because control records must go to new ones, too."""
         now = time.monotonic()
         if self._refreshed_at and now - self._refreshed_at < REFRESH_S:
             return
@@ -614,19 +724,21 @@ class ChangeProducer:
         try:
             facts = topics.describe(self._kafka, self.topic)
         except BrokerError:
-            return  # no answer right now; what is sent waits in the queue meanwhile
+            return  # no broker answers now; records wait in the queue
         topics.check_identity(self._facts.topic_id, facts)
         if facts.kafka_partitions != self.kafka_partitions:
-            # The client has a view of its own, and refuses Kafka partitions that it has not heard of.
+            # The client caches the topic's metadata, and refuses Kafka partitions that it does not know.
             with suppress(KafkaException):
                 self._outbox.client.list_topics(self.topic, timeout=client.REACH_TIMEOUT_S)
-            # Who begins to read there finds none in the new ones.
+            # The new Kafka partitions have no announcements.
             self._announcements.again_soon()
         self.kafka_partitions = facts.kafka_partitions
 
 
 def _comes_after(record: Record) -> tuple[int, int]:
-    """Control records come after the changes that they may cover, in the order of their times."""
+    """Sort key: control records come after the changes that they may cover, in the order of their
+    times.
+    """
     match record:
         case DataChange():
             return 0, 0
@@ -637,5 +749,7 @@ def _comes_after(record: Record) -> tuple[int, int]:
 
 
 def _retention_us(facts: TopicFacts) -> int:
-    """How long the topic keeps a record; where it is for ever, as long as a change topic's retention may be."""
+    """Return the topic's retention (µs). For unlimited retention, return the maximum of a change
+    topic.
+    """
     return (facts.retention_ms if facts.retention_ms >= 0 else topics.MAX_RETENTION_S * 1000) * 1000

@@ -1,8 +1,10 @@
-"""Where a producer goes on: the newest resume token, read back from the topic (REC-19).
+"""Finds the position at which a producer continues: the newest resume token in the topic (REC-19).
 
-A heartbeat goes out when all that it covers has been acknowledged, and to every Kafka partition: the first one tells. A data
-change says nothing of those before it, which may have been lost on their way to other Kafka partitions, unless transactions made
-all of them one; then the newest of all Kafka partitions counts. Each is read backwards, from its end, in windows that grow.
+A heartbeat is sent after all changes that it covers are acknowledged, and to every Kafka partition.
+So it is enough to read the first Kafka partition. A data change says nothing about earlier changes,
+which may be lost in other Kafka partitions. With transactions, no earlier change is lost. Then the
+newest record of all Kafka partitions counts. Each Kafka partition is read backwards from its end,
+in growing windows.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ GROWTH: Final = 10
 def newest_token(
     kafka: KafkaConfig, topic: str, stream_partition: str, *, registry: RegistryConfig | None, limits: Limits, in_transactions: bool
 ) -> bytes:
-    """The token of the newest heartbeat of a stream partition that carries one; `in_transactions`: or of the newest change.
+    """Return the resume token of the newest heartbeat of a stream partition. `in_transactions`: or
+    of the newest change.
 
-    Reads what readers accept, and committed transactions only. Raises `TopicError` when there is none, and what `ChangeConsumer` raises.
+    Only valid and committed records are read. Raises `TopicError` if there is no token, and all
+    exceptions of `ChangeConsumer`.
     """
     facts = topics.describe(kafka, topic)
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
@@ -37,7 +41,7 @@ def newest_token(
     window = WINDOW
     while unread:
         starts = {number: max(first[number], ends[number] - window) for number in unread}
-        # Without a position it is read from the beginning, also if that moves meanwhile.
+        # Without a position, reading starts at the beginning, even if retention moves it meanwhile.
         positions = tuple(Position(topic, facts.topic_id, number, start - 1) for number, start in starts.items() if start > first[number])
         reached: dict[int, int] = {}
         with ChangeConsumer(
@@ -47,7 +51,7 @@ def newest_token(
                 reached.setdefault(received.position.kafka_partition, received.record_timestamp)
                 if _order(received.record, stream_partition, in_transactions):
                     found[received.position.kafka_partition] = received
-        # What arrived before the newest one that is known cannot be newer.
+        # A record that arrived before the newest known one cannot be newer.
         newest = max((received.record_timestamp for received in found.values()), default=0) - ARRIVAL_MARGIN_S * 1_000_000
         unread = [n for n in unread if n not in found and starts[n] > first[n] and reached.get(n, newest) >= newest]
         window *= GROWTH
@@ -63,7 +67,10 @@ def newest_token(
 
 
 def _order(record: object, stream_partition: str, in_transactions: bool) -> tuple[int, ...]:
-    """How new its resume token is; nothing where it has none that counts. A heartbeat comes after the changes of its time."""
+    """Return how new the resume token of a record is. Empty: the record has no valid token.
+
+    A heartbeat comes after the changes with the same time.
+    """
     match record:
         case Heartbeat() if record.stream_partition == stream_partition and record.resume_token:
             return record.timestamp, True

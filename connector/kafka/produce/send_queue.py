@@ -1,8 +1,9 @@
-"""Messages on their way to Kafka, the client that carries them, and what becomes of both when it fails (REC-17).
+"""The messages in flight to Kafka, their client, and the handling of client failures (REC-17).
 
-Every message that is put in is answered for once: acknowledged, failed, or unknown, which counts as failed. Memory is bounded: a
-full queue blocks for a time, then refuses. A client with a fatal error never sends again; another takes its place, and what the
-first one left without an answer is unknown.
+Every message gets exactly one result: acknowledged, failed, or unknown. Unknown counts as failed.
+Memory is bounded: a full queue first blocks, and then refuses. A client with a fatal error cannot
+send any more. It is replaced by a new client, and the results of its remaining messages are
+unknown.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ POLL_EVERY: Final = 100
 
 
 class SendQueue(Generic[_Item]):
-    """One topic's outbox. `answer` is called for each message with the item that it belongs to, and why it failed, or nothing.
+    """The send queue of one topic.
 
-    Answers come while `put`, `serve`, `renew` or `let_go` runs. `client` is the present one.
+    `answer` is called for each message, with its item and the error. The error is empty if the
+    message was acknowledged. It is called while `put`, `serve`, `renew` or `let_go` runs. `client`
+    is the current client.
     """
 
     def __init__(
@@ -57,22 +60,23 @@ class SendQueue(Generic[_Item]):
 
     @property
     def items(self) -> Collection[_Item]:
-        """One for each message that has no answer yet."""
+        """The items of the messages without a result. An item occurs once for each message."""
         return self._outstanding.values()
 
     @property
     def complaint(self) -> str:
-        """What the client complained of last."""
+        """The last error of the client, as text."""
         return self._errors.text
 
     def put(self, item: _Item, key: bytes, value: bytes, kafka_partition: int, headers: HeaderList) -> None:
-        """Queue a message; blocks while the queue is full. Raises `DeliveryError` when it was not taken: the item has been answered for.
+        """Queue a message. Blocks while the queue is full.
 
+        Raises `DeliveryError` if the message was not queued. Then `answer` was already called.
         Raises `WriterConflictError` as `renew` does.
         """
         number = self._next_number
         self._next_number += 1
-        # Known before the client is: a report may come while this call still runs.
+        # Store it before `produce`, because the report may come during this call.
         self._outstanding[number] = item
         deadline = 0.0
         while True:
@@ -89,7 +93,7 @@ class SendQueue(Generic[_Item]):
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:
                     failed = self.client
-                    self.serve(0)  # what it died of is told there
+                    self.serve(0)  # this reads the cause of the failure
                     if self.client is failed:
                         self.renew(error.args[0])
                 raise self._refused(number, error.args[0].str(), "Send it again; when it stays so, look at the cause") from error
@@ -97,12 +101,14 @@ class SendQueue(Generic[_Item]):
             self.serve(0)
 
     def serve(self, timeout_s: float, *, push: bool = False) -> None:
-        """Let the client hand over its reports; `push` sends at once what waits for a batch to fill. Raises as `renew` does."""
+        """Read the reports of the client. `push` sends waiting batches at once. Raises as `renew`
+        does.
+        """
         fatal: KafkaError | str | None = None
         try:
             self.client.flush(timeout_s) if push else self.client.poll(timeout_s)
         except (KafkaException, SystemError) as error:
-            # Reports may be lost in here, which is why everything without one is unknown.
+            # Reports may be lost here. Therefore the result of a message without a report is unknown.
             fatal = client.cause_of(error)
         self.read_reports()
         fatal = self._errors.fatal or fatal
@@ -110,27 +116,33 @@ class SendQueue(Generic[_Item]):
             self.renew(fatal)
 
     def renew(self, error: KafkaError | str) -> None:
-        """Give up a client that will never send again, and take another one; what has no report is unknown, hence to be sent again.
+        """Replace a client that cannot send any more. The results of its messages are unknown, so
+        they must be sent again.
 
-        Raises `WriterConflictError` when it was another producer with the same transactional id that shut it out.
+        Raises `WriterConflictError` if another producer with the same transactional id has taken
+        over.
         """
         cause = error.str() if isinstance(error, KafkaError) else str(error)
         client.log.error("producer for %s rebuilt: %s", self._facts.topic, cause)
         self.let_go(0, f"outcome unknown: {cause}")
-        error = self._errors.fatal or error  # a call that failed without a reason is told it by the next one
+        error = self._errors.fatal or error  # if a call failed without a reason, the next call has the reason
         if self._transactional_id is not None and isinstance(error, KafkaError) and transactions.is_shut_out(error):
             self._shut_out = error.str()
-            self.check_not_shut_out()  # another client would shut the other producer out in turn
+            self.check_not_shut_out()  # a new client would take over from the other producer
         self._errors = client.LastError()
         self.client = self._connect()
 
     def check_not_shut_out(self) -> None:
-        """Raises `WriterConflictError` when another producer with the same transactional id has shut this one out."""
+        """Raises `WriterConflictError` if another producer with the same transactional id has taken
+        over.
+        """
         if self._shut_out:
             raise transactions.shut_out(self._facts.topic, self._transactional_id or "", self._shut_out)
 
     def let_go(self, timeout_s: float, why: str) -> None:
-        """Give up the client with what it holds; without the purge it would wait for the messages' own time-out."""
+        """Close the client and drop its messages. Without the purge, it would wait for the
+        messages' time-out.
+        """
         with suppress(KafkaException, SystemError):
             self.client.purge()
             self.client.flush(timeout_s)
@@ -138,7 +150,7 @@ class SendQueue(Generic[_Item]):
         self.give_up(why)
 
     def give_up(self, why: str) -> None:
-        """Wait for no more answers."""
+        """Stop waiting for results."""
         given_up, self._outstanding = self._outstanding, {}
         for item in given_up.values():
             self._answer(item, why)
@@ -148,18 +160,20 @@ class SendQueue(Generic[_Item]):
         outstanding, answer = self._outstanding, self._answer
         for number, error in reports:
             item = outstanding.pop(number, None)
-            if item is not None:  # else it is of a client that was given up, and counted as unknown already
+            if item is not None:  # else it is from a replaced client, and already counts as unknown
                 answer(item, "" if error is None else error.str())
 
     def _on_delivery(self, number: int, error: KafkaError | None, _message: Message) -> None:
-        """Called by the client inside poll and flush, once for each message. Must neither raise nor poll.
+        """Store the report of one message. The client calls it inside poll and flush. It must not
+        raise or poll.
 
-        It only takes a note: after a fatal error Python calls of any kind may die in here, and what they had begun is half done.
+        It does nothing else, because after a fatal error, Python calls may fail here and leave work
+        half done.
         """
         self._reports.append((number, error))
 
     def _refused(self, number: int, cause: str, remedy: str) -> DeliveryError:
-        """This message did not enter the queue: the caller is told, and what was promised about the record is settled."""
+        """Report that this message did not enter the queue, and return the error."""
         if (item := self._outstanding.pop(number, None)) is not None:
             self._answer(item, cause)
         return DeliveryError(f"A record for {self._facts.topic} was not taken", cause, remedy, undelivered=1)
