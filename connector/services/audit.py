@@ -154,7 +154,7 @@ def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> 
         except TopicError as error:
             on_event(warning("TOPIC_UNREADABLE", str(error)))
             return (), True
-        # Of a dead-letter topic that was made anew everything is to be read.
+        # A dead-letter topic that was created again is read from its beginning.
         known = tuple(position for position in after if position.topic_id == facts.topic_id)
         begin = {position.kafka_partition: position.offset + 1 for position in known}
         is_whole = all(first <= begin.get(number, 0) for number, first in topics.beginning_offsets(kafka, facts).items())

@@ -87,14 +87,14 @@ def _document(file: Path) -> dict[str, object]:
         raise ConfigError(f"there is no file {file}", "", "name the configuration with --config FILE, before the command") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{file} is not a TOML document", str(error), "mend that place; text needs quotes, a section [brackets]"
+            f"{file} is not a TOML document", str(error), "correct that place; text needs quotes, a section [brackets]"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read", str(error), "check its permissions, and that it is UTF-8 text") from None
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with each of our variables that names a file replaced by what stands in it, without the last line end."""
+    """The environment; a variable that names a file is replaced by the contents of the file, without the last line end."""
     given = dict(environment)
     for variable, name in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable.endswith(FILE_SUFFIX):

@@ -64,14 +64,14 @@ class Effects:
                 yield decision, {} if change is None else self._effects(decision, change)
 
     def rows_of(self, change: DataChange) -> dict[str, dict[str, object] | None]:
-        """The row of a change by table, as readers would see it now; None where there is none."""
+        """The row of a change by table, as readers see it now; None: the table has no such row."""
         self._look([change])
         return {
             name: row_of(table, change.row_key, visible(self._known[name, change.row_key])) for name, table in self._readable_in(change)
         }
 
     def forced(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
-        """The change that does today what a late one would have done, or why there is none, in a sentence; `replay.Force`."""
+        """A change that has the effect today that a late one would have had, or a sentence that says why not; see `replay.Force`."""
         if self._low_watermark is None:
             return "the low watermark is not known"
         if any((name, change.row_key) not in self._known for name, _ in self._readable_in(change)):

@@ -65,7 +65,7 @@ class DeadLetters:
         return self.queue.letters(LetterFilter() if which is None else which)
 
     def show(self, letter_id: str) -> LetterReport:
-        """One letter in detail. Raises `ConnectorError` if there is none with this id."""
+        """One letter in detail. Raises `ConnectorError` if no letter has this id."""
         ledger = self.queue.ledger()
         named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
         letter, status = next(self.queue.letters(named, ledger), (None, None))
