@@ -158,7 +158,7 @@ def changes_of(records: DataFrame) -> DataFrame:
     """Kafka records as rows of plain columns."""
     # After the single-object header, with the newest schema only.
     decoded = records.select(from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")).select("record.data_change")
-    cell = "filter(data_change.entries, e -> e.kind = 'SET_CELL' AND e.family = '{}' AND e.qualifier = cast('{}' AS binary))[0].value"
+    cell = "get(filter(data_change.entries, e -> e.kind = 'SET_CELL' AND e.family = '{}' AND e.qualifier = cast('{}' AS binary)), 0).value"
     values = [f"cast(cast({cell.format(FAMILY, name)} AS string) AS {type_.value}) AS {name}" for name, type_ in COLUMNS.items()]
     return decoded.where("data_change IS NOT NULL").selectExpr(
         "cast(data_change.row_key AS string) AS row_key",

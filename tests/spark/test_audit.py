@@ -87,7 +87,7 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
     assert (code, found["verdict"]) == (0, "passed")
 
     # Without the proofs, and without the topic, nobody can say.
-    shutil.rmtree(live.warehouse / "_connector/proofs")
+    shutil.rmtree(live.warehouse / "_connector/audit_log")
     admin.delete_topics([topic])[topic].result(30)
     deadline = time.monotonic() + 30
     while topic in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
