@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.dead_letters.effect import Effect
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import Action, LedgerEntry, LetterStatus
+from connector.dead_letters.ledger import ALLOWED, Action, LedgerEntry, LetterStatus
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, Tally
 from connector.errors import ConnectorError, TableError
@@ -54,6 +54,7 @@ class DeadLetters:
     """The dead letters of one stream. Make it with `dead_letters`. Each method may raise `BrokerError` and `TopicError`.
 
     An action is done once per letter and stored in the ledger, with who, when and why. You can stop it at any time and repeat it.
+    A filter without `states` selects the letters that an action can be done to: for example, `reopen` takes parked and discarded ones.
     """
 
     def __init__(self, config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, on_event: OnEvent) -> None:
@@ -125,15 +126,15 @@ class DeadLetters:
 
     def park(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
         """Set letters aside: no replay takes them before they are reopened. Returns their number, and those left alone by state."""
-        return self.queue.act(Action.PARKED, which, why=why)
+        return self.queue.act(Action.PARKED, _for_action(Action.PARKED, which), why=why)
 
     def discard(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
         """Declare that letters are not to be replayed; the records stay in the topic. Returns as `park` does."""
-        return self.queue.act(Action.DISCARDED, which, why=why)
+        return self.queue.act(Action.DISCARDED, _for_action(Action.DISCARDED, which), why=why)
 
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
         """Open parked or discarded letters again. Returns as `park` does."""
-        return self.queue.act(Action.REOPENED, which, why=why)
+        return self.queue.act(Action.REOPENED, _for_action(Action.REOPENED, which), why=why)
 
     def wait(self, which: LetterFilter, *, since: int | None = None) -> bool:
         """Wait until each table has what is in the change topic now. False: a replay of `which` since `since` was rejected again."""
@@ -179,6 +180,13 @@ def dead_letters(
     of = find_stream(config, stream)
     queue = DeadLetterQueue(config, of, by=by or who(), horizon=_horizon(config, of, on_event))
     return DeadLetters(config, of, queue, on_event)
+
+
+def _for_action(action: Action, which: LetterFilter) -> LetterFilter:
+    """A filter with the default states selects those that the action is for; letters named by id in any state."""
+    if which.states != LetterFilter().states:
+        return which
+    return replace(which, states=frozenset() if which.ids else ALLOWED[action])
 
 
 def _horizon(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent) -> int | None:

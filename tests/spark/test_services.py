@@ -1,0 +1,136 @@
+"""Services as a Python program calls them, with its own Spark session, on a real broker (OPS-1, OPS-4, OPS-5, JOB-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector import KafkaConfig
+from connector.errors import ConfigError, ConnectorError
+from connector.kafka import LetterFilter
+from connector.services import (
+    Event,
+    audit,
+    close_partition,
+    dead_letters,
+    jobs,
+    load_config,
+    partitions,
+    read,
+    rebuild,
+    run,
+    set_apply_every,
+    set_max_staleness,
+    status,
+    unset,
+    validate_config,
+)
+from connector.spark import check_session
+from tests.broker import NewTopic
+from tests.spark.live import Live
+from tests.spark.streams import account
+
+CONFIG = """
+warehouse = "warehouse"
+[kafka]
+bootstrap_servers = "{servers}"
+[streams.s]
+topic = "{topic}"
+[tables.accounts]
+stream = "s"
+source = "t"
+max_staleness = "1h"
+key = {{ columns = [{{ name = "id", type = "STRING" }}] }}
+columns = [
+  {{ name = "name", family = "f", type = "STRING" }},
+  {{ name = "amount", family = "f", type = "INT64" }},
+]
+"""
+
+
+@pytest.fixture
+def live(spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path) -> Iterator[Live]:
+    with ExitStack() as stack:
+        yield Live(spark, kafka, new_topic(kafka_partitions=1).topic, tmp_path / "warehouse", stack)
+
+
+def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_path: Path) -> None:
+    """nothing_lost, newest_wins: each service returns values, its session goes on, and events replace output."""
+    file = tmp_path / "connector.toml"
+    file.write_text(CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic))
+    config, events = load_config(file, {}), list[Event]()
+    live.publish(account("a", 1, name="Ada", amount="1"), account("a", 2, name="Ann"))
+    live.send([(0, b"x", b"rubbish")])
+
+    report = run(config, spark=live.spark, once=True, on_event=events.append)
+    assert (report.batches, report.dead_letters) == (1, 1)
+    assert report.applies == 1
+    assert "PIPELINE" in {event.code for event in events}
+
+    with read(config, "accounts", spark=live.spark) as found:
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        assert [(row["id"], row["name"], row["amount"]) for row in rows] == [("a", "Ann", 1)]
+        assert (found.to_batch, found.missing.count) == (1, 1)
+    live.publish(account("b", 3, name="Bob"))
+    assert run(config, spark=live.spark, once=True).batches == 1
+    with read(config, "accounts", spark=live.spark, max_staleness_s=0) as found:
+        assert sum(1 for _ in found.rows) == 2
+    live.spark.range(1).collect()  # the session was not stopped
+
+    found_status = status(config)
+    assert found_status.errors == {}
+    assert found_status.streams["s"].ingest_batch == 2
+    assert found_status.tables["accounts"].max_staleness_s == 3600
+    assert [stream.is_proved for stream in audit(config)] == [True]
+
+    letters = dead_letters(config, "s")
+    ((letter, _),) = letters.list()
+    shown = letters.show(letter.id)
+    assert (shown.letter.value, shown.rows) == (b"rubbish", {})
+    which = LetterFilter(ids=frozenset({letter.id}))
+    assert [decision.letter.id for decision, _ in letters.plan(which)] == [letter.id]
+    assert letters.discard(which, why="not ours")[0] == 1
+    assert letters.reopen(which, why="it was")[0] == 1
+    assert letters.park(which, why="later")[0] == 1
+    assert [entry.why for entry in letters.show(letter.id).history] == ["not ours", "it was", "later"]
+
+    assert set_max_staleness(config, "accounts", 60).max_staleness_s == 60
+    assert set_apply_every(config, "accounts", 7).apply_every_s == 7
+    assert (status(config).tables["accounts"].max_staleness_s, status(config).tables["accounts"].apply_every_s) == (60, 7)
+    unset(config, "accounts")
+    assert status(config).tables["accounts"].max_staleness_s == 3600
+
+    (one,) = partitions(config).partitions
+    assert close_partition(config, "s", one.name, why="it was deleted", by="a test").is_new
+    assert not close_partition(config, "s", one.name, why="again").is_new
+    assert rebuild(config, "accounts", spark=live.spark).changes == 3
+    assert jobs(config, "accounts", limit=1)[0].kind == "rebuild"
+    assert [finding.text for finding in validate_config(config) if finding.level == "fault"] == []
+
+
+def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> None:
+    """OPS-1: nothing is started, and nothing is written."""
+    with pytest.raises(ConfigError, match="there is no table"):
+        read(live.config, "acounts")
+    with pytest.raises(ConfigError, match="there is no stream"):
+        dead_letters(live.config, "nowhere")
+    with pytest.raises(ConfigError, match="No stream is configured"):
+        run(load_config(None, {"CONNECTOR__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "CONNECTOR__WAREHOUSE": str(tmp_path)}))
+    assert not (tmp_path / "warehouse").exists()
+
+
+def test_a_session_of_ones_own_is_checked_and_left_alone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TBL-3: the limits that bound the memory of a damaged record are the driver's."""
+    check_session(spark, for_writing=True)
+    system = spark._jvm.java.lang.System
+    limit = system.clearProperty("org.apache.avro.limits.bytes.maxLength")
+    try:
+        with pytest.raises(ConnectorError, match="without limits"):
+            check_session(spark, for_writing=True)
+        check_session(spark)
+    finally:
+        system.setProperty("org.apache.avro.limits.bytes.maxLength", limit)
