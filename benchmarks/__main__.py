@@ -24,9 +24,9 @@ NAMES = (
 
 _HEAD = """# Performance
 
-Measured by `make bench`. Rates depend on the machine; ratios are of neighbours in one run. A bar is what a value should reach: `0.4` at
-least, `<0.3` below; behind one that was not reached stands `missed`. What is measured and how, the module of that name in `benchmarks/`
-says.
+`make bench` measures these figures. Rates depend on the machine; a ratio compares two things in the same run. A bar is the value to
+reach: `0.4` means at least 0.4, `<0.3` means below 0.3. `missed` marks a bar that was not reached. The module of the same name in
+`benchmarks/` documents how each figure is measured.
 """
 
 MISSED = "**missed**"

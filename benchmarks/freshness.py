@@ -202,7 +202,7 @@ class Scene:
     def _has_read(self, ends: Mapping[int, int]) -> bool:
         """Whether the last read has all records before these offsets."""
         read = [said for said in self.changelog.said if said["ingest_batch"] <= self.reads.to_batch[-1]]
-        return all(int(read[-1]["end"].get(str(k), 0)) >= end for k, end in ends.items())
+        return all(int(read[-1]["end_offsets"].get(str(k), 0)) >= end for k, end in ends.items())
 
     def _cpu(self) -> dict[str, float]:
         return {name: machine.cpu_s(pid) for name, pid in self.pids.items()}
@@ -281,7 +281,7 @@ def in_changelog(sent: np.ndarray, changelog: Commits) -> np.ndarray:
     """
     found = np.zeros(len(sent), np.int64)
     for kafka_partition in np.unique(sent[:, 0]):
-        ends = [said.get("end", {}).get(str(kafka_partition), 0) for said in changelog.said]
+        ends = [said.get("end_offsets", {}).get(str(kafka_partition), 0) for said in changelog.said]
         those = sent[:, 0] == kafka_partition
         found[those] = np.searchsorted(ends, sent[those, 1], side="right")
     return found

@@ -210,7 +210,7 @@ def _decision_view(decision: Decision) -> dict[str, Any]:
     view: dict[str, Any] = {"id": decision.letter.id, "verdict": decision.verdict.value, "why": decision.why, "attempt": decision.attempt}
     if decision.content is not None:
         view |= view_of_content(decision.content.key, decision.content.value, decision.content.headers)
-        view |= {"mended": list(decision.repair_note.steps)} if decision.repair_note else {}
+        view |= {"repair": list(decision.repair_note.steps)} if decision.repair_note else {}
     return view
 
 

@@ -47,7 +47,7 @@ def summary(letter: DeadLetter, standing: LetterStatus, story: tuple[LedgerEntry
     }
     if whole:
         view |= view_of_content(letter.key, letter.value, letter.headers)
-        view["story"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in story]
+        view["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in story]
     return {name: value for name, value in view.items() if value is not None}
 
 

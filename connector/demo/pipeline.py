@@ -152,7 +152,7 @@ def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
 
 
 def _records(commit: Mapping[str, Any]) -> int:
-    return sum(int(offset) for offset in commit.get("end", {}).values())
+    return sum(int(offset) for offset in commit.get("end_offsets", {}).values())
 
 
 def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:

@@ -23,8 +23,9 @@ from tests.unit.git_repository import Repository
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "full"])
 def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL; TBL-11, TBL-16,
     TBL-17: cut_is_consistent at watermarks in the middle, through a split and a merge, and a stall that the table tells of
@@ -38,30 +39,31 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     submodules(repository)
     output = tmp_path / "output"
 
-    assert story.tell(Choices(repository.folder, output, is_full=True)), capsys.readouterr().out
+    assert story.tell(Choices(repository.folder, output, is_full=is_full)), capsys.readouterr().out
 
     said = capsys.readouterr()
     assert "EQUAL: " in said.out
     assert "killed the pipeline with SIGKILL" in said.err
     for told in ("files-1", "files-0", "files-2"):
         assert f"stream partition {told} ends" in said.err
-    assert len(re.findall("snapshot .* equals", said.err)) >= 3
-    for in_this_order in (
-        (
-            "a dead letter: ",
-            "KEY_MISMATCH",
-            "row today",
-            "without it the table differs",
-            "mended and replayed",
-            "with it the table equals",
-            "falls silent",
-        ),
-        ("falls silent", "files as of ingest batch", "speaks again"),
-        ("falls silent", "files is no consistent cut", "speaks again", "killed the pipeline", "a consistent cut again"),
-    ):
-        assert re.search(".*".join(in_this_order), said.err, re.DOTALL), said.err
+    assert len(re.findall("snapshot .* equals", said.err)) >= 2 + is_full
+    if is_full:
+        for in_this_order in (
+            (
+                "a dead letter: ",
+                "KEY_MISMATCH",
+                "row today",
+                "without it the table differs",
+                "mended and replayed",
+                "with it the table equals",
+                "falls silent",
+            ),
+            ("falls silent", "files as of ingest batch", "speaks again"),
+            ("falls silent", "files is no consistent cut", "speaks again", "killed the pipeline", "a consistent cut again"),
+        ):
+            assert re.search(".*".join(in_this_order), said.err, re.DOTALL), said.err
     cuts = History(str(output / "warehouse")).cuts("demo")
-    assert len({cut.low_watermark for cut in cuts}) >= 3
+    assert len({cut.low_watermark for cut in cuts}) >= 2 + is_full
     assert (output / "connector.toml").exists()
     assert subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b"", "a process was left behind"
 

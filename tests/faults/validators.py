@@ -221,10 +221,10 @@ def resumable(e: Evidence) -> None:
     """Batches follow each other without gap or overlap, and each is counted once. Applies are
     numbered without gap. Everything is done.
     """
-    batches = [said for said in e.commits if said["commit"] in ("batch", "ends")]
+    batches = [said for said in e.commits if said["commit"] in ("batch", "closed_partitions")]
     assert [said["ingest_batch"] for said in batches] == list(range(1, len(batches) + 1))
     for before, after in pairwise(batches):
-        assert before["end"] == after["start"], after["ingest_batch"]
+        assert before["end_offsets"] == after["start_offsets"], after["ingest_batch"]
     counted = [number for number, _ in groupby(said["progress"]["ingest_batch"] for said in e.commits)]
     assert counted == list(range(len(batches) + 1))
     for name, versions in e.versions.items():

@@ -26,7 +26,7 @@ STEPS = ("record", "commit", "committed")
 # What a person runs, and is killed in: does what is still open, as the ledger has it.
 RUN = """
 import os, sys
-from connector.config import KafkaConfig
+from connector import KafkaConfig
 from tests.integration.test_ledger_topic import replay
 servers, topic, deadly = sys.argv[1:]
 replay(KafkaConfig(servers), topic, lambda step: os._exit(9) if step == deadly else None)
@@ -73,7 +73,7 @@ def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> N
     with LedgerWriter(kafka, facts.topic) as writer:
         writer.commit([deed("T-0-1")])
         assert read_totals(kafka, facts.topic).sent == NONE_SENT  # type: ignore[union-attr]
-        writer.settle(7)
+        writer.write_totals(7)
     known = read_totals(kafka, facts.topic)
     assert known is not None
     ((partition, end),) = known.sent.ends.items()
@@ -81,7 +81,7 @@ def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> N
     with LedgerWriter(kafka, facts.topic) as writer:
         writer.commit([deed("T-0-2", Action.DISCARDED)])
         writer.commit([deed("T-0-3"), deed("T-0-4")])
-        writer.settle(7)
+        writer.write_totals(7)
         assert writer.ledger.sent == read_totals(kafka, facts.topic).sent  # type: ignore[union-attr]
     ends = topics.high_watermarks(kafka, facts)
     found = read_ledger(kafka, facts.topic).sent.ends
@@ -97,7 +97,7 @@ def test_totals_are_found_however_few_or_many_records_lie_around_them(kafka: Kaf
     for number, table in enumerate(("", "-user-events", "-2024", "-a-1-2")):
         with LedgerWriter(kafka, facts.topic) as writer:
             writer.commit([deed(f"{topic_id}-0-{number}{table}", Action.DISCARDED)])
-            writer.settle(None)
+            writer.write_totals(None)
         totals = read_totals(kafka, facts.topic)
         assert totals is not None
         assert totals.closed == {(topic_id, name.removeprefix("-")): 1 for name in ("", "-user-events", "-2024", "-a-1-2")[: number + 1]}

@@ -120,7 +120,7 @@ def test_from_the_first_look_to_the_last_letter(
     assert {one["id"]: one["state"] for one in exported} == {
         found.id: "open" if number > 3 else "replayed" for number, found in enumerate(letters)
     }
-    assert next(one for one in exported if one["id"] == letters[3].id)["story"][0]["mended"]["steps"] == ["key-from-record"]
+    assert next(one for one in exported if one["id"] == letters[3].id)["history"][0]["repair"]["steps"] == ["key-from-record"]
     assert run("list") == 0
     assert shell.err.startswith("2 dead letters")
     assert not {char for text in seen for char in text if not char.isprintable()} - {"\n"}

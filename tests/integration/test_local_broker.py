@@ -172,7 +172,7 @@ START = """
 import os, sys, time
 from pathlib import Path
 from connector.jars import JarStore
-from connector.kafka.local_broker import LocalBroker
+from connector.kafka.local.broker import LocalBroker
 store = JarStore.from_environment(os.environ)
 broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=sys.argv[2] == "daemon", say=lambda line: print(line, flush=True))
 time.sleep(60)

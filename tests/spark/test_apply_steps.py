@@ -166,7 +166,7 @@ def test_a_commit_names_a_bounded_number_of_attempts(
         stream.topic.send(account("d", at - 30, name="late"), delete("d", at))
         stream.ingest()
         stream.apply(table)
-        assert len(table.table_state().attempts) <= 2
+        assert len(table.table_state().attempt_ids) <= 2
     stream.topic.send(account("a", 17, name="late"), account("d", 17, name="late"))
     stream.ingest()
     stream.apply(table)
@@ -328,7 +328,7 @@ def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(spark: Sp
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert len(list(log.glob("*.json"))) == commits
-    assert table.table_state().attempts.items() <= before.attempts.items()
+    assert table.table_state().attempt_ids.items() <= before.attempt_ids.items()
 
 
 @pytest.mark.usefixtures("compacts_at_once")

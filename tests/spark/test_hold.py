@@ -107,6 +107,7 @@ def test_what_turns_out_to_be_another_tables_change_releases_the_row(stream: Str
     assert stream.table(HOLDS).table_state().is_consistent_cut
 
 
+@pytest.mark.long
 def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> None:
     """DLQ-3, TBL-16: on and off; a rebuild that holds more is no younger than what it shows."""
     off = definition()

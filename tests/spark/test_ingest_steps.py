@@ -53,7 +53,7 @@ def test_nothing_lost_or_invented_when_nothing_happens(calm: Stream) -> None:
     assert all(letter.headers == tuple(HEADERS) and letter.position.topic_id == "id-1" for letter in calm.letters)
     counted = {"UNKNOWN_FRAMING": 2, "KEY_MISMATCH": 1, "UNDECODABLE": 1}
     progress = calm.changelog().progress()
-    derived = {name: getattr(progress, name) for name in ("batch_horizons", "moments", "frontier", "rejected_since")}
+    derived = {name: getattr(progress, name) for name in ("batch_horizons", "freshness", "frontier", "rejected_since")}
     assert progress == Progress(ingest_batch=1, changes=2, control=1, rejected=counted, **derived)
     assert progress.frontier.undeclared == ["p"]
 

@@ -81,7 +81,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
 
 def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a cut names; so it is in a graveyard and
-    in the changelog. The graveyard of a table that was replaced stays for a week.
+    in the changelog. The tombstone table of a table that was replaced stays for a week.
     """
     stream, brief = Stream(spark, tmp_path), VersionRetention(2, 2)
     stream._going_on = stream.changelog(brief)
@@ -94,7 +94,7 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
         stream.apply(stream.table(retention=brief))
     rebuilt(stream)
     table, folder = stream.table(), tmp_path / "tables" / "accounts"
-    graveyards = {path.name for path in folder.glob("graveyard*")}
+    tombstone_tables = {path.name for path in folder.glob("tombstones*")}
     left = [folder / "data" / "_bucket=0" / "part-dead.parquet", Path(stream.path) / "slot=-1" / "part-dead.parquet"]
     for path in left:
         path.parent.mkdir(exist_ok=True)
@@ -108,8 +108,8 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     assert done.disk_bytes > done.live_bytes > 0
     assert stream.changelog().clean().files >= 1
     assert [path for path in left if path.exists()] == []
-    assert len(graveyards) == 2
-    assert {path.name for path in folder.glob("graveyard*")} == graveyards
+    assert len(tombstone_tables) == 2
+    assert {path.name for path in folder.glob("tombstones*")} == tombstone_tables
 
     def names(version: int) -> set[str]:
         return {row["name"] for row in spark.read.format("delta").option("versionAsOf", version).load(f"{folder}/data").collect()}
@@ -120,7 +120,7 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     assert shown(table) == stream.truth()
 
     table.clean(time.time_ns() // 1000 + 8 * DAY_US)
-    assert len(list(folder.glob("graveyard*"))) == 1
+    assert len(list(folder.glob("tombstones*"))) == 1
     stream.topic.send(account("b", 2, name="late"))
     stream.ingest()
     stream.apply(table)
@@ -219,7 +219,7 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: Spark
     stream.ingest(stream.process())
     stream.apply(table := stream.table())
     assert shown(table) == stream.truth()
-    assert kept(*(str(path) for path in Path(folder).glob("graveyard-*"))) == [interval(1100)]
+    assert kept(*(str(path) for path in Path(folder).glob("tombstones-*"))) == [interval(1100)]
 
 
 def test_a_log_that_was_cleaned_knows_what_was_committed(spark: SparkSession, tmp_path: Path) -> None:
@@ -448,6 +448,7 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkS
     assert shown(table) == stream.truth()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("compacts_at_once")
 def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-17, TBL-23: a compaction leaves a cut's version, not the cut: it is recorded again, once."""

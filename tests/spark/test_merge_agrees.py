@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.lww_merge import joined, registers_of_changes, registers_of_rows, registers_of_tombstones, rows_of
+from connector.spark.apply.lww_merge import combine, registers_of_changes, registers_of_rows, registers_of_tombstones, rows_of
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import TableDefinition, Versions
@@ -101,10 +101,10 @@ def in_rounds(
         assert has_residual or plain
         known = registers_of_changes(pivoted, layout, 2, all_whole=all_are("_whole", pivoted), has_residual=has_residual)
         if tombstones is not None:
-            known = joined(known, registers_of_tombstones(tombstones, layout, 2), layout, "left")
+            known = combine(known, registers_of_tombstones(tombstones, layout, 2), layout, "left")
         if table is None:
             table = rows_of(known, layout, has_residual=has_residual).limit(0)
-        known = joined(known, registers_of_rows(table, layout, 2), layout, "full")
+        known = combine(known, registers_of_rows(table, layout, 2), layout, "full")
         forget_below = horizon if number == rounds else None
         rows = rows_of(known, layout, has_residual=has_residual, horizon=forget_below).localCheckpoint()
         gone = rows.where("_changed AND NOT _exists")

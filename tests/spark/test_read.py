@@ -201,7 +201,9 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.ingest()
     monkeypatch.setattr(merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK)
     laid_over = []
-    monkeypatch.setattr(merge, "overlaid", lambda *args, **others: laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others))
+    monkeypatch.setattr(
+        merge, "merged_on_read", lambda *args, **others: laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others)
+    )
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
     assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
