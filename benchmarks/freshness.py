@@ -320,7 +320,7 @@ def measured(scene: Scene, sent: np.ndarray, quiet: Window, read: Window | None)
         values["read_plan_s"] = float(np.median(scene.reads.planned_s[read.reads]))
         values["read_takes_s"] = float(np.median(scene.reads.took_s[read.reads]))
     values |= {f"{what}_p{q}_s": value for what, by_quantile in seen.items() for q, value in by_quantile.items()}
-    for name, number_of, commits in (("batches", "ingest_batch", scene.changelog), ("applies", "apply", scene.table)):
+    for name, number_of, commits in (("batches", "ingest_batch", scene.changelog), ("applies", "apply_number", scene.table)):
         made = zip(commits.at, commits.said, strict=True)
         values[name] = len({said[number_of] for at, said in made if quiet.began <= at < quiet.ended})
     values |= {f"{name}_cores": cores for name, cores in quiet.cores.items()}
