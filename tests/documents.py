@@ -1,12 +1,16 @@
 """The parts of the documents that are generated from code, and the documents as tests read them.
 
-`python -m tests.documents` writes the generated part of docs/reference/dead-letters.md.
+`python -m tests.documents` writes docs/reference/api.md, and the generated part of docs/reference/dead-letters.md.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from connector.dead_letters.repair import STEPS
 from connector.records import checks
@@ -14,6 +18,7 @@ from connector.records.rejection import Reason
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+API = ROOT / "docs/reference/api.md"
 DEAD_LETTERS = ROOT / "docs/reference/dead-letters.md"
 
 _BEGIN, _END = "<!-- from the code: python -m tests.documents -->\n", "<!-- end -->\n"
@@ -61,5 +66,84 @@ def with_reasons(page: str) -> str:
     return head + _BEGIN + reasons() + _END + rest.split(_END)[1]
 
 
+API_MODULES = {
+    "connector": "Values: changes, definitions of tables, configuration, dead letters. No extra is needed.",
+    "connector.kafka": "Publish changes, read streams, dead letters, a local broker. No extra is needed.",
+    "connector.spark": "Read tables with Spark. Install `lowmark[spark]`.",
+    "connector.services": "Run and operate the pipeline from a Python program: the use cases of the commands. Install `lowmark[spark]`.",
+    "connector.errors": "The errors. Each has `problem`, `cause` and `remedy`.",
+}
+
+
+def api_page() -> str:
+    """The reference of the Python API: signature and docstring of each public name."""
+    lines = ["# Python API", "", "Documents and programs import from these modules alone. All other modules are internal and may change."]
+    for module, summary in API_MODULES.items():
+        found = importlib.import_module(module)
+        names = getattr(found, "__all__", None) or [name for name, one in vars(found).items() if _is_error(one)]
+        lines += ["", f"## {module}", "", summary]
+        for name in names:
+            lines += _entry(name, getattr(found, name))
+    return "\n".join(lines) + "\n"
+
+
+def _is_error(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, Exception) and one.__module__ == "connector.errors"
+
+
+def _entry(name: str, one: Any) -> list[str]:
+    lines = ["", f"### {name}", "", "```text", _signature(name, one), "```", "", *_text(one)]
+    if isinstance(one, type) and issubclass(one, Enum):
+        return [*lines, "", "Values: " + ", ".join(f"`{member.name}`" for member in one) + "."]
+    if isinstance(one, type) and not issubclass(one, tuple):
+        for method, function in vars(one).items():
+            if not method.startswith("_") and (callable(function) or isinstance(function, staticmethod)):
+                target = getattr(one, method)
+                lines += ["", f"#### {name}.{method}", "", "```text", _signature(method, target), "```", "", *_text(target)]
+    return lines
+
+
+def _signature(name: str, one: Any) -> str:
+    """One line, or a parameter a line; annotations without quotes."""
+    if isinstance(one, type) and issubclass(one, Enum):
+        return f"class {name}({one.__mro__[1].__name__})"
+    head = f"class {name}" if isinstance(one, type) else name
+    try:
+        signature = inspect.signature(one)
+    except (TypeError, ValueError):
+        return f"{head}(...)"
+    parts, is_keyword = list[str](), False
+    for parameter in signature.parameters.values():
+        if parameter.name.startswith("_"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword:
+            parts.append("*")
+            is_keyword = True
+        text, has_default, default = str(parameter).partition(" = ")
+        parts.append(_plain(text) + (f" = {_default(default)}" if has_default else ""))
+    ends = isinstance(one, type) or signature.return_annotation is signature.empty
+    returns = "" if ends else f" -> {_plain(str(signature.return_annotation))}"
+    line = f"{head}({', '.join(parts)}){returns}"
+    return line if len(line) <= 100 else f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
+
+
+def _plain(annotation: str) -> str:
+    return re.sub(r"ForwardRef\('([^']*)'\)|'([^']*)'", lambda found: found[1] or found[2] or "", annotation)
+
+
+def _default(text: str) -> str:
+    shown = re.sub(r"<factory>|<function .*? at 0x[0-9a-f]+>", "...", text)
+    return re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", shown)
+
+
+def _text(one: Any) -> list[str]:
+    """The docstring; its sections as they are, in a block of text."""
+    text = inspect.getdoc(one) or ""
+    summary, _, rest = text.partition("\n\n")
+    lines = [line.rstrip() for line in summary.splitlines()]
+    return [*lines, "", "```text", *rest.rstrip().splitlines(), "```"] if rest.strip() else lines
+
+
 if __name__ == "__main__":
     DEAD_LETTERS.write_text(with_reasons(DEAD_LETTERS.read_text("utf-8")), "utf-8")
+    API.write_text(api_page(), "utf-8")

@@ -27,7 +27,7 @@ from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
-from tests.documents import DEAD_LETTERS, PAGES, ROOT, code_blocks, with_reasons
+from tests.documents import API, DEAD_LETTERS, PAGES, ROOT, api_page, code_blocks, with_reasons
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
 COMMANDS = ROOT / "docs/reference/commands.md"
@@ -295,7 +295,7 @@ def test_examples_can_be_read(page: Path) -> None:
 
 
 def test_reasons_and_rules_are_documented_in_the_codes_words() -> None:
-    """DLQ-2. Mend it with: python -m tests.documents"""
+    """DLQ-2. Write the page again with: python -m tests.documents"""
     page = DEAD_LETTERS.read_text("utf-8")
     assert page == with_reasons(page)
 
@@ -316,3 +316,8 @@ def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
     for jvm in ("driver", "executor"):
         (options,) = re.findall(rf'--conf "spark.{jvm}.extraJavaOptions=(.*)"', page)
         assert options.replace("$limits", limits).replace("$heap", heap) == JVM_OPTIONS
+
+
+def test_the_api_page_has_every_public_name_as_the_code_documents_it() -> None:
+    """Write the page again with: python -m tests.documents"""
+    assert API.read_text("utf-8") == api_page()

@@ -86,7 +86,7 @@ class DeadLetters:
     def plan(
         self, which: LetterFilter, *, steps: Iterable[Step] = (), max_attempts: int = MAX_ATTEMPTS, force: bool = False
     ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """What `replay` would do with each letter, and to its row by table. Nothing is sent.
+        """Show the effect that `replay` would have on each letter, and on its row by table. Nothing is sent.
 
         `steps` repair each letter first, for example `Step.parse("key-from-record")`. `force` is for letters that are too late: it raises
         `ConnectorError` if the warehouse cannot be read.
