@@ -7,7 +7,7 @@
     _connector/jobs, cuts             the history of applies and of snapshots
     _connector/overrides              bounds and paces that operators set
     _connector/closed_partitions      stream partitions that operators closed
-    _connector/audit_log              what audits found
+    _connector/audit_log              the results of audits
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
 """
@@ -71,5 +71,5 @@ def closed_partitions(warehouse: str) -> str:
 
 
 def audit_log(warehouse: str) -> str:
-    """What audits found at offsets without a record, and of dead letters."""
+    """The results of audits."""
     return f"{warehouse}/_connector/audit_log"

@@ -118,7 +118,7 @@ def _signature(name: str, one: Any) -> str:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword:
             parts.append("*")
-            is_keyword = True
+        is_keyword = is_keyword or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         text, has_default, default = str(parameter).partition(" = ")
         parts.append(_plain(text) + (f" = {_default(default)}" if has_default else ""))
     ends = isinstance(one, type) or signature.return_annotation is signature.empty

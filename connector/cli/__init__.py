@@ -1,13 +1,11 @@
 """The commands: the only place that reads the user's files, the environment and argv (OPS-10).
 
-    terminal    what a person sees: data on standard output, talk on standard error, nothing unescaped
-    settings    connector.toml and the environment, as a `ConnectorConfig`
-    …           one module for each command, imported when it is called
+    terminal    output: data on standard output, messages on standard error, all of it escaped
+    …           one module for each command, imported when you call it; it calls a service and prints the result
 
-A module of a command has it as `command`. `connector --help` imports none of them: name and summary of each stand here, so
-that it answers at once and on a machine that lacks Kafka's client or Spark.
+`connector --help` imports none of these modules, so it answers at once, also on a machine without Kafka's client or Spark.
 
-Exit codes: 0 done, 1 a problem with the world (problem, cause and remedy on standard error), 2 a wrong call, 130 interrupted.
+Exit codes: 0 done, 1 a problem (with cause and remedy on standard error), 2 a wrong call, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ import click
 from connector.errors import ConnectorError
 
 COMMANDS: Final = {
-    "audit": ("connector.cli.audit", "Prove that nothing is lost."),
+    "audit": ("connector.cli.audit", "Check that no record is lost."),
     "broker": ("connector.cli.broker", "Start or stop a local Kafka broker, for development."),
-    "dead-letters": ("connector.cli.dead_letters", "List and explain what was rejected."),
-    "demo": ("connector.demo", "Real changes, end to end, compared with an independent truth."),
-    "partitions": ("connector.cli.partitions", "List the stream partitions of a stream; end one that does not end by itself."),
+    "dead-letters": ("connector.cli.dead_letters", "List, explain, repair and replay rejected records."),
+    "demo": ("connector.demo", "Run the pipeline on sample data and check the result."),
+    "partitions": ("connector.cli.partitions", "Show which stream partitions delay the low watermark; close one."),
     "publish": ("connector.cli.publish", "Publish changes written as JSON, one object a line."),
     "read": ("connector.cli.read", "Read a table."),
     "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
-    "status": ("connector.cli.status", "Show how streams and tables stand."),
-    "table": ("connector.cli.table", "Show what was done to a table; change its bound."),
+    "status": ("connector.cli.status", "Show lag, staleness and dead letters of streams and tables."),
+    "table": ("connector.cli.table", "Show the jobs of a table; set its staleness bound; rebuild it."),
     "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object a line."),
     "topic": ("connector.cli.topic", "Create the topics of a stream."),
     "validate": ("connector.cli.validate", "Check the configuration against a running Kafka; starts nothing."),
@@ -74,9 +72,9 @@ class Commands(click.Group):
 @click.version_option(package_name="lowmark", prog_name="connector")
 @click.pass_context
 def cli(ctx: click.Context, config_file: Path | None) -> None:
-    """Carry changes over Kafka into tables that people can trust.
+    """Change data capture over Kafka and Spark into Delta tables.
 
-    Standard output is data, standard error is talk. Exit code 0: done; 1: a problem with the world; 2: a wrong call.
+    Data goes to standard output, messages to standard error. Exit code 0: done; 1: a problem, with cause and remedy; 2: a wrong call.
     """
     ctx.obj = config_file
 
@@ -87,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. What is wrong with the world or the call is said on standard error, without a traceback."""
+    """Run one command and return its exit code. A problem goes to standard error, without a traceback."""
     if sys.stdout is None:  # closed, as daemons have it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:

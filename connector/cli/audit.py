@@ -19,11 +19,11 @@ from connector.text import counted
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each stream.")
 @click.pass_context
 def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
-    """Prove that every offset of STREAM that was read stands once in its changelog, and that every rejected record has its letter.
+    """Check that each offset of STREAM is once in its changelog, and that each rejected record has its dead letter.
 
-    Of all streams, unless one is named. Offsets without a row are read in Kafka: nothing may be there to see. What was seen is
-    kept, so that it counts when Kafka has forgotten. Exit code 1 if something is lost or doubled, or a letter is missing; 0 if
-    not, also where Kafka's retention was quicker: that is said as a warning.
+    Without STREAM, all streams are checked. Offsets without a row are read in Kafka: they must have no visible record. Results are kept,
+    so they count after Kafka's retention. Exit code 1: a record is lost or duplicated, or a dead letter is missing. If retention
+    removed the evidence first, the exit code is 0, with a warning.
     """
     progress, faults = Progress("rows"), 0
     for found in audit(settings.load(ctx), stream, on_event=tell, on_rows=lambda rows: progress.show(rows, time.monotonic())):

@@ -1,6 +1,6 @@
-"""`connector dead-letters replay | discard | park | reopen`: what is done about dead letters (DLQ-10 to DLQ-14).
+"""`connector dead-letters replay | discard | park | reopen`: act on dead letters (DLQ-10 to DLQ-14).
 
-Each thing is done once, and kept in the ledger with who, when and why. What comes from a letter is escaped before it is shown.
+Each action is done once. The ledger keeps who did it, when and why. Contents of a letter are escaped before they are shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
-_everything = click.option("--all", "everything", is_flag=True, help="All letters there are, but for --state.")
+_everything = click.option("--all", "everything", is_flag=True, help="All letters of these states.")
 
 
 @click.command()
@@ -52,11 +52,11 @@ _everything = click.option("--all", "everything", is_flag=True, help="All letter
     help="A step of the repair, for example key-from-record. Steps are taken in the order given.",
 )
 @click.option("--edit", is_flag=True, help="Repair one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
-@click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="After so many a letter is parked instead.")
-@click.option("--per-second", type=RATE, help="At most so many letters a second.")
-@click.option("--force", is_flag=True, help="Of TOO_LATE letters: send what they would do to their rows today, as new changes.")
-@click.option("--wait", is_flag=True, help="Until the tables show what was sent, or it was rejected again.")
-@click.option("--execute", is_flag=True, help="Do it. Without this nothing is sent: only what would happen is shown.")
+@click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="Park a letter after this many attempts.")
+@click.option("--per-second", type=RATE, help="Limit of letters per second.")
+@click.option("--force", is_flag=True, help="For TOO_LATE letters: send the effect that they would have today, as new changes.")
+@click.option("--wait", is_flag=True, help="Wait until every table contains the replayed changes, or one was rejected again.")
+@click.option("--execute", is_flag=True, help="Send them. Without this option, nothing is sent.")
 @click.option("--why", default="", help="Kept in the ledger, with who and when. Needed with --execute.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter of the dry run.")
 @click.pass_context
@@ -77,9 +77,9 @@ def replay(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Send dead letters again through the front door. Shows what would happen, to their rows too; with --execute it happens.
+    """Send dead letters to the change topic again. Without --execute it only shows the effect on each letter and on its row.
 
-    Each takes effect once: stop it whenever you like and run it again, it goes on with what is left.
+    Each letter takes effect once. You can stop the command and run it again: it continues with the rest.
     """
     which = filter_of(given, ids)
     check_chosen(which, everything)
@@ -265,8 +265,6 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     return verb
 
 
-discard: Final = _verb(
-    Action.DISCARDED, "discard", "Say of dead letters that they are not to be replayed. The records stay; reopen undoes it."
-)
-park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: nothing replays them before they are reopened.")
-reopen: Final = _verb(Action.REOPENED, "reopen", "Open parked or discarded dead letters again, with as many tries as at first.")
+discard: Final = _verb(Action.DISCARDED, "discard", "Mark dead letters as not to be replayed. The records stay; `reopen` undoes it.")
+park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: no replay takes them before they are reopened.")
+reopen: Final = _verb(Action.REOPENED, "reopen", "Open parked or discarded dead letters again; the count of attempts starts again.")

@@ -22,29 +22,37 @@ if TYPE_CHECKING:
 ANY: Final = "any"
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _OPTIONS: Final = (
-    click.option("--reason", "reasons", type=click.Choice(list(Reason), case_sensitive=False), multiple=True, help="May be given again."),
-    click.option("--rule", default="", help="The rule that was broken, of those rejected as INVALID."),
+    click.option(
+        "--reason",
+        "reasons",
+        type=click.Choice(list(Reason), case_sensitive=False),
+        multiple=True,
+        help="Only letters with this reason; you can repeat the option.",
+    ),
+    click.option("--rule", default="", help="Only letters that broke this rule (reason INVALID)."),
     click.option(
         "--state",
         "states",
         type=click.Choice([*(state.value for state in LetterState), ANY]),
         multiple=True,
-        help="How they stand; open if not given.",
+        help="Only letters in this state; open if not given.",
     ),
-    click.option("--table", help="The table of table letters, else the source table that their bytes name."),
-    click.option("--key-prefix", type=BYTES, default=b"", help="As text, or base64:… ."),
-    click.option("--since", type=START, help="First failed then or later: a time with a zone, or how long ago (2d)."),
-    click.option("--until", type=START, help="First failed before."),
-    click.option("--kafka-partition", type=click.IntRange(0), help="That of the original records."),
-    click.option("--offsets", type=SPAN, help="Those of the original records: 3..9."),
-    click.option("--ingest-batch", type=click.IntRange(1), help="The batch that their records came with."),
-    click.option("--attempts", type=SPAN, help="How often they were replayed: 1.. ."),
+    click.option("--table", help="Only letters of this table, or of this source table."),
+    click.option("--key-prefix", type=BYTES, default=b"", help="Only letters whose row key begins so: text, or base64:…"),
+    click.option(
+        "--since", type=START, help="Only letters that first failed at this time or later: a time with a zone, or an age such as 2d."
+    ),
+    click.option("--until", type=START, help="Only letters that first failed before this time."),
+    click.option("--kafka-partition", type=click.IntRange(0), help="Only letters whose record was in this Kafka partition."),
+    click.option("--offsets", type=SPAN, help="Only letters whose record had one of these offsets, for example 3..9."),
+    click.option("--ingest-batch", type=click.IntRange(1), help="Only letters of this ingest batch."),
+    click.option("--attempts", type=SPAN, help="Only letters replayed this often, for example `1..`."),
 )
 
 
 def stream_option(function: _Function) -> _Function:
     """Adds `--stream`."""
-    return click.option("--stream", help="The stream that they are of; may be left out where there is one only.")(function)
+    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(function)
 
 
 def filter_options(function: _Function) -> _Function:

@@ -1,4 +1,4 @@
-"""Types of arguments that several commands take. A value that is none is a wrong call (exit code 2)."""
+"""Types of arguments that several commands take. An invalid value is a wrong call (exit code 2)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class KeyBytes(click.ParamType[bytes]):
 
 
 class RepairStep(click.ParamType["Step"]):
-    """One step of mending, as `connector.dead_letters.repair` has them."""
+    """One repair step, as `connector.dead_letters.repair` has them."""
 
     name = "step"
 

@@ -1,4 +1,4 @@
-"""`connector status`: how streams and tables stand, from their newest commits and the totals of ledgers, without a JVM (OPS-5, TBL-20).
+"""`connector status`: the status of streams and tables, without a JVM (OPS-5, TBL-20).
 
 Names of stream partitions, keys and reasons came from outside: all of it is escaped before it reaches the terminal.
 """
@@ -31,10 +31,10 @@ WATCH_EVERY_S: Final = 2.0
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_EVERY_S:g} seconds, until Ctrl-C.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
-    """Show how far every stream is ingested and complete, and how old every table is.
+    """Show the progress of each stream, the age of each table, and open dead letters.
 
-    Everything is read from the warehouse: what Kafka has is known as of when ingest asked last. Only where there ever were dead letters,
-    Kafka is asked which of them are open. What cannot be read is said, and the rest is shown.
+    The command reads the warehouse; the lag is as of the last time when ingest asked Kafka. It asks Kafka only for the state of dead
+    letters. If a stream or table cannot be read, it shows the others and the error.
     """
     if as_json and watch:
         raise click.UsageError("--watch is for people; call `connector status --json` again instead")
@@ -121,7 +121,7 @@ def _print_tables(found: StatusReport) -> None:
 
 
 def _maintained(jobs: Iterable[Job], now: int) -> str | None:
-    """What was done last, and what was left on disk then; None if nothing was done yet."""
+    """The last maintenance and the bytes on disk after it; None: there was no maintenance."""
     parts = []
     for job in jobs:
         what = "fewer" if job.kind is JobKind.COMPACTION else f"removed, {_mib(job.bytes)} freed"

@@ -1,4 +1,4 @@
-"""`connector table`: what was done to a table, its bound and pace, and to make it anew (TBL-19, TBL-20, TBL-21)."""
+"""`connector table`: the jobs of a table, its bound and its pace, and its rebuild (TBL-19, TBL-20, TBL-21)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACE = "apply_every"
 
 @click.group()
 def command() -> None:
-    """What was done to a table, how old its readers let it be, and a new one in its place."""
+    """Show the jobs of a table; set its staleness bound; rebuild it."""
 
 
 @command.command()
@@ -32,7 +32,7 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1), help=f"Stop after so many jobs; {JOBS_FOR_PEOPLE} without --json, unless given.")
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
-    """Show the jobs of table NAME, the newest first; then how long its applies take, and the bound that follows."""
+    """Show the jobs of table NAME, the newest first, and the bound that its applies can keep."""
     config = settings.load(ctx)
     definition = find_table(config, name)
     jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
@@ -65,12 +65,12 @@ def _print(jobs: list[Job]) -> None:
 @command.command("set")
 @click.argument("name", metavar="NAME")
 @click.argument("setting", metavar=f"[{BOUND}=DURATION | {PACE}=DURATION]", required=False)
-@click.option("--unset", is_flag=True, help="Have what the configuration says of both hold again.")
+@click.option("--unset", is_flag=True, help="Use both settings of the configuration again.")
 @click.pass_context
 def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> None:
-    """Set the max_staleness of table NAME, or its apply_every, as 10m or '0-0 0 0:10:0'. It outranks the configuration until --unset.
+    """Set the max_staleness or apply_every of table NAME, for example to 10m. It replaces the configuration until --unset.
 
-    Readers see it at once, and a running pipeline within ten seconds; nothing has to be started again.
+    Readers see it at once, and a running pipeline within ten seconds. You need not restart anything.
     """
     if (setting is None) is not unset:
         raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
@@ -110,9 +110,9 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 @click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
 @click.pass_context
 def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
-    """Make table NAME anew from the changelog, with the columns that it is declared with, and put it in the place of the old one.
+    """Rebuild table NAME from the changelog, with the columns that are declared now.
 
-    Stop `connector run` first. Readers see the old table until the new one is whole. Kill it at any instant: the old one stays.
+    Stop `connector run` first. Readers see the old table until the new one is complete. If you kill the command, the old table stays.
     """
     made = tables.rebuild(settings.load(ctx), name, on_event=tell, cores=cores, memory=memory)
     say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")

@@ -1,4 +1,4 @@
-"""What a person or a program sees: data on standard output, talk on standard error.
+"""Output: data on standard output, messages on standard error.
 
 Whatever came from outside (a record, a header, an answer of a server) goes through `escaped` before it reaches a terminal
 (DLQ-9): control characters, and those that turn the direction of writing, would let a record rewrite the screen.
@@ -108,7 +108,7 @@ class Progress:
             click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
 
     def line(self, count: int, now: float) -> str:
-        """What it shows."""
+        """The text that it shows."""
         if self._total is None:
             return f"{count:,} {self._what}"
         first, began = self._first = self._first or (count, now)

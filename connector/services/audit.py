@@ -55,7 +55,7 @@ def audit(
 
 @dataclass(frozen=True, slots=True)
 class KafkaSide:
-    """What an audit asks of Kafka, as functions. `letters` begins behind the given positions; the flag says that none are gone since."""
+    """The functions of Kafka that an audit uses. `letters` begins behind the given positions; the flag says that none are gone since."""
 
     look: Callable[[Mapping[int, Ranges]], Mapping[int, Seen]]
     letters: Callable[[tuple[Position, ...]], tuple[Iterable[tuple[DeadLetter, Position]], bool]]

@@ -477,7 +477,7 @@ def test_what_the_broker_refuses_is_set_aside_and_the_source_goes_on(kafka: Kafk
             producer.send(Heartbeat("p", 30))
         failed = producer.undelivered()
         assert refused in failed
-        producer.set_aside(refused)
+        producer.send_to_dead_letters(refused)
         for innocent in failed.keys() - {refused}:  # of the same batch, which Kafka refuses as a whole
             producer.send(innocent)
         producer.flush()

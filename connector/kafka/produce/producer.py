@@ -395,7 +395,7 @@ class ChangeProducer:
             found.setdefault(sent.record, "not committed yet")
         return {record: found[record] for record in sorted(found, key=_comes_after)}
 
-    def set_aside(self, *changes: DataChange, headers: Headers = ()) -> None:
+    def send_to_dead_letters(self, *changes: DataChange, headers: Headers = ()) -> None:
         """Publish failed changes as dead letters instead of delivering them (DLQ-2).
 
         The source can continue without them: they are no longer in `undelivered`, and heartbeats do

@@ -1,4 +1,4 @@
-"""What a replay would do to rows as they stand in this warehouse, and what a forced one has to say (DLQ-9, DLQ-10, DLQ-13)."""
+"""The effect of a replay on rows as they are now, and the change that a forced replay sends (DLQ-9, DLQ-10, DLQ-13)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Effects:
         return found
 
     def of_each(self, decisions: Iterable[Decision], schemas: Schemas) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """What each of them would do, by table; nothing for one that is not replayed, or is no change of a declared table."""
+        """The effect of each of them, by table; empty if it is not replayed, or is no change of a declared table."""
         for some in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
             changes = {id(decision): _change_in(decision, schemas) for decision in some}
             self._known.clear()

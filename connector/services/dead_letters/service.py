@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LetterReport:
-    """One dead letter, and what is known of it.
+    """One dead letter in detail.
 
     Attributes:
         letter: The rejected record with its original bytes, and the reason.
@@ -39,7 +39,7 @@ class LetterReport:
         history: Each thing that was done about it, the oldest first.
         rows: Its row as readers see it now, by table; None where there is no row. Empty if the warehouse cannot be read.
         decision: The verdict of a replay.
-        effects: What a replay would do to the row, by table.
+        effects: The effect of a replay on the row, by table.
     """
 
     letter: DeadLetter
