@@ -38,6 +38,7 @@ def test_every_package_without_a_client_is_held_to_purity() -> None:
     "statement",
     [
         "import connector",
+        "import connector.services",
         "from connector import cli; cli.invoke(['--help'])",
         "from connector import cli; cli.invoke(['dead-letters', 'replay', '--help'])",
         "from connector import cli; cli.invoke(['read', '--help'])",
