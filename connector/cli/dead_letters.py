@@ -8,29 +8,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
 from connector.cli import letter_actions, settings
-from connector.cli.letter_options import filter_of, filter_options, queue_of, stream_option
+from connector.cli.letter_options import filter_of, filter_options, letters_of, stream_option
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.terminal import console, escaped, out, say, table, tell
-from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
-from connector.dead_letters.filter import GROUPINGS, Group, LetterFilter, grouped
+from connector.cli.terminal import console, escaped, out, say, table
+from connector.dead_letters.envelope import DeadLetter
+from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
 from connector.errors import ConnectorError
-from connector.records.codec import ChangeRecord, decode
 from connector.records.json_view import to_line
-from connector.records.model import DataChange
 from connector.records.views import view_of_bytes, view_of_time
-from connector.services.dead_letters.effects import Effects
-from connector.services.load_config import find_stream
 from connector.text import counted
-
-if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
-    from connector.kafka.dead_letters.queue import DeadLetterQueue
 
 
 @click.group()
@@ -53,7 +45,7 @@ def list_(ctx: click.Context, /, stream: str | None, by: str | None, as_json: bo
     names = tuple((by or "reason,rule").split(","))
     if unknown := [name for name in names if name not in GROUPINGS]:
         raise click.UsageError(f"--by has no {unknown[0]!r}; there are {', '.join(GROUPINGS)}")
-    queue, which = queue_of(ctx, stream), filter_of(given)
+    queue, which = letters_of(ctx, stream).queue, filter_of(given)
     letters = queue.letters(which)
     if by is None and (as_json or which.chooses):
         number = _print_one_by_one(letters, as_json)
@@ -99,31 +91,17 @@ def _print_groups(names: tuple[str, ...], groups: Iterable[tuple[tuple[str, ...]
 @click.pass_context
 def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool) -> None:
     """Explain one dead letter: where it came from, what is wrong with it, what can be done and was done, and what it says."""
-    config, queue = settings.load(ctx), queue_of(ctx, stream)
-    ledger = queue.ledger()
-    letter, standing = next(queue.letters(LetterFilter(ids=frozenset({letter_id}), states=frozenset()), ledger), (None, None))
-    if letter is None or standing is None:
-        cause = f"none in {dead_letter_topic(queue.topic)} has this id"
-        remedy = "connector dead-letters list --state any --json has their ids"
-        raise ConnectorError(f"There is no dead letter {letter_id}", cause, remedy)
+    letters = letters_of(ctx, stream)
+    letter, standing, history = letters.find(letter_id)
     if as_json:
-        out(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)))
-    else:
-        print_letter(letter, _schemas(config, letter), standing, ledger.story(letter.id), everything=everything)
-        _print_row(config, find_stream(config, stream), queue, letter, standing)
-
-
-def _print_row(config: ConnectorConfig, of: StreamConfig, queue: DeadLetterQueue, letter: DeadLetter, standing: LetterStatus) -> None:
-    """The row today, and what a replay would do to it."""
-    found = decode(letter.value, queue.schemas)
-    effects = Effects.of(config, of, tell)
-    if effects is not None and isinstance(found, ChangeRecord) and isinstance(found.record, DataChange):
-        for name, row in effects.rows_of(found.record).items():
-            out(f"row today       {escaped(name)}: {'there is none' if row is None else escaped(to_line(_row_view(row)))}")
-    decisions = [queue.decision(letter, standing)]
-    for decision, done in effects.of_each(decisions, queue.schemas) if effects else ((decision, {}) for decision in decisions):
-        rows = "; ".join(f"the row is {effect} in {name}" for name, effect in done.items())
-        out(f"a replay        {escaped(f'{decision.verdict}: {decision.why}' if decision.why else rows or decision.verdict)}")
+        out(to_line(summary(letter, standing, history, whole=True)))
+        return
+    print_letter(letter, _schemas(settings.load(ctx), letter), standing, history, everything=everything)
+    rows, decision, effects = letters.effects_on(letter, standing)
+    for name, row in rows.items():
+        out(f"row today       {escaped(name)}: {'there is none' if row is None else escaped(to_line(_row_view(row)))}")
+    in_words = "; ".join(f"the row is {effect} in {name}" for name, effect in effects.items())
+    out(f"a replay        {escaped(f'{decision.verdict}: {decision.why}' if decision.why else in_words or decision.verdict)}")
 
 
 def _row_view(row: Mapping[str, object]) -> dict[str, Any]:
@@ -143,7 +121,7 @@ def _value_view(value: object) -> Any:
 @click.pass_context
 def export(ctx: click.Context, /, stream: str | None, output: str | None, **given: Any) -> None:
     """Write dead letters out, one JSON object a line: key, value and headers as they are, and what was done about each."""
-    queue, which = queue_of(ctx, stream), filter_of(given)
+    queue, which = letters_of(ctx, stream).queue, filter_of(given)
     ledger, number = queue.ledger(), 0
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
         for letter, standing in queue.letters(which, ledger):

@@ -14,25 +14,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from connector.cli import settings
-from connector.cli.letter_options import check_chosen, filter_of, filter_options, queue_of, stream_option
+from connector.cli.letter_options import check_chosen, filter_of, filter_options, letters_of, stream_option
 from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import RATE, STEP
-from connector.cli.terminal import Progress, console, escaped, out, say, table, tell
+from connector.cli.terminal import Progress, console, escaped, out, say, table
 from connector.clock import now_us
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
-from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, Tally, Verdict
+from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
 from connector.errors import ConnectorError
 from connector.records.json_view import to_line
-from connector.services.dead_letters.effects import Effects
-from connector.services.dead_letters.wait import wait_for_tables
-from connector.services.load_config import find_stream
-from connector.text import counted, truncate_utf8
+from connector.text import counted
 
 if TYPE_CHECKING:
     from connector.kafka.dead_letters.queue import DeadLetterQueue
+    from connector.services.dead_letters.service import DeadLetters
 
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
@@ -89,26 +86,25 @@ def replay(
         raise click.UsageError("--edit is for one letter: name its id")
     if wait and not execute:
         raise click.UsageError("--wait goes with --execute: a dry run sends nothing to wait for")
-    config, queue = settings.load(ctx), queue_of(ctx, stream, with_horizon=True)
+    letters = letters_of(ctx, stream)
     if edit:
-        steps = (*steps, _edit(queue, which, ids[0], steps))
-    of = find_stream(config, stream)
-    how = _How(which, steps, max_attempts, per_second)
+        steps = (*steps, _edit(letters.queue, which, ids[0], steps))
+    how = _How(which, steps, max_attempts, per_second, force)
     if not execute:
-        planned = _show_plan(queue, how, Effects.of(config, of, tell), force=force, as_json=as_json)
+        planned = _show_plan(letters, how, as_json=as_json)
         _check_found(ids, planned.verdicts.total())
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
             say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
     began = now_us()
-    done = _execute(queue, how, why, _forced(Effects.of(config, of, tell)) if force else None, wait=wait)
+    done = _execute(letters, how, why, wait=wait)
     _check_found(ids, done.verdicts.total())
     if done.verdicts[Verdict.REPLAY] and not wait:
         say("what was replayed is in the change topic: `connector run` ingests and applies it; --wait follows it there")
     # Who runs it again may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
-    again = wait_for_tables(config, of, queue, began, truncate_utf8(str(which)), tell) if wait else 0
-    return 1 if again or done.verdicts[Verdict.REFUSE] > sent_before else 0
+    is_applied = not wait or letters.wait(which, since=began)
+    return 1 if not is_applied or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +113,12 @@ class _How:
     steps: tuple[Step, ...]
     max_attempts: int
     per_second: float | None
+    force: bool
 
 
-def _forced(effects: Effects | None) -> Force:
-    if effects is None:
-        raise ConnectorError(
-            "What is too late cannot be forced from here",
-            "what it would do to its row is worked out from the tables, and the warehouse cannot be read",
-            "run this where the warehouse is, with `pip install 'lowmark[lake]'`",
-        )
-    return effects.forced
-
-
-def _show_plan(queue: DeadLetterQueue, how: _How, effects: Effects | None, *, force: bool, as_json: bool) -> Tally:
+def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
     tally, rows, counts = Tally(), dict[tuple[str, str, str], list[str]](), Counter[tuple[str, str, str]]()
-    decisions = queue.plan(how.which, steps=how.steps, max_attempts=how.max_attempts, force=_forced(effects) if force else None)
-    # What a forced one does was worked out when it was decided: its row shows it already.
-    each = ((decision, {}) for decision in decisions) if effects is None or force else effects.of_each(decisions, queue.schemas)
-    for decision, done in each:
+    for decision, done in letters.plan(how.which, steps=how.steps, max_attempts=how.max_attempts, force=how.force):
         tally.add(decision)
         if as_json:
             out(to_line(_decision_view(decision) | ({"effects": {name: effect.value for name, effect in done.items()}} if done else {})))
@@ -153,14 +137,14 @@ def _show_plan(queue: DeadLetterQueue, how: _How, effects: Effects | None, *, fo
             some = "\n".join(escaped(example) for example in rows[row])
             shown.add_row(words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some)
         console().print(shown)
-    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {queue.topic}: {_told(tally, 'would be ')}")
-    if force:
+    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}: {_told(tally, 'would be ')}")
+    if how.force:
         say("warning: what was deleted and is forgotten may come back by force; see each with --json before you --execute")
     return tally
 
 
-def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None, *, wait: bool) -> Tally:
-    progress = Progress("letters looked at", queue.at_most())
+def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
+    progress = Progress("letters looked at", letters.queue.at_most())
     progress.show(0, time.monotonic())
 
     def show(looked: int, _done: int) -> None:
@@ -175,12 +159,12 @@ def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None, *
 
     before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        tally = queue.replay(
+        tally = letters.replay(
             how.which,
             why=why,
             steps=how.steps,
             max_attempts=how.max_attempts,
-            force=force,
+            force=how.force,
             per_second=how.per_second,
             on_progress=show,
             stop=stop,
@@ -189,7 +173,7 @@ def _execute(queue: DeadLetterQueue, how: _How, why: str, force: Force | None, *
         progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {queue.topic}: {_told(tally, '')}")
+    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}: {_told(tally, '')}")
     for because, count in tally.refused.most_common():
         if wait and because == ALREADY_REPLAYED:
             say(f"{count:,} were replayed before")
@@ -254,7 +238,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         check_chosen(which, everything)
         if not why.strip():
             raise click.UsageError("say why with --why: it is kept with who and when")
-        queue = queue_of(ctx, stream)
+        queue = letters_of(ctx, stream).queue
         done, refused = queue.act(action, which, why=why)
         _check_found(ids, done + refused.total())
         say(f"{counted(done, 'dead letter')} of {queue.topic} {action}")

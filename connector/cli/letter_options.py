@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -13,11 +13,7 @@ from connector.cli.terminal import tell
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
 from connector.records.rejection import Reason
-from connector.services.dead_letters.service import dead_letters
-from connector.services.events import Event
-
-if TYPE_CHECKING:
-    from connector.kafka.dead_letters.queue import DeadLetterQueue
+from connector.services.dead_letters.service import DeadLetters, dead_letters
 
 ANY: Final = "any"
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -87,10 +83,6 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
         raise click.UsageError("--all goes with --state only: it means all letters there are")
 
 
-def queue_of(ctx: click.Context, stream: str | None, *, with_horizon: bool = False) -> DeadLetterQueue:
-    """The queue of the stream that a call is for; with the horizon of the stream, as far as this machine can know it."""
-    return dead_letters(settings.load(ctx), stream, on_event=tell if with_horizon else _ignore).queue
-
-
-def _ignore(event: Event) -> None:
-    """Where the horizon does not matter, nothing is said of it."""
+def letters_of(ctx: click.Context, stream: str | None) -> DeadLetters:
+    """The dead letters of the stream that a call is for."""
+    return dead_letters(settings.load(ctx), stream, on_event=tell)

@@ -11,8 +11,8 @@ import click
 
 from connector.cli import settings
 from connector.cli.terminal import Progress, say
+from connector.config.settings import find_stream
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
-from connector.services.load_config import find_stream
 from connector.text import counted
 
 if TYPE_CHECKING:

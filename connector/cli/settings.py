@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connector.config.settings import ConnectorConfig
-from connector.services.load_config import load_config
 
 if TYPE_CHECKING:
     import click
@@ -14,5 +13,7 @@ if TYPE_CHECKING:
 
 def load(ctx: click.Context) -> ConnectorConfig:
     """The configuration that this call is for. Raises `ConfigError`."""
+    from connector.services.load_config import load_config
+
     assert ctx.find_root().obj is None or isinstance(ctx.find_root().obj, Path)
     return load_config(ctx.find_root().obj)

@@ -8,10 +8,10 @@ from connector.cli import settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import console, escaped, out, say, tell
 from connector.cli.terminal import table as empty_table
+from connector.config.settings import find_table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services import tables
-from connector.services.load_config import find_table
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
 from connector.state.status_json import view_of_job
 from connector.text import counted, duration, nearest

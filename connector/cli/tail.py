@@ -10,10 +10,9 @@ import click
 from connector.cli import settings
 from connector.cli.parameters import START
 from connector.cli.terminal import out, say
-from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
+from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
 from connector.records.rejection import Rejection
-from connector.services.load_config import find_stream
 from connector.text import counted
 
 if TYPE_CHECKING:

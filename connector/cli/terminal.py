@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from connector.errors import ConnectorError
-from connector.services.events import Event
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from connector.services.events import Event
 
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 

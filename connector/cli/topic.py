@@ -7,7 +7,7 @@ import click
 from connector.cli import settings
 from connector.cli.parameters import DURATION_S
 from connector.cli.terminal import out, say
-from connector.services.load_config import find_stream
+from connector.config.settings import find_stream
 
 HEADROOM_BYTES = 500_000
 """What a topic takes beyond `max_record_bytes`: headers and the framing of a batch."""

@@ -137,6 +137,28 @@ class ConnectorConfig:
     tables: Mapping[str, TableDefinition] = field(default_factory=dict)
 
 
+def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
+    """The stream of that name, or whose topic has it; without a name the only one there is. Raises `ConfigError`."""
+    if name is None:
+        if len(config.streams) == 1:
+            return next(iter(config.streams.values()))
+        raise ConfigError(
+            "no stream was named", f"the configuration has {len(config.streams)}: {one_of(config.streams)}", "name one with --stream"
+        )
+    if (found := config.streams.get(name) or next((of for of in config.streams.values() if of.topic == name), None)) is not None:
+        return found
+    remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
+    raise ConfigError(f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy)
+
+
+def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
+    """The table of that name. Raises `ConfigError`."""
+    if (found := config.tables.get(name)) is not None:
+        return found
+    remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
+    raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
+
+
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
     """The configuration from a document and an environment. Raises `ConfigError`, which lists every
     error.

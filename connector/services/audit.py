@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
+from connector.config.settings import find_stream
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TopicError
 from connector.records.rejection import Position
 from connector.services.events import OnEvent, info, log_event, warning
-from connector.services.load_config import find_stream
 from connector.state.audit import LettersAudit, PartitionAudit, Ranges, Seen, StreamAudit, compare_letters, without
 from connector.text import counted
 

@@ -1,4 +1,4 @@
-"""Load a configuration from a file and the environment, and find streams and tables in it (OPS-1)."""
+"""Load a configuration from a file and the environment (OPS-1)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from connector.config.settings import ConnectorConfig, StreamConfig, parse
+from connector.config.settings import ConnectorConfig, parse
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
 from connector.errors import ConfigError
-from connector.tables.definition import TableDefinition
-from connector.text import nearest, one_of
 
 DEFAULT_FILE: Final = "connector.toml"
 FILE_SUFFIX: Final = "_FILE"
@@ -47,28 +45,6 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
         document = _document(file)
     config = parse(document, given)
     return replace(config, warehouse=_absolute(config.warehouse, file.parent))
-
-
-def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
-    """The stream of that name, or whose topic has it; without a name the only one there is. Raises `ConfigError`."""
-    if name is None:
-        if len(config.streams) == 1:
-            return next(iter(config.streams.values()))
-        raise ConfigError(
-            "no stream was named", f"the configuration has {len(config.streams)}: {one_of(config.streams)}", "name one with --stream"
-        )
-    if (found := config.streams.get(name) or next((of for of in config.streams.values() if of.topic == name), None)) is not None:
-        return found
-    remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
-    raise ConfigError(f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy)
-
-
-def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
-    """The table of that name. Raises `ConfigError`."""
-    if (found := config.tables.get(name)) is not None:
-        return found
-    remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
-    raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
 
 
 def who() -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
+from connector.config.settings import find_stream
 from connector.errors import ConfigError
 from connector.records.views import view_of_time
-from connector.services.load_config import find_stream, who
+from connector.services.load_config import who
 from connector.state.overrides import ClosePartition
 from connector.state.stream_status import PartitionStatus, partition_statuses
 from connector.text import nearest

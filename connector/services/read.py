@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from connector import warehouse as places
 from connector.clock import now_us
+from connector.config.settings import find_table
 from connector.errors import TableError
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.events import OnEvent, info, log_event, warning
-from connector.services.load_config import find_table
 from connector.services.local_spark import session_of
 from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,10 +39,18 @@ class RunReport:
     dead_letters: int
 
 
-@dataclass(slots=True)
 class _Counts:
-    applies: int = 0
-    dead_letters: int = 0
+    """The work of a run, counted by its threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._of = threading.Lock(), Counter[str]()
+
+    def add(self, name: str, number: int = 1) -> None:
+        with self._lock:
+            self._of[name] += number
+
+    def report(self, batches: int) -> RunReport:
+        return RunReport(batches, self._of["applies"], self._of["dead_letters"])
 
 
 def run(
@@ -78,12 +87,10 @@ def run(
     if not config.streams:
         raise ConfigError("No stream is configured", "", 'Add a section such as [streams.orders] with topic = "orders"')
     stop, counts = stop or threading.Event(), _Counts()
-    before = _batches(config)
     with ExitStack() as stack:
         ports = {name: ports_of(config, stream, stack, on_event, counts) for name, stream in config.streams.items()}
         started = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
-        _pipeline(config, started, ports, stop, on_event, counts, once=once)
-    return RunReport(_batches(config) - before, counts.applies, counts.dead_letters)
+        return counts.report(_pipeline(config, started, ports, stop, on_event, counts, once=once))
 
 
 def _pipeline(
@@ -95,7 +102,8 @@ def _pipeline(
     counts: _Counts,
     *,
     once: bool,
-) -> None:
+) -> int:
+    """Run the pipeline; return how many ingest batches it added."""
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
     from connector.spark.pipeline import JobLog, Pipeline
@@ -104,7 +112,8 @@ def _pipeline(
 
     def add_job(job: Job) -> None:
         history.add_job(job)
-        counts.applies += job.kind is JobKind.APPLY and not job.error
+        if job.kind is JobKind.APPLY and not job.error:
+            counts.add("applies")
 
     log = JobLog(
         *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
@@ -113,6 +122,7 @@ def _pipeline(
     )
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
     pipeline = Pipeline(spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text)))
+    before = pipeline.ingest_batches()
     if once:
         pipeline.run_once(stop)
     else:
@@ -120,12 +130,7 @@ def _pipeline(
         pipeline.run(stop)
     if stop.is_set():
         on_event(info("STOPPED", "stopped: every batch that began has ended"))
-
-
-def _batches(config: ConnectorConfig) -> int:
-    from connector.lake.state_reader import progress_of
-
-    return sum(progress_of(config.warehouse, name).ingest_batch for name in config.streams)
+    return pipeline.ingest_batches() - before
 
 
 def ports_of(
@@ -149,7 +154,7 @@ def ports_of(
         with one_at_a_time:
             published = publisher.publish(letters)
         if counts is not None:
-            counts.dead_letters += published
+            counts.add("dead_letters", published)
         return published
 
     return IngestPorts(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from connector import warehouse as places
 from connector.clock import now_us
+from connector.config.settings import find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError
 from connector.services.events import OnEvent, log_event
-from connector.services.load_config import find_table, who
+from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
 from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
@@ -162,7 +163,7 @@ def _rebuild(
 ) -> Rebuilt:
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
-    from connector.spark.apply import rebuild
+    from connector.spark.apply.rebuild import rebuild as rebuild_table
     from connector.spark.storage.changelog import Changelog
 
     definition = config.tables[name]
@@ -172,7 +173,7 @@ def _rebuild(
     session = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
     changelog = Changelog(session, places.changelog(config.warehouse, stream.name), stream.name)
     cut = changelog.progress().cut(now_us(), stream.stall_after_s)
-    return rebuild.rebuild(
+    return rebuild_table(
         *(session, places.table_folder(config.warehouse, name), definition, changelog, cut),
         publish=publisher.publish,
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),

@@ -6,9 +6,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
+from connector.config.settings import find_stream
 from connector.dead_letters.effect import Effect
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
@@ -21,7 +23,7 @@ from connector.records.model import DataChange
 from connector.services.dead_letters.effects import Effects
 from connector.services.dead_letters.wait import wait_for_tables
 from connector.services.events import OnEvent, log_event, warning
-from connector.services.load_config import find_stream, who
+from connector.services.load_config import who
 from connector.text import truncate_utf8
 
 if TYPE_CHECKING:
@@ -57,9 +59,18 @@ class DeadLetters:
     A filter without `states` selects the letters that an action can be done to: for example, `reopen` takes parked and discarded ones.
     """
 
-    def __init__(self, config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, on_event: OnEvent) -> None:
-        self._config, self._stream, self._on_event = config, stream, on_event
-        self.queue = queue
+    def __init__(self, config: ConnectorConfig, stream: StreamConfig, by: str, on_event: OnEvent) -> None:
+        from connector.kafka.dead_letters.queue import DeadLetterQueue
+
+        self._config, self._stream, self._by, self._on_event = config, stream, by, on_event
+        self.queue = DeadLetterQueue(config, stream, by=by)
+
+    @cached_property
+    def _replaying(self) -> DeadLetterQueue:
+        """The queue with the horizon of the stream: only a replay needs it, so only a replay reads the warehouse for it."""
+        from connector.kafka.dead_letters.queue import DeadLetterQueue
+
+        return DeadLetterQueue(self._config, self._stream, by=self._by, horizon=_horizon(self._config, self._stream, self._on_event))
 
     def list(self, which: LetterFilter | None = None) -> Iterator[tuple[DeadLetter, LetterStatus]]:
         """The letters that a filter selects, with their status; without one, the open letters."""
@@ -67,6 +78,11 @@ class DeadLetters:
 
     def show(self, letter_id: str) -> LetterReport:
         """One letter in detail. Raises `ConnectorError` if no letter has this id."""
+        letter, status, history = self.find(letter_id)
+        return LetterReport(letter, status, history, *self.effects_on(letter, status))
+
+    def find(self, letter_id: str) -> tuple[DeadLetter, LetterStatus, tuple[LedgerEntry, ...]]:
+        """One letter, its status and its history, without a look at the warehouse. Raises as `show` does."""
         ledger = self.queue.ledger()
         named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
         letter, status = next(self.queue.letters(named, ledger), (None, None))
@@ -75,13 +91,19 @@ class DeadLetters:
             raise ConnectorError(
                 f"There is no dead letter {letter_id}", cause, "connector dead-letters list --state any --json has their ids"
             )
-        found, effects = decode(letter.value, self.queue.schemas), self.effects()
-        rows: Mapping[str, Mapping[str, object] | None] = {}
-        if effects is not None and isinstance(found, ChangeRecord) and isinstance(found.record, DataChange):
-            rows = effects.rows_of(found.record)
-        decision = self.queue.decision(letter, status)
-        done = next(iter(effects.of_each([decision], self.queue.schemas)))[1] if effects else {}
-        return LetterReport(letter, status, tuple(ledger.story(letter.id)), rows, decision, done)
+        return letter, status, tuple(ledger.story(letter.id))
+
+    def effects_on(
+        self, letter: DeadLetter, status: LetterStatus
+    ) -> tuple[Mapping[str, Mapping[str, object] | None], Decision, Mapping[str, Effect]]:
+        """The row of a letter by table, the verdict of a replay, and its effect on the row, as in `LetterReport`."""
+        found, effects, decision = decode(letter.value, self.queue.schemas), self._effects(), self.queue.decision(letter, status)
+        if effects is None:
+            return {}, decision, {}
+        change = found.record if isinstance(found, ChangeRecord) else None
+        rows = effects.rows_of(change) if isinstance(change, DataChange) else {}
+        ((_, done),) = effects.of_each([decision], self.queue.schemas)
+        return rows, decision, done
 
     def plan(
         self, which: LetterFilter, *, steps: Iterable[Step] = (), max_attempts: int = MAX_ATTEMPTS, force: bool = False
@@ -91,11 +113,11 @@ class DeadLetters:
         `steps` repair each letter first, for example `Step.parse("key-from-record")`. `force` is for letters that are too late: it raises
         `ConnectorError` if the warehouse cannot be read.
         """
-        effects = self.effects()
+        queue, effects = self._replaying, self._effects()
         forced = self._forced(effects) if force else None
-        decisions = self.queue.plan(which, steps=tuple(steps), max_attempts=max_attempts, force=forced)
+        decisions = queue.plan(which, steps=tuple(steps), max_attempts=max_attempts, force=forced)
         # A forced effect was worked out with the decision: the row shows it already.
-        return ((decision, {}) for decision in decisions) if effects is None or force else effects.of_each(decisions, self.queue.schemas)
+        return ((decision, {}) for decision in decisions) if effects is None or force else effects.of_each(decisions, queue.schemas)
 
     def replay(
         self,
@@ -113,12 +135,12 @@ class DeadLetters:
 
         `per_second` limits the rate. `stop` ends it after the transaction in flight. Returns the number of letters by verdict.
         """
-        return self.queue.replay(
+        return self._replaying.replay(
             which,
             why=why,
             steps=tuple(steps),
             max_attempts=max_attempts,
-            force=self._forced(self.effects()) if force else None,
+            force=self._forced(self._effects()) if force else None,
             per_second=per_second,
             on_progress=on_progress,
             stop=stop or threading.Event(),
@@ -141,7 +163,7 @@ class DeadLetters:
         began = now_us() if since is None else since
         return wait_for_tables(self._config, self._stream, self.queue, began, truncate_utf8(str(which)), self._on_event) == 0
 
-    def effects(self) -> Effects | None:
+    def _effects(self) -> Effects | None:
         """The rows of the stream's tables as they are now; None, with a warning, if the warehouse cannot be read."""
         return Effects.of(self._config, self._stream, self._on_event)
 
@@ -175,11 +197,7 @@ def dead_letters(
     Raises:
         ConfigError: There is no such stream.
     """
-    from connector.kafka.dead_letters.queue import DeadLetterQueue
-
-    of = find_stream(config, stream)
-    queue = DeadLetterQueue(config, of, by=by or who(), horizon=_horizon(config, of, on_event))
-    return DeadLetters(config, of, queue, on_event)
+    return DeadLetters(config, find_stream(config, stream), by or who(), on_event)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:

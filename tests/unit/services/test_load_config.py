@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from connector.config.settings import find_stream
 from connector.errors import ConfigError
-from connector.services.load_config import find_stream, load_config
+from connector.services.load_config import load_config
 
 TEXT = 'warehouse = "wh"\n[kafka]\nbootstrap_servers = "127.0.0.1:9092"\n'
 
