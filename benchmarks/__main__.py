@@ -24,13 +24,15 @@ NAMES = (
 
 _HEAD = """# Performance
 
-`make bench` measures these figures. Rates depend on the machine; a ratio compares two things in the same run. A bar is the value to
-reach: `0.4` means at least 0.4, `<0.3` means below 0.3. `missed` marks a bar that was not reached. The module of the same name in
-`benchmarks/` documents how each figure is measured.
-"""
+`make bench` measures these figures. Rates depend on the machine; a ratio compares two things in
+the same run. A bar is the value to reach: `0.4` means at least 0.4, `<0.3` means below 0.3.
+`missed` marks a bar that was not reached. The module of the same name in `benchmarks/` documents
+how each figure is measured. """
 
 MISSED = "**missed**"
-WHY = {"merge_to_ours_partial_8m_rows": "[what stands in the way](../decisions/0014-sparse-applies.md)"}
+WHY = {
+    "merge_to_ours_partial_8m_rows": "[what stands in the way](../decisions/0014-sparse-applies.md)"
+}
 """The page that explains why a figure misses its bar."""
 
 
@@ -48,13 +50,20 @@ def run(name: str, *, quick: bool) -> tuple[int, str]:
 
 def section(output: str) -> str:
     """The section of the page for one benchmark."""
-    facts = "\n".join(f"* {line}" for line in output.splitlines() if line.startswith(("command:", "versions:", "machine:")))
+    facts = "\n".join(
+        f"* {line}"
+        for line in output.splitlines()
+        if line.startswith(("command:", "versions:", "machine:"))
+    )
     rows = "\n".join(map(_row, figures(output)))
     return f"{facts}\n\n| figure | value | bar |\n|---|---|---|\n{rows}\n"
 
 
 def _row(figure: Figure) -> str:
-    return f"| `{figure.name}` | {number(figure.value)} | {figure.bar}{'' if figure.holds else f' {MISSED}'} |"
+    return (
+        f"| `{figure.name}` | {number(figure.value)} |"
+        f" {figure.bar}{'' if figure.holds else f' {MISSED}'} |"
+    )
 
 
 def page(before: str, outputs: dict[str, str]) -> str:
@@ -62,28 +71,49 @@ def page(before: str, outputs: dict[str, str]) -> str:
     sections = dict(part.split("\n\n", 1) for part in before.split("\n## ")[1:])
     sections |= {name: section(output) for name, output in outputs.items()}
     kept = {name: sections[name] for name in NAMES if name in sections}
-    return _HEAD + _missed("".join(kept.values())) + "".join(f"\n## {name}\n\n{text}" for name, text in kept.items())
+    return (
+        _HEAD
+        + _missed("".join(kept.values()))
+        + "".join(f"\n## {name}\n\n{text}" for name, text in kept.items())
+    )
 
 
 def _missed(sections: str) -> str:
     """The figures of all sections that miss their bars."""
-    found = re.findall(rf"^\| `(\w+)` \| (\S+) \| (\S+) {re.escape(MISSED)} \|$", sections, re.MULTILINE)
-    lines = [f"* `{name}` is {value}, the bar is `{bar}`{f': {WHY[name]}' if name in WHY else ''}" for name, value, bar in found]
+    found = re.findall(
+        rf"^\| `(\w+)` \| (\S+) \| (\S+) {re.escape(MISSED)} \|$", sections, re.MULTILINE
+    )
+    lines = [
+        f"* `{name}` is {value}, the bar is `{bar}`{f': {WHY[name]}' if name in WHY else ''}"
+        for name, value, bar in found
+    ]
     return "\n" + ("\n".join(["Missed bars:", "", *lines]) if lines else "No bar is missed.") + "\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all if not given")
-    parser.add_argument("--quick", action="store_true", help="less work, no judgement: does it run?")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="keep the figures there, as a page")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "name", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; all if not given"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="less work, no judgement: does it run?"
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="keep the figures there, as a page"
+    )
     wanted = parser.parse_args()
     if unknown := [name for name in wanted.name if name not in NAMES]:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(NAMES)}")
-    results = {name: run(name, quick=wanted.quick) for name in (wanted.name or NAMES)}
+    results = {name: run(name, quick=wanted.quick) for name in wanted.name or NAMES}
     if wanted.write is not None:
         before = wanted.write.read_text() if wanted.write.exists() else ""
-        wanted.write.write_text(page(before, {name: output for name, (_, output) in results.items()}))
+        wanted.write.write_text(
+            page(before, {name: output for name, (_, output) in results.items()})
+        )
     print("\nall figures")
     found: list[Figure] = [figure for _, output in results.values() for figure in figures(output)]
     for figure in found:

@@ -57,7 +57,9 @@ class Sizes:
         return Workload(0, self.rows, self.rows, Shape.WHOLE, sequential=True)
 
     def work(self, shape: Shape, deletes_percent: int = 0) -> Workload:
-        return Workload(self.rows, self.changes, self.rows * 11 // 10, shape, deletes_percent=deletes_percent)
+        return Workload(
+            self.rows, self.changes, self.rows * 11 // 10, shape, deletes_percent=deletes_percent
+        )
 
 
 FULL = Sizes(rows=1_000_000, changes=2_000_000, batch=100_000)
@@ -66,7 +68,9 @@ QUICK = Sizes(rows=100_000, changes=200_000, batch=10_000)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A table of lowmark with the rows before, a changelog with the changes, and the expected table."""
+    """A table of lowmark with the rows before, a changelog with the changes, and the expected
+    table.
+    """
 
     warehouse: Path
     truth: DataFrame
@@ -85,15 +89,25 @@ def prepare(at: Stage, sizes: Sizes, work: Workload) -> Prepared:
     truth = workload.truth(at.decoded(sizes.base).unionByName(at.decoded(work)))
     path = str(at.folder / f"truth-{work.shape}-{work.deletes_percent}")
     truth.write.parquet(path)
-    return Prepared(warehouse, at.spark.read.parquet(path), at.decoded(work, files=-(-sizes.changes // sizes.batch)))
+    return Prepared(
+        warehouse,
+        at.spark.read.parquet(path),
+        at.decoded(work, files=-(-sizes.changes // sizes.batch)),
+    )
 
 
 def run_ours(at: Stage, warehouse: Path, tables: str = "tables", buckets: int = 1) -> None:
-    """One apply of everything ingested. If it creates the table, the table has this many buckets."""
+    """One apply of everything ingested. If it creates the table, the table has this many
+    buckets.
+    """
     definition = workload.definition(buckets=buckets)
     table = Table(at.spark, str(warehouse / tables / definition.name), definition)
-    changelog = Changelog(at.spark, str(warehouse / "streams" / workload.STREAM / "changelog"), workload.STREAM)
-    applied = apply(table, changelog, workload.SOURCE, changelog.progress().cut(0, 0), publish=refuse)
+    changelog = Changelog(
+        at.spark, str(warehouse / "streams" / workload.STREAM / "changelog"), workload.STREAM
+    )
+    applied = apply(
+        table, changelog, workload.SOURCE, changelog.progress().cut(0, 0), publish=refuse
+    )
     assert applied is not None, "there was nothing to apply"
 
 
@@ -103,7 +117,9 @@ def ours(at: Stage, prepared: Prepared) -> tuple[Cost, DataFrame]:
     shutil.copytree(prepared.warehouse / "tables", copy)
     with cost(at.pid) as spent:
         run_ours(at, prepared.warehouse, copy.name)
-    return spent, at.spark.read.format("delta").load(str(copy / workload.definition().name / "data"))
+    return spent, at.spark.read.format("delta").load(
+        str(copy / workload.definition().name / "data")
+    )
 
 
 def upsert(spark: SparkSession, path: str) -> Callable[[DataFrame, int], None]:
@@ -112,7 +128,11 @@ def upsert(spark: SparkSession, path: str) -> Callable[[DataFrame, int], None]:
     newest_first = Window.partitionBy("row_key").orderBy(F.col("commit_timestamp").desc())
 
     def merge(batch: DataFrame, _: int) -> None:
-        latest = batch.withColumn("place", F.row_number().over(newest_first)).where("place = 1").drop("place")
+        latest = (
+            batch.withColumn("place", F.row_number().over(newest_first))
+            .where("place = 1")
+            .drop("place")
+        )
         (
             target.alias("t")
             .merge(latest.alias("s"), "t.row_key = s.row_key")
@@ -136,14 +156,22 @@ def with_defaults(spark: SparkSession) -> SparkSession:
     return session
 
 
-def recipe(at: Stage, spark: SparkSession, prepared: Prepared, sizes: Sizes) -> tuple[Cost, DataFrame]:
+def recipe(
+    at: Stage, spark: SparkSession, prepared: Prepared, sizes: Sizes
+) -> tuple[Cost, DataFrame]:
     """The same changes with the recipe in the session `spark`, on a table with the same rows."""
     folder = at.folder / f"recipe-{time.monotonic_ns()}"
     table, names = str(folder / "table"), ("row_key", "commit_timestamp", *COLUMNS)
     at.decoded(sizes.base).select(*names).write.format("delta").save(table)
     source = in_order(prepared.changes, folder / "changes")
-    reader = spark.readStream.schema(prepared.changes.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-    writer = reader.writeStream.foreachBatch(upsert(spark, table)).option("checkpointLocation", str(folder / "checkpoint"))
+    reader = (
+        spark.readStream.schema(prepared.changes.schema)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(source))
+    )
+    writer = reader.writeStream.foreachBatch(upsert(spark, table)).option(
+        "checkpointLocation", str(folder / "checkpoint")
+    )
     with cost(at.pid) as spent:
         writer.trigger(availableNow=True).start().awaitTermination()
     return spent, at.spark.read.format("delta").load(table)
@@ -182,7 +210,10 @@ def measure_whole(at: Stage, sizes: Sizes, rounds: int) -> list[Round]:
         tuned, table = recipe(at, at.spark, prepared, sizes)
         expect_truth("the recipe, tuned", table, prepared.truth)
         turns = {"ours": mine, "recipe": theirs, "recipe, tuned": tuned}
-        print(f"round {number}: {', '.join(f'{name} {spent}' for name, spent in turns.items())}", flush=True)
+        print(
+            f"round {number}: {', '.join(f'{name} {spent}' for name, spent in turns.items())}",
+            flush=True,
+        )
         found.append(Round(mine, theirs, tuned))
     return found
 
@@ -205,7 +236,11 @@ def expect_truth(who: str, table: DataFrame, truth: DataFrame) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks apply")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the rows and changes, one round, no judgement")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a tenth of the rows and changes, one round, no judgement",
+    )
     quick = parser.parse_args().quick
     sizes, rounds = (QUICK, 1) if quick else (FULL, 3)
     with stage() as at:
@@ -218,10 +253,15 @@ def main() -> int:
         "the recipe": [sizes.changes / each.recipe.wall_s for each in whole],
         "the recipe, tuned": [sizes.changes / each.tuned.wall_s for each in whole],
         "dense apply of partial changes": [sizes.changes / mine.wall_s for mine in partial],
-        "dense apply of whole rows, a twentieth of them deletions": [sizes.changes / mine.wall_s for mine in deletes],
+        "dense apply of whole rows, a twentieth of them deletions": [
+            sizes.changes / mine.wall_s for mine in deletes
+        ],
     }
     print(*machine.facts(), sep="\n")
-    print(f"{sizes.changes} changes on {sizes.rows} rows, the recipe in batches of {sizes.batch}; all tables equal the truth")
+    print(
+        f"{sizes.changes} changes on {sizes.rows} rows, the recipe in batches of {sizes.batch}; all"
+        " tables equal the truth"
+    )
     for name, values in rates.items():
         print(spread(name, values, "changes/s"))
     ratios = [each.recipe.wall_s / each.ours.wall_s for each in whole]
@@ -230,9 +270,18 @@ def main() -> int:
     return finish(
         [
             *memory,
-            *(Figure(f"{name}_changes_per_s", max(values)) for name, values in zip(names, rates.values(), strict=True)),
-            Figure("apply_gain_over_tuned_recipe", median(each.tuned.wall_s / each.ours.wall_s for each in whole)),
-            Figure("apply_gain_over_recipe_by_processor_time", median(each.recipe.cpu_s / each.ours.cpu_s for each in whole)),
+            *(
+                Figure(f"{name}_changes_per_s", max(values))
+                for name, values in zip(names, rates.values(), strict=True)
+            ),
+            Figure(
+                "apply_gain_over_tuned_recipe",
+                median(each.tuned.wall_s / each.ours.wall_s for each in whole),
+            ),
+            Figure(
+                "apply_gain_over_recipe_by_processor_time",
+                median(each.recipe.cpu_s / each.ours.cpu_s for each in whole),
+            ),
             Figure("apply_gain_over_recipe", median(ratios), "5"),
         ],
         validate_record=not quick,

@@ -57,7 +57,9 @@ class Backlog:
     def __init__(self, at: Stage, name: str, rows: int, changes: int) -> None:
         self._at, self._name, self._folder, self._topic = at, name, at.folder / name, at.new_topic()
         self._warehouse, self._recipe = self._folder / "warehouse", self._folder / "recipe"
-        work = Workload(rows, changes, rows or changes, Shape.WHOLE, deletes_percent=DELETES_PERCENT)
+        work = Workload(
+            rows, changes, rows or changes, Shape.WHOLE, deletes_percent=DELETES_PERCENT
+        )
         made = at.decoded(work)
         self._truth = made
         self._folder.mkdir()
@@ -107,17 +109,29 @@ class Backlog:
         return took
 
     def _run(self) -> float:
-        return timed([str(Path(sys.executable).with_name("connector")), "--config", str(self._folder / "connector.toml"), "run", "--once"])
+        return timed(
+            [
+                str(Path(sys.executable).with_name("connector")),
+                "--config",
+                str(self._folder / "connector.toml"),
+                "run",
+                "--once",
+            ]
+        )
 
     def _expect(self, who: str, table: Path) -> None:
         truth = workload.truth(self._truth)
-        expect_truth(f"{who}, {self._name}", self._at.spark.read.format("delta").load(str(table)), truth)
+        expect_truth(
+            f"{who}, {self._name}", self._at.spark.read.format("delta").load(str(table)), truth
+        )
 
 
 def timed(command: list[str]) -> float:
     """The seconds of a process, which must not fail."""
     began = perf_counter()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     took = perf_counter() - began
     assert done.returncode == 0, done.stdout + done.stderr
     return took
@@ -133,7 +147,9 @@ def run_recipe(told: str) -> None:
     wanted = json.loads(told)
     builder = SparkSession.builder.master("local[*]").appName("recipe")
     for name, value in {
-        "spark.jars": ",".join(map(str, jars.fetch("spark", jars.JarStore.from_environment(os.environ)))),
+        "spark.jars": ",".join(
+            map(str, jars.fetch("spark", jars.JarStore.from_environment(os.environ)))
+        ),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.driver.memory": MEMORY,
@@ -147,9 +163,18 @@ def run_recipe(told: str) -> None:
         "startingOffsets": json.dumps({wanted["topic"]: wanted["starts"]}),
         "maxOffsetsPerTrigger": str(wanted["trigger"]),
     }
-    changes = changes_of(spark.readStream.format("kafka").option("subscribe", wanted["topic"]).options(**options).load())
+    changes = changes_of(
+        spark.readStream.format("kafka")
+        .option("subscribe", wanted["topic"])
+        .options(**options)
+        .load()
+    )
     writer = changes.writeStream.foreachBatch(upsert(spark, wanted["table"]))
-    query = writer.option("checkpointLocation", f"{wanted['folder']}/checkpoint").trigger(availableNow=True).start()
+    query = (
+        writer.option("checkpointLocation", f"{wanted['folder']}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     spark.stop()
 
@@ -157,9 +182,17 @@ def run_recipe(told: str) -> None:
 def changes_of(records: DataFrame) -> DataFrame:
     """Kafka records as rows of plain columns."""
     # After the single-object header, with the newest schema only.
-    decoded = records.select(from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")).select("record.data_change")
-    cell = "get(filter(data_change.entries, e -> e.kind = 'SET_CELL' AND e.family = '{}' AND e.qualifier = cast('{}' AS binary)), 0).value"
-    values = [f"cast(cast({cell.format(FAMILY, name)} AS string) AS {type_.value}) AS {name}" for name, type_ in COLUMNS.items()]
+    decoded = records.select(
+        from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")
+    ).select("record.data_change")
+    cell = (
+        "get(filter(data_change.entries, e -> e.kind = 'SET_CELL' AND e.family = '{}' AND"
+        " e.qualifier = cast('{}' AS binary)), 0).value"
+    )
+    values = [
+        f"cast(cast({cell.format(FAMILY, name)} AS string) AS {type_.value}) AS {name}"
+        for name, type_ in COLUMNS.items()
+    ]
     return decoded.where("data_change IS NOT NULL").selectExpr(
         "cast(data_change.row_key AS string) AS row_key",
         "unix_micros(data_change.commit_timestamp) AS commit_timestamp",
@@ -189,12 +222,24 @@ def main() -> int:
                 taken["recipe"].append(backlog.recipe(4 * CHANGES))
                 if name == "empty":
                     taken["small_triggers"].append(backlog.recipe(TRIGGER // part))
-                print(name, {who: round(seconds[-1], 1) for who, seconds in taken.items() if seconds}, flush=True)
+                print(
+                    name,
+                    {who: round(seconds[-1], 1) for who, seconds in taken.items() if seconds},
+                    flush=True,
+                )
             best = {who: min(seconds) for who, seconds in taken.items() if seconds}
             figures += [Figure(f"backlog_{name}_{who}_s", seconds) for who, seconds in best.items()]
-            figures.append(Figure(f"backlog_{name}_ours_to_recipe", best["ours"] / best["recipe"], BARS[name]))
+            figures.append(
+                Figure(f"backlog_{name}_ours_to_recipe", best["ours"] / best["recipe"], BARS[name])
+            )
             if name == "empty":
-                figures.append(Figure("backlog_empty_small_triggers_to_ours", best["small_triggers"] / best["ours"], "2.5"))
+                figures.append(
+                    Figure(
+                        "backlog_empty_small_triggers_to_ours",
+                        best["small_triggers"] / best["ours"],
+                        "2.5",
+                    )
+                )
     return finish(figures, validate_record=not chosen.quick)
 
 

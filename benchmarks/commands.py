@@ -39,7 +39,10 @@ def main() -> int:
     print(*machine.facts(), sep="\n")
     for name, found in times.items():
         print(spread(f"connector {' '.join(COMMANDS[name])}", found, "s"))
-    return finish([Figure(f"command_{name}_s", min(found), "<0.3") for name, found in times.items()], validate_record=not quick)
+    return finish(
+        [Figure(f"command_{name}_s", min(found), "<0.3") for name, found in times.items()],
+        validate_record=not quick,
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,12 @@ def run(cache: Path, output: Path) -> float:
     connector = str(Path(sys.executable).with_name("connector"))
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     began = perf_counter()
-    subprocess.run([connector, "demo", "--output", str(output)], check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [connector, "demo", "--output", str(output)],
+        check=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
     return perf_counter() - began
 
 

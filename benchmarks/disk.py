@@ -69,10 +69,14 @@ class Sample:
     def __str__(self) -> str:
         sizes = (self.table, self.live, self.allowed, self.changelog, self.log)
         mib = "".join(f"{size / MIB:>10.1f}" for size in sizes)
-        return f"{self.at_s:>7.0f}{mib}{self.log_files:>8}{self.history / MIB:>9.2f}{self.history_files:>8}"
+        history = f"{self.history / MIB:>9.2f}{self.history_files:>8}"
+        return f"{self.at_s:>7.0f}{mib}{self.log_files:>8}{history}"
 
 
-HEAD = f"{'s':>7}{'table':>10}{'live':>10}{'allowed':>10}{'changelog':>10}{'its log':>10}{'files':>8}{'history':>9}{'files':>8}"
+HEAD = (
+    f"{'s':>7}{'table':>10}{'live':>10}{'allowed':>10}{'changelog':>10}{'its log':>10}"
+    f"{'files':>8}{'history':>9}{'files':>8}"
+)
 
 
 def live_bytes(table: Path) -> int:
@@ -82,7 +86,9 @@ def live_bytes(table: Path) -> int:
 
 def merged_since(commits: Commits, since_us: int) -> int:
     """How many changes the table has merged in commits made since that time."""
-    counts = [(at, int(said.get("merged", 0))) for at, said in zip(commits.at, commits.said, strict=True)]
+    counts = [
+        (at, int(said.get("merged", 0))) for at, said in zip(commits.at, commits.said, strict=True)
+    ]
     before = max((merged for at, merged in counts if at < since_us), default=0)
     return max((merged for _, merged in counts), default=0) - before
 
@@ -123,13 +129,17 @@ def watch(scene: Scene, seconds: float, rows: int, retention_s: float) -> list[S
     return samples
 
 
-def figures_of(samples: list[Sample], gaps: list[float], retention_s: float, trigger_s: float) -> list[Figure]:
+def figures_of(
+    samples: list[Sample], gaps: list[float], retention_s: float, trigger_s: float
+) -> list[Figure]:
     late = [each for each in samples if each.at_s > retention_s] or samples[-1:]
     half, last = samples[len(samples) // 2], samples[-1]
     days = (last.at_s - half.at_s) / 86_400
     growth = (last.log - half.log) / MIB / days if days else 0.0
     return [
-        Figure("disk_table_folder_to_allowed", max(each.table / each.allowed for each in late), "<1"),
+        Figure(
+            "disk_table_folder_to_allowed", max(each.table / each.allowed for each in late), "<1"
+        ),
         Figure("disk_table_folder_to_live", max(each.table / each.live for each in late), "-"),
         Figure("disk_changelog_log_mib_per_day", growth, LOG_BAR if trigger_s >= 5 else "-"),
         Figure("disk_history_mib", last.history / MIB, "-"),
@@ -140,7 +150,9 @@ def figures_of(samples: list[Sample], gaps: list[float], retention_s: float, tri
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks disk")
-    parser.add_argument("--quick", action="store_true", help="20,000 rows, two minutes, no judgement")
+    parser.add_argument(
+        "--quick", action="store_true", help="20,000 rows, two minutes, no judgement"
+    )
     parser.add_argument("--minutes", type=float, help="of the load (default: 20)")
     parser.add_argument("--rate", type=float, help="changes a second (default: 1000)")
     parser.add_argument("--rows", type=int, help="of the table (default: 200000)")
@@ -150,11 +162,17 @@ def main() -> int:
     parser.add_argument("--bound", default="10s", help="max_staleness of the table (default: 10s)")
     chosen = parser.parse_args()
     minutes = chosen.minutes or (2 if chosen.quick else 20)
-    rate, rows = chosen.rate or (500 if chosen.quick else 1_000), chosen.rows or (20_000 if chosen.quick else 200_000)
-    of_stream = (
-        f'trigger = "{chosen.trigger}"\nfile_retention = "{chosen.file_retention}"\nsnapshot_retention = "{chosen.snapshot_retention}"\n'
+    rate, rows = (
+        chosen.rate or (500 if chosen.quick else 1_000),
+        chosen.rows or (20_000 if chosen.quick else 200_000),
     )
-    retention_s, trigger_s = (parse_duration_ms(text) / 1000 for text in (chosen.file_retention, chosen.trigger))
+    of_stream = (
+        f'trigger = "{chosen.trigger}"\nfile_retention ='
+        f' "{chosen.file_retention}"\nsnapshot_retention = "{chosen.snapshot_retention}"\n'
+    )
+    retention_s, trigger_s = (
+        parse_duration_ms(text) / 1000 for text in (chosen.file_retention, chosen.trigger)
+    )
     store = jars.JarStore.from_environment(os.environ)
     print(*machine.facts(), sep="\n", flush=True)
     with ExitStack() as stack:
@@ -169,13 +187,20 @@ def main() -> int:
             gaps = np.diff(scene.changelog.at[first:]) / 1e6
             finish_load(scene, folder / "disk")
             print(*said_of_maintenance(folder / "disk" / "pipeline.log"), sep="\n")
-    return finish(figures_of(samples, list(map(float, gaps)), retention_s, trigger_s), validate_record=not chosen.quick)
+    return finish(
+        figures_of(samples, list(map(float, gaps)), retention_s, trigger_s),
+        validate_record=not chosen.quick,
+    )
 
 
 def said_of_maintenance(log: Path) -> list[str]:
     """The last lines that the pipeline has printed about its maintenance."""
     signs = ("small files fewer", "files of old versions", "maintenance failed")
-    return [line for line in log.read_text(errors="replace").splitlines() if any(sign in line for sign in signs)][-20:]
+    return [
+        line
+        for line in log.read_text(errors="replace").splitlines()
+        if any(sign in line for sign in signs)
+    ][-20:]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,16 @@ import fastavro
 
 from benchmarks import machine
 from benchmarks.report import Figure, finish
-from connector.records.codec import READER_SCHEMA, Schemas, decode, encode, encode_with_fastavro, frame, read, to_datum
+from connector.records.codec import (
+    READER_SCHEMA,
+    Schemas,
+    decode,
+    encode,
+    encode_with_fastavro,
+    frame,
+    read,
+    to_datum,
+)
 from connector.records.model import DataChange, SetCell
 
 CHANGES = 5_000
@@ -48,7 +57,12 @@ def changes(count: int, seed: int) -> list[DataChange]:
             commit_timestamp=START + index * 37,
             resume_token=b"%016x" % chance.getrandbits(64),
             estimated_low_watermark=START + index * 37 - 1_000_000,
-            entries=tuple([SetCell("cf", b"column_%d" % column, chance.randbytes(chance.randrange(12, 24))) for column in range(5)]),
+            entries=tuple(
+                [
+                    SetCell("cf", b"column_%d" % column, chance.randbytes(chance.randrange(12, 24)))
+                    for column in range(5)
+                ]
+            ),
         )
         for index in range(count)
     ]
@@ -61,7 +75,9 @@ def hinted(datum: dict[str, Any]) -> dict[str, Any]:
     return datum | {"data_change": ("lowmark.DataChange", datum["data_change"])}
 
 
-def best_rates(ways: dict[str, Callable[[Any], object]], inputs: dict[str, list[Any]]) -> dict[str, float]:
+def best_rates(
+    ways: dict[str, Callable[[Any], object]], inputs: dict[str, list[Any]]
+) -> dict[str, float]:
     """Calls a second of each way: the best of some rounds in which all take turns."""
     best = dict.fromkeys(ways, 0.0)
     for _ in range(ROUNDS):
@@ -91,15 +107,27 @@ def main() -> int:
         "read_fastavro": lambda body: fastavro.schemaless_reader(BytesIO(body), parsed),
         "decode": lambda value: decode(value, schemas),
     }
-    inputs: dict[str, list[Any]] = {"encode": records, "encode_fastavro": records, "encode_fastavro_dicts": data}
+    inputs: dict[str, list[Any]] = {
+        "encode": records,
+        "encode_fastavro": records,
+        "encode_fastavro_dicts": data,
+    }
     inputs |= {"read": values, "read_fastavro": bodies, "decode": values}
     rates = best_rates(ways, inputs)
 
     print(*machine.facts(), sep="\n")
-    print(f"{CHANGES} changes, {sum(map(len, bodies)) / CHANGES:.0f} bytes each, best of {ROUNDS} rounds on one core, seed {SEED}")
+    print(
+        f"{CHANGES} changes, {sum(map(len, bodies)) / CHANGES:.0f} bytes each, best of {ROUNDS}"
+        f" rounds on one core, seed {SEED}"
+    )
     bars = {"encode": str(GENERAL_PURPOSE_RATE)}
-    figures = [Figure(f"{name}_changes_per_s_and_core", rate, bars.get(name, "-")) for name, rate in rates.items()]
-    won = Figure("encode_gain_over_fastavro", rates["encode"] / rates["encode_fastavro_dicts"], "1.5")
+    figures = [
+        Figure(f"{name}_changes_per_s_and_core", rate, bars.get(name, "-"))
+        for name, rate in rates.items()
+    ]
+    won = Figure(
+        "encode_gain_over_fastavro", rates["encode"] / rates["encode_fastavro_dicts"], "1.5"
+    )
     # The ratio is from one run and also valid on a busy machine. Rates are not.
     finish([*figures, won], validate_record=False)
     return int(not won.holds)

@@ -66,7 +66,12 @@ as never read.
 """
 SETTINGS = {"bound": ('trigger = "1s"\n', 'max_staleness = "2s"\n'), "default": ("", "")}
 BARS = {
-    ("bound", 2_000): {"changelog_p95_s": "<2.5", "table_p95_s": "<6", "table_p99_s": "<8", "read_p95_s": "<4"},
+    ("bound", 2_000): {
+        "changelog_p95_s": "<2.5",
+        "table_p95_s": "<6",
+        "table_p99_s": "<8",
+        "read_p95_s": "<4",
+    },
     ("default", 2_000): {"table_p95_s": "<12", "jvm_cores": "<0.8"},
 }
 QUANTILES = (50, 95, 99)
@@ -98,7 +103,9 @@ class Commits:
             while True:
                 path = self.folder / "_delta_log" / f"{len(self.at):020}.json"
                 made_at = path.stat().st_mtime_ns // 1000
-                infos = [json.loads(line).get("commitInfo", {}) for line in path.read_text().splitlines()]
+                infos = [
+                    json.loads(line).get("commitInfo", {}) for line in path.read_text().splitlines()
+                ]
                 self.said.append(dict(table_state_of(next(filter(None, infos), {}))))
                 self.at.append(made_at)
 
@@ -170,7 +177,8 @@ class Scene:
                 time.sleep(min(1.0, left_s))
 
     def look(self) -> None:
-        assert self.pipeline.poll() is None, f"the pipeline has ended: {(self.warehouse.parent / 'pipeline.log').read_text()[-2000:]}"
+        log = self.warehouse.parent / "pipeline.log"
+        assert self.pipeline.poll() is None, f"the pipeline has ended: {log.read_text()[-2000:]}"
         self.changelog.look()
         self.table.look()
 
@@ -197,11 +205,15 @@ class Scene:
     def has_all(self, sent: np.ndarray) -> bool:
         """Whether the table has everything that was sent."""
         self.look()
-        return bool(sent.size == 0 or max(in_table(sent, self.changelog, self.table)) < float("inf"))
+        return bool(
+            sent.size == 0 or max(in_table(sent, self.changelog, self.table)) < float("inf")
+        )
 
     def _has_read(self, ends: Mapping[int, int]) -> bool:
         """Whether the last read has all records before these offsets."""
-        read = [said for said in self.changelog.said if said["ingest_batch"] <= self.reads.to_batch[-1]]
+        read = [
+            said for said in self.changelog.said if said["ingest_batch"] <= self.reads.to_batch[-1]
+        ]
         return all(int(read[-1]["end_offsets"].get(str(k), 0)) >= end for k, end in ends.items())
 
     def _cpu(self) -> dict[str, float]:
@@ -227,13 +239,21 @@ def configuration(kafka: KafkaConfig, topic: str, of_stream: str, of_table: str)
         f'[streams.{table.stream}]\ntopic = "{topic}"\n{of_stream}'
         f'[tables.{table.name}]\nstream = "{table.stream}"\nsource = "{table.source}"\n{of_table}'
         f'[[tables.{table.name}.key.columns]]\nname = "row_key"\ntype = "{DataType.STRING}"\n'
-        + "".join(f'[[tables.{table.name}.columns]]\nname = "{n}"\nfamily = "{f}"\ntype = "{t}"\n' for n, f, t in columns)
+        + "".join(
+            f'[[tables.{table.name}.columns]]\nname = "{n}"\nfamily = "{f}"\ntype = "{t}"\n'
+            for n, f, t in columns
+        )
     )
 
 
 @contextmanager
 def started(
-    folder: Path, broker: LocalBroker, spark: SparkSession | None, settings: str, rows: int, lines: tuple[str, str] | None = None
+    folder: Path,
+    broker: LocalBroker,
+    spark: SparkSession | None,
+    settings: str,
+    rows: int,
+    lines: tuple[str, str] | None = None,
 ) -> Iterator[Scene]:
     """A topic, a load and a pipeline that has applied the rows. All of them end with the block.
 
@@ -242,20 +262,40 @@ def started(
     kafka, topic = KafkaConfig(broker.bootstrap_servers), f"bench-{settings}"
     facts = topics.create_topic(kafka, topic, kafka_partitions=KAFKA_PARTITIONS)
     folder.mkdir()
-    (folder / "connector.toml").write_text(configuration(kafka, topic, *(lines or SETTINGS[settings])))
-    words = [sys.executable, "-m", "benchmarks.load", kafka.bootstrap_servers, topic, str(rows), str(folder)]
-    command = [str(Path(sys.executable).with_name("connector")), "--config", str(folder / "connector.toml"), "run"]
+    (folder / "connector.toml").write_text(
+        configuration(kafka, topic, *(lines or SETTINGS[settings]))
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.load",
+        kafka.bootstrap_servers,
+        topic,
+        str(rows),
+        str(folder),
+    ]
+    command = [
+        str(Path(sys.executable).with_name("connector")),
+        "--config",
+        str(folder / "connector.toml"),
+        "run",
+    ]
     with ExitStack() as stack:
-        generator = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        generator = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         stack.callback(end, generator)
         assert generator.stdout is not None
         assert generator.stdout.readline() == "ready\n", "the load did not begin"
         log = stack.enter_context((folder / "pipeline.log").open("wb"))
-        pipeline = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        pipeline = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
         stack.callback(end, pipeline)
         name = workload.definition().name
         changelog, table = (
-            Commits(folder / "warehouse" / part) for part in (f"streams/{workload.STREAM}/changelog", f"tables/{name}/data")
+            Commits(folder / "warehouse" / part)
+            for part in (f"streams/{workload.STREAM}/changelog", f"tables/{name}/data")
         )
         ends = partial(topics.high_watermarks, kafka, facts)
         scene = Scene(spark, folder / "warehouse", {}, pipeline, generator, changelog, table, ends)
@@ -295,41 +335,68 @@ def batches_of(places: np.ndarray, changelog: Commits) -> np.ndarray:
 def in_table(sent: np.ndarray, changelog: Commits, table: Commits) -> np.ndarray:
     """When the table had each change (microseconds)."""
     books = [TableState.from_json(said) for said in table.said]
-    by_batch = np.searchsorted([book.to_batch for book in books], batches_of(in_changelog(sent, changelog), changelog))
-    by_time = np.searchsorted([book.target_watermark or 0 for book in books], sent[:, 2], side="right")
+    by_batch = np.searchsorted(
+        [book.to_batch for book in books], batches_of(in_changelog(sent, changelog), changelog)
+    )
+    by_time = np.searchsorted(
+        [book.target_watermark or 0 for book in books], sent[:, 2], side="right"
+    )
     return np.array([*table.at, float("inf")])[np.maximum(by_batch, by_time)]
 
 
 def seconds(sent: np.ndarray, seen_at: np.ndarray) -> dict[int, float]:
     """The quantiles of the seconds from the acknowledgement to the event."""
-    return {q: float(np.percentile((seen_at - sent[:, 3]) / 1e6, q, method="higher")) for q in QUANTILES}
+    return {
+        q: float(np.percentile((seen_at - sent[:, 3]) / 1e6, q, method="higher")) for q in QUANTILES
+    }
 
 
-def measured(scene: Scene, sent: np.ndarray, quiet: Window, read: Window | None) -> dict[str, float]:
+def measured(
+    scene: Scene, sent: np.ndarray, quiet: Window, read: Window | None
+) -> dict[str, float]:
     """All values of one rate."""
     ours = sent[(sent[:, 3] >= quiet.began) & (sent[:, 3] < quiet.ended)]
     logged_at = np.array([*scene.changelog.at, float("inf")])[in_changelog(ours, scene.changelog)]
-    seen = {"changelog": seconds(ours, logged_at), "table": seconds(ours, in_table(ours, scene.changelog, scene.table))}
+    seen = {
+        "changelog": seconds(ours, logged_at),
+        "table": seconds(ours, in_table(ours, scene.changelog, scene.table)),
+    }
     values: dict[str, float] = {"changes": len(ours)}
     if read is not None:
         ours = sent[(sent[:, 3] >= read.began) & (sent[:, 3] < read.ended)]
         batches = batches_of(in_changelog(ours, scene.changelog), scene.changelog)
-        read_at = np.array([*scene.reads.ended_at, float("inf")])[np.searchsorted(scene.reads.to_batch, batches)]
+        read_at = np.array([*scene.reads.ended_at, float("inf")])[
+            np.searchsorted(scene.reads.to_batch, batches)
+        ]
         seen["read"] = seconds(ours, read_at)
         values["reads"] = len(scene.reads.took_s[read.reads])
         values["read_plan_s"] = float(np.median(scene.reads.planned_s[read.reads]))
         values["read_takes_s"] = float(np.median(scene.reads.took_s[read.reads]))
-    values |= {f"{what}_p{q}_s": value for what, by_quantile in seen.items() for q, value in by_quantile.items()}
-    for name, number_of, commits in (("batches", "ingest_batch", scene.changelog), ("applies", "apply_number", scene.table)):
+    values |= {
+        f"{what}_p{q}_s": value
+        for what, by_quantile in seen.items()
+        for q, value in by_quantile.items()
+    }
+    for name, number_of, commits in (
+        ("batches", "ingest_batch", scene.changelog),
+        ("applies", "apply_number", scene.table),
+    ):
         made = zip(commits.at, commits.said, strict=True)
-        values[name] = len({said[number_of] for at, said in made if quiet.began <= at < quiet.ended})
+        values[name] = len(
+            {said[number_of] for at, said in made if quiet.began <= at < quiet.ended}
+        )
     values |= {f"{name}_cores": cores for name, cores in quiet.cores.items()}
     hours = (quiet.ended - quiet.began) / 3.6e9
-    values |= {f"{part.replace(' ', '_')}_mib_per_hour": grown / hours / 2**20 for part, grown in sorted(quiet.grown.items())}
+    values |= {
+        f"{part.replace(' ', '_')}_mib_per_hour": grown / hours / 2**20
+        for part, grown in sorted(quiet.grown.items())
+    }
     return values | {"mib_per_hour": sum(quiet.grown.values()) / hours / 2**20}
 
 
-def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[int, dict[str, float]]:
+def measure(
+    scene: Scene, plan: Plan, rates: list[int], folder: Path
+) -> dict[int, dict[str, float]]:
     """Measure every rate. Then everything is applied and compared with the sent changes."""
     scene.set_rate(rates[0])
     scene.pass_time(plan.warm_s, reads=plan.reader_s > 0)
@@ -337,7 +404,10 @@ def measure(scene: Scene, plan: Plan, rates: list[int], folder: Path) -> dict[in
     for rate in rates:
         scene.set_rate(rate)
         scene.pass_time(LEAD_S)
-        windows[rate] = scene.window(plan.seconds), scene.reading(plan.reader_s) if plan.reader_s else None
+        windows[rate] = (
+            scene.window(plan.seconds),
+            scene.reading(plan.reader_s) if plan.reader_s else None,
+        )
     sent = finish_load(scene, folder)
     return {rate: measured(scene, sent, *both) for rate, both in windows.items()}
 
@@ -358,13 +428,23 @@ def finish_load(scene: Scene, folder: Path) -> np.ndarray:
     scene.pipeline.terminate()
     assert scene.pipeline.wait(120) == 0, "the pipeline failed"
     expect_truth(scene.warehouse, np.fromfile(folder / "rows", np.int64))
-    print(f"{len(sent)} changes, all in the table {caught_up_s:.0f} s after the last one; it holds what was sent", flush=True)
+    print(
+        f"{len(sent)} changes, all in the table {caught_up_s:.0f} s after the last one; it holds"
+        " what was sent",
+        flush=True,
+    )
     return sent
 
 
 def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
-    made = {load.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE}
-    found = list(open_table(str(warehouse / "tables" / workload.definition().name / "data")).select(("row_key", "visits")))
+    made = {
+        load.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE
+    }
+    found = list(
+        open_table(str(warehouse / "tables" / workload.definition().name / "data")).select(
+            ("row_key", "visits")
+        )
+    )
     assert len(found) == len(made), f"{len(found)} rows, and not {len(made)}"
     assert dict(found) == made, "the rows are not what was sent"
 
@@ -374,33 +454,59 @@ def show(settings: str, values: dict[int, dict[str, float]]) -> None:
     print(f"\n{settings}{'':{40 - len(settings)}}{''.join(f'{rate:>10}/s' for rate in values)}")
     for name in dict.fromkeys(name for each in values.values() for name in each):
         row = [f"{number(each[name]) if name in each else '-':>10}" for each in values.values()]
-        bars = [f"{rate}/s: {bar}" for rate in values if (bar := BARS.get((settings, rate), {}).get(name))]
+        bars = [
+            f"{rate}/s: {bar}"
+            for rate in values
+            if (bar := BARS.get((settings, rate), {}).get(name))
+        ]
         print(f"{name:40}{'  '.join(row)}  {'; '.join(bars)}".rstrip(), flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks freshness")
-    parser.add_argument("--quick", action="store_true", help="one rate, 20,000 rows, 20 s, no judgement")
+    parser.add_argument(
+        "--quick", action="store_true", help="one rate, 20,000 rows, 20 s, no judgement"
+    )
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="which (default: both)")
-    parser.add_argument("--rates", type=int, nargs="+", help=f"changes a second (default: {RATES}; {DEFAULT_RATES} with default settings)")
+    parser.add_argument(
+        "--rates",
+        type=int,
+        nargs="+",
+        help=f"changes a second (default: {RATES}; {DEFAULT_RATES} with default settings)",
+    )
     parser.add_argument("--rows", type=int, help=f"of the table (default: {ROWS})")
-    parser.add_argument("--seconds", type=float, help="of each rate without a reader (default: 120)")
-    parser.add_argument("--reader-seconds", type=float, help="of each rate with a reader (default: 60; 0: without)")
+    parser.add_argument(
+        "--seconds", type=float, help="of each rate without a reader (default: 120)"
+    )
+    parser.add_argument(
+        "--reader-seconds", type=float, help="of each rate with a reader (default: 60; 0: without)"
+    )
     parser.add_argument("--warm", type=float, help="seconds before the first rate (default: 90)")
     chosen = parser.parse_args()
     given = Plan(chosen.rows, chosen.warm, chosen.seconds, chosen.reader_seconds)
     usual = Plan(20_000, 10, 20, 10) if chosen.quick else Plan(ROWS, 90, 120, 60)
-    plan = Plan(*(getattr(usual if getattr(given, name) is None else given, name) for name in Plan.__slots__))
+    plan = Plan(
+        *(
+            getattr(usual if getattr(given, name) is None else given, name)
+            for name in Plan.__slots__
+        )
+    )
     store, figures = jars.JarStore.from_environment(os.environ), list[Figure]()
     print(*machine.facts(), sep="\n", flush=True)
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="lowmark-bench-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         broker = stack.enter_context(LocalBroker.start(folder / "broker", store))
-        spark = start_session(jars.fetch("spark", store), scratch=folder / "scratch", settings={"spark.driver.memory": "2g"})
+        spark = start_session(
+            jars.fetch("spark", store),
+            scratch=folder / "scratch",
+            settings={"spark.driver.memory": "2g"},
+        )
         stack.callback(spark.stop)
         for settings in chosen.settings or (["bound"] if chosen.quick else SETTINGS):
-            rates = chosen.rates or ([500] if chosen.quick else list(RATES if settings == "bound" else DEFAULT_RATES))
+            rates = chosen.rates or (
+                [500] if chosen.quick else list(RATES if settings == "bound" else DEFAULT_RATES)
+            )
             with started(folder / settings, broker, spark, settings, plan.rows) as scene:
                 values = measure(scene, plan, rates, folder / settings)
             show(settings, values)

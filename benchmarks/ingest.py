@@ -51,19 +51,31 @@ class Round:
 
 def raw_append(at: Stage, topic: TopicFacts, folder: Path) -> None:
     """The least work of any pipeline: the records, unchanged, in a Delta table."""
-    reader = at.spark.readStream.format("kafka").option("kafka.bootstrap.servers", at.kafka.bootstrap_servers)
-    reader.option("subscribe", topic.topic).option("includeHeaders", "true").option("startingOffsets", "earliest")
+    reader = at.spark.readStream.format("kafka").option(
+        "kafka.bootstrap.servers", at.kafka.bootstrap_servers
+    )
+    reader.option("subscribe", topic.topic).option("includeHeaders", "true").option(
+        "startingOffsets", "earliest"
+    )
     append(reader.option("maxOffsetsPerTrigger", MAX_OFFSETS).load(), folder)
 
 
 def tuned_append(at: Stage, topic: TopicFacts, folder: Path) -> None:
     """The same with the source options of lowmark's ingest."""
-    stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=MAX_OFFSETS)
-    append(read_stream(at.spark, at.kafka, stream, topics.beginning_offsets(at.kafka, topic)), folder)
+    stream = StreamConfig(
+        name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=MAX_OFFSETS
+    )
+    append(
+        read_stream(at.spark, at.kafka, stream, topics.beginning_offsets(at.kafka, topic)), folder
+    )
 
 
 def append(rows: DataFrame, folder: Path) -> None:
-    writer = rows.writeStream.format("delta").option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer = (
+        rows.writeStream.format("delta")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+    )
     writer.start(str(folder / "table")).awaitTermination()
 
 
@@ -75,10 +87,15 @@ def differs(changelog: DataFrame, rows: DataFrame) -> bool:
         "kind",
         "cast(row_key AS string) AS row_key",
         "unix_micros(commit_timestamp) AS at",
-        "array_join(transform(entries, e -> concat(cast(e.qualifier AS string), '=', cast(e.value AS string))), ',') AS cells",
+        "array_join(transform(entries, e -> concat(cast(e.qualifier AS string), '=', cast(e.value"
+        " AS string))), ',') AS cells",
     )
-    cells = ", ".join(f"CASE WHEN written_{name} THEN concat('{name}=', {name}) END" for name in COLUMNS)
-    made = rows.selectExpr("'change' AS kind", "row_key", "commit_timestamp AS at", f"concat_ws(',', {cells}) AS cells")
+    cells = ", ".join(
+        f"CASE WHEN written_{name} THEN concat('{name}=', {name}) END" for name in COLUMNS
+    )
+    made = rows.selectExpr(
+        "'change' AS kind", "row_key", "commit_timestamp AS at", f"concat_ws(',', {cells}) AS cells"
+    )
     sums = ("count(*)", "bit_xor(xxhash64(kind, row_key, at, cells))", "count(DISTINCT at)")
     return ours.selectExpr(*sums).first() != made.selectExpr(*sums).first()
 
@@ -99,26 +116,38 @@ def measure(at: Stage, changes: int, rounds: int) -> list[Round]:
         with cost(at.pid) as tuned:
             tuned_append(at, topic, folder / "tuned")
         turns = {"bare append": raw, "ingest": ours, "bare append, tuned": tuned}
-        print(f"round {number}: {', '.join(f'{name} {spent}' for name, spent in turns.items())}", flush=True)
+        print(
+            f"round {number}: {', '.join(f'{name} {spent}' for name, spent in turns.items())}",
+            flush=True,
+        )
         if number >= 0:
             found.append(Round(raw, ours, tuned))
         if number < rounds - 1:
             shutil.rmtree(folder)
-    changelog = Changelog(at.spark, str(folder / "ours" / "streams" / workload.STREAM / "changelog"), workload.STREAM)
-    assert not differs(changelog.rows(), at.decoded(work)), "the changelog does not hold what was sent"
+    changelog = Changelog(
+        at.spark, str(folder / "ours" / "streams" / workload.STREAM / "changelog"), workload.STREAM
+    )
+    assert not differs(changelog.rows(), at.decoded(work)), (
+        "the changelog does not hold what was sent"
+    )
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks ingest")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the changes, fewer rounds, no judgement")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the changes, fewer rounds, no judgement"
+    )
     quick = parser.parse_args().quick
     changes, rounds = (200_000, 2) if quick else (2_000_000, 5)
     with stage() as at:
         found = measure(at, changes, rounds)
         memory = machine.memory_figures("ingest", at.pid)
     print(*machine.facts(), sep="\n")
-    print(f"{changes} changes, {rounds} rounds in which they take turns, after {WARM_UP} that do not count")
+    print(
+        f"{changes} changes, {rounds} rounds in which they take turns, after {WARM_UP} that do not"
+        " count"
+    )
     print(spread("bare append", [changes / round_.raw.wall_s for round_ in found], "changes/s"))
     print(spread("ingest", [changes / round_.ours.wall_s for round_ in found], "changes/s"))
     ratios = [round_.raw.wall_s / round_.ours.wall_s for round_ in found]
@@ -130,7 +159,9 @@ def main() -> int:
         [
             *memory,
             Figure("ingest_changes_per_s", changes / min(round_.ours.wall_s for round_ in found)),
-            Figure("bare_append_records_per_s", changes / min(round_.raw.wall_s for round_ in found)),
+            Figure(
+                "bare_append_records_per_s", changes / min(round_.raw.wall_s for round_ in found)
+            ),
             Figure("ingest_ratio_by_processor_time", median(by_cpu)),
             Figure("ingest_ratio_to_tuned_append", median(tuned)),
             Figure("ingest_ratio_to_bare_append", median(ratios), "0.4"),

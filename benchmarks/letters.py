@@ -33,16 +33,29 @@ from connector.records.model import DataChange, SetCell
 from connector.records.rejection import Position, Reason
 
 KAFKA_PARTITIONS = 4
-SETTINGS = 'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{servers}"\n[streams.bench]\ntopic = "{topic}"\n'
+SETTINGS = (
+    'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{servers}"\n[streams.bench]\ntopic ='
+    ' "{topic}"\n'
+)
 
 
 def letters(facts: TopicFacts, count: int) -> Iterator[DeadLetter]:
     for number in range(count):
         key = b"customer#%08d" % number
-        entries = tuple(SetCell("cf", b"column-%d" % n, b"value %d of %d" % (n, number)) for n in range(3))
+        entries = tuple(
+            SetCell("cf", b"column-%d" % n, b"value %d of %d" % (n, number)) for n in range(3)
+        )
         at = 1_714_475_984_000_000 + number
-        change = DataChange(stream_partition="p0", table="customers", row_key=key, commit_timestamp=at, entries=entries)
-        position = Position(facts.topic, facts.topic_id, number % KAFKA_PARTITIONS, number // KAFKA_PARTITIONS)
+        change = DataChange(
+            stream_partition="p0",
+            table="customers",
+            row_key=key,
+            commit_timestamp=at,
+            entries=entries,
+        )
+        position = Position(
+            facts.topic, facts.topic_id, number % KAFKA_PARTITIONS, number // KAFKA_PARTITIONS
+        )
         yield DeadLetter(
             position=position,
             key=key,
@@ -64,9 +77,17 @@ def timed(folder: Path, *arguments: str) -> tuple[float, float, str]:
     """The seconds and the peak memory in MiB of a `connector dead-letters` command with all its
     processes, and its output.
     """
-    command = [str(Path(sys.executable).with_name("connector")), "--config", str(folder / "connector.toml"), "dead-letters", *arguments]
+    command = [
+        str(Path(sys.executable).with_name("connector")),
+        "--config",
+        str(folder / "connector.toml"),
+        "dead-letters",
+        *arguments,
+    ]
     began, peaks, ended = perf_counter(), [0], threading.Event()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
 
         def watch() -> None:
             while not ended.wait(0.05):
@@ -88,10 +109,15 @@ def main() -> int:
     quick = parser.parse_args().quick
     count = 10_000 if quick else 100_000
     store = jars.JarStore.from_environment(os.environ)
-    with tempfile.TemporaryDirectory(prefix="lowmark-bench-") as name, LocalBroker.start(Path(name) / "broker", store) as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="lowmark-bench-") as name,
+        LocalBroker.start(Path(name) / "broker", store) as broker,
+    ):
         folder, kafka = Path(name), KafkaConfig(broker.bootstrap_servers)
         facts = topics.create_topic(kafka, "bench", kafka_partitions=KAFKA_PARTITIONS)
-        (folder / "connector.toml").write_text(SETTINGS.format(servers=kafka.bootstrap_servers, topic=facts.topic))
+        (folder / "connector.toml").write_text(
+            SETTINGS.format(servers=kafka.bootstrap_servers, topic=facts.topic)
+        )
         made = list(letters(facts, count))
         began = perf_counter()
         with DeadLetterPublisher(kafka, facts.topic) as publisher:
@@ -101,7 +127,9 @@ def main() -> int:
         assert f"{count:,}" in said, said
         filtered_s, _, said = timed(folder, "list", "--table", "customers", "--by", "table,reason")
         assert f"{count:,}" in said, said
-        replay_s, replay_mib, said = timed(folder, "replay", "--all", "--execute", "--why", "the table is declared")
+        replay_s, replay_mib, said = timed(
+            folder, "replay", "--all", "--execute", "--why", "the table is declared"
+        )
         assert f"replayed {count:,}" in said, said
         again_s, _, said = timed(folder, "list", "--state", "replayed")
         assert f"{count:,}" in said, said

@@ -60,16 +60,37 @@ class Load:
         """Send one change of one row now."""
         at = self._last = max(self._now(), self._last + 1)
         self.rows[row] = GONE if deletes else at
-        texts = (b"name %d" % row, b"city %d" % (at % 1000), b"note %d" % at, b"%d" % (at % 1_000_000), b"%d" % at)
-        cells = () if deletes else tuple(SetCell(FAMILY, name.encode(), text) for name, text in zip(COLUMNS, texts, strict=True))
+        texts = (
+            b"name %d" % row,
+            b"city %d" % (at % 1000),
+            b"note %d" % at,
+            b"%d" % (at % 1_000_000),
+            b"%d" % at,
+        )
+        cells = (
+            ()
+            if deletes
+            else tuple(
+                SetCell(FAMILY, name.encode(), text)
+                for name, text in zip(COLUMNS, texts, strict=True)
+            )
+        )
         key, entries = row_key(row).encode(), (DeleteFamily(FAMILY), *cells)
         partition = PARTITIONS[row % len(PARTITIONS)]
-        change = DataChange(stream_partition=partition, table=SOURCE, row_key=key, commit_timestamp=at, entries=entries)
+        change = DataChange(
+            stream_partition=partition,
+            table=SOURCE,
+            row_key=key,
+            commit_timestamp=at,
+            entries=entries,
+        )
         value = frame(encode(change, self._kafka_partitions), None)
         self._under_way[at] = None
         while True:
             try:
-                self._client.produce(self._topic, value, key, on_delivery=partial(self._acknowledged, at))
+                self._client.produce(
+                    self._topic, value, key, on_delivery=partial(self._acknowledged, at)
+                )
                 return
             except BufferError:
                 self._client.poll(0.05)

@@ -50,7 +50,10 @@ def peak_bytes(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+    return next(
+        (int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")),
+        0,
+    )
 
 
 def memory_figures(name: str, spark: int) -> list[Figure]:
@@ -58,14 +61,22 @@ def memory_figures(name: str, spark: int) -> list[Figure]:
     workers together.
     """
     workers = [pid for pid in descendants(spark) if pid != spark]
-    peaks = {"spark": peak_bytes(spark), "python": peak_bytes(os.getpid()), "python_workers": sum(map(peak_bytes, workers))}
+    peaks = {
+        "spark": peak_bytes(spark),
+        "python": peak_bytes(os.getpid()),
+        "python_workers": sum(map(peak_bytes, workers)),
+    }
     return [Figure(f"{name}_peak_memory_of_{who}_mib", peak / 2**20) for who, peak in peaks.items()]
 
 
 def descendants(pid: int) -> list[int]:
     """A process and all its living descendants."""
     try:
-        children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+        children = [
+            int(child)
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
     except OSError:
         children = []
     return [pid, *(further for child in children for further in descendants(child))]
@@ -109,11 +120,18 @@ def part_of(file: Path, tables: Collection[Path]) -> str:
 
 def facts() -> list[str]:
     """The facts about the machine, one a line."""
-    versions = [f"{name} {metadata.version(name)}" for name in ("pyspark", "delta-spark", "confluent-kafka", "fastavro")]
+    versions = [
+        f"{name} {metadata.version(name)}"
+        for name in ("pyspark", "delta-spark", "confluent-kafka", "fastavro")
+    ]
     return [
         f"command: {' '.join([Path(sys.executable).name, *sys.orig_argv[1:]])}",
         f"versions: python {platform.python_version()}, {', '.join(versions)}, {_java()}",
-        f"machine: {os.cpu_count()} cores, {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB, {platform.system()}",
+        (
+            f"machine: {os.cpu_count()} cores,"
+            f" {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB,"
+            f" {platform.system()}"
+        ),
     ]
 
 
@@ -122,4 +140,11 @@ def _java() -> str:
 
     release = Path(find_java(os.environ)).resolve().parent.parent / "release"
     text = release.read_text() if release.exists() else ""
-    return next((f"java {line.split('=')[1].strip(chr(34))}" for line in text.splitlines() if line.startswith("JAVA_VERSION=")), "java")
+    return next(
+        (
+            f"java {line.split('=')[1].strip(chr(34))}"
+            for line in text.splitlines()
+            if line.startswith("JAVA_VERSION=")
+        ),
+        "java",
+    )

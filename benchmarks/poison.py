@@ -40,13 +40,17 @@ def poisoned(at: Stage, topic: TopicFacts, work: Workload) -> int:
     )
     # Sorted by a hash of their keys, so that good and bad records are mixed.
     mixed = good.unionByName(bad).repartition(8, F.xxhash64("key"))
-    mixed.write.format("kafka").option("kafka.bootstrap.servers", at.kafka.bootstrap_servers).option("topic", topic.topic).save()
+    mixed.write.format("kafka").option(
+        "kafka.bootstrap.servers", at.kafka.bootstrap_servers
+    ).option("topic", topic.topic).save()
     return bad.count()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks poison")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the changes, one round, no judgement")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the changes, one round, no judgement"
+    )
     quick = parser.parse_args().quick
     changes, rounds = (50_000, 1) if quick else (500_000, 3)
     work = Workload(0, changes, changes // 2, Shape.PARTIAL)
@@ -60,7 +64,9 @@ def main() -> int:
                 for topic in (clean, flooded):
                     published: list[int] = []
 
-                    def publish(letters: Iterable[DeadLetter], published: list[int] = published) -> int:
+                    def publish(
+                        letters: Iterable[DeadLetter], published: list[int] = published
+                    ) -> int:
                         published.append(publisher.publish(letters))
                         return published[-1]
 
@@ -71,18 +77,28 @@ def main() -> int:
                     expect(at, folder, changes, bad if topic is flooded else 0, sum(published))
                     shutil.rmtree(folder)
     print(*machine.facts(), sep="\n")
-    print(f"{changes} good changes, {bad} bad records; {rounds} rounds in turns, after one that does not count")
+    print(
+        f"{changes} good changes, {bad} bad records; {rounds} rounds in turns, after one that does"
+        " not count"
+    )
     without, beside = ([changes / seconds for seconds in found[1:]] for found in times.values())
     print(spread("without poison", without, "good changes/s"))
     print(spread("beside poison", beside, "good changes/s"))
     ratio = median(b / w for b, w in zip(beside, without, strict=True))
-    return finish([Figure("good_changes_beside_poison_to_without", ratio, "0.5")], validate_record=not quick)
+    return finish(
+        [Figure("good_changes_beside_poison_to_without", ratio, "0.5")], validate_record=not quick
+    )
 
 
 def expect(at: Stage, warehouse: Path, changes: int, bad: int, published: int) -> None:
-    rows = Changelog(at.spark, str(warehouse / "streams" / workload.STREAM / "changelog"), workload.STREAM).rows()
+    rows = Changelog(
+        at.spark, str(warehouse / "streams" / workload.STREAM / "changelog"), workload.STREAM
+    ).rows()
     found = {row["kind"]: row["count"] for row in rows.groupBy("kind").count().collect()}
-    assert (found.get("change"), found.get("rejected", 0), published) == (changes, bad, bad), (found, published)
+    assert (found.get("change"), found.get("rejected", 0), published) == (changes, bad, bad), (
+        found,
+        published,
+    )
 
 
 if __name__ == "__main__":

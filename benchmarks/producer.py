@@ -39,7 +39,11 @@ def rows(count: int) -> list[Row]:
     """Key, commit timestamp and values of rows, as a source has them."""
     chance = random.Random(encoder.SEED)
     return [
-        (b"item%08d" % chance.randrange(200_000), encoder.START + index * 37, tuple(chance.randbytes(16) for _ in COLUMNS))
+        (
+            b"item%08d" % chance.randrange(200_000),
+            encoder.START + index * 37,
+            tuple(chance.randbytes(16) for _ in COLUMNS),
+        )
         for index in range(count)
     ]
 
@@ -48,15 +52,28 @@ def change(row: Row) -> DataChange:
     key, commit_timestamp, values = row
     cells = [SetCell("f", column, value) for column, value in zip(COLUMNS, values, strict=True)]
     return DataChange(
-        stream_partition="shard-0", table="items", row_key=key, commit_timestamp=commit_timestamp, entries=(DeleteFamily("f"), *cells)
+        stream_partition="shard-0",
+        table="items",
+        row_key=key,
+        commit_timestamp=commit_timestamp,
+        entries=(DeleteFamily("f"), *cells),
     )
 
 
-def rate(kafka: KafkaConfig, topic: str, count: int, changes: Iterable[DataChange], encode: Callable[[Record, int], bytes]) -> float:
+def rate(
+    kafka: KafkaConfig,
+    topic: str,
+    count: int,
+    changes: Iterable[DataChange],
+    encode: Callable[[Record, int], bytes],
+) -> float:
     """Changes a second of processor time, until all are acknowledged. If changes are made while
     they are sent, that counts too.
     """
-    with mock.patch("connector.kafka.produce.producer.encode", encode), ChangeProducer(kafka, topic) as producer:
+    with (
+        mock.patch("connector.kafka.produce.producer.encode", encode),
+        ChangeProducer(kafka, topic) as producer,
+    ):
         began = time.process_time()
         for each in changes:
             producer.send(each)
@@ -80,7 +97,9 @@ def main() -> int:
     rates: dict[str, list[float]] = {way: [] for way in ways}
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lowmark-bench-"))
-        broker = stack.enter_context(LocalBroker.start(Path(folder), JarStore.from_environment(os.environ)))
+        broker = stack.enter_context(
+            LocalBroker.start(Path(folder), JarStore.from_environment(os.environ))
+        )
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "bench", kafka_partitions=4)
         for _ in range(ROUNDS):

@@ -44,7 +44,9 @@ def measure(at: Stage, warehouse: Path, rounds: int) -> tuple[list[float], list[
     name = workload.definition().name
 
     def scan() -> DataFrame:
-        return at.spark.read.format("delta").load(table_path(str(warehouse), name)).drop(*BOOKKEEPING)
+        return (
+            at.spark.read.format("delta").load(table_path(str(warehouse), name)).drop(*BOOKKEEPING)
+        )
 
     def fresh() -> DataFrame:
         return read_table(at.spark, str(warehouse), name, max_staleness_s=0).rows
@@ -61,8 +63,12 @@ def timed(rows: Callable[[], DataFrame]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks read")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} rows, one round, no judgement")
-    parser.add_argument("--rows", type=int, default=FULL, help="of the table (default: %(default)s)")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK} rows, one round, no judgement"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=FULL, help="of the table (default: %(default)s)"
+    )
     chosen = parser.parse_args()
     rows, rounds = (QUICK, 1) if chosen.quick else (chosen.rows, 5)
     figures = []
@@ -77,12 +83,24 @@ def main() -> int:
             run_ours(at, warehouse, buckets=BUCKETS)
             at.produce(topic, at.decoded(work), shape)
             at.ingest(topic, warehouse)
-            reading = read_table(at.spark, str(warehouse), workload.definition().name, max_staleness_s=0)
-            expect_truth("the read", reading.rows, workload.truth(at.decoded(base).unionByName(at.decoded(work))))
+            reading = read_table(
+                at.spark, str(warehouse), workload.definition().name, max_staleness_s=0
+            )
+            expect_truth(
+                "the read",
+                reading.rows,
+                workload.truth(at.decoded(base).unionByName(at.decoded(work))),
+            )
             scans, merged = measure(at, warehouse, rounds)
             print(spread(f"scan of {rows} rows", scans, "s"))
             print(spread(f"fresh read, {reading.changes} {shape} changes not applied", merged, "s"))
-            figures.append(Figure(f"read_fresh_{shape}_to_scan", median(m / s for s, m in zip(scans, merged, strict=True)), BARS[shape]))
+            figures.append(
+                Figure(
+                    f"read_fresh_{shape}_to_scan",
+                    median(m / s for s, m in zip(scans, merged, strict=True)),
+                    BARS[shape],
+                )
+            )
     return finish(figures, validate_record=not chosen.quick)
 
 

@@ -25,7 +25,11 @@ class Figure:
     def holds(self) -> bool:
         if self.bar == "-":
             return True
-        return self.value < float(self.bar[1:]) if self.bar.startswith("<") else self.value >= float(self.bar)
+        return (
+            self.value < float(self.bar[1:])
+            if self.bar.startswith("<")
+            else self.value >= float(self.bar)
+        )
 
     def __str__(self) -> str:
         return f"{self.name} {number(self.value)} {self.bar}{'' if self.holds else MISSED}"
@@ -43,7 +47,9 @@ def spread(name: str, values: Sequence[float], unit: str = "") -> str:
 
 
 def finish(figures: Iterable[Figure], *, validate_record: bool) -> int:
-    """Print the figures as the last lines. Returns the exit code: 1 if a bar is missed and bars count."""
+    """Print the figures as the last lines. Returns the exit code: 1 if a bar is missed and bars
+    count.
+    """
     shown = list(figures)
     for figure in shown:
         print(figure, flush=True)
@@ -55,7 +61,11 @@ def figures(output: str) -> list[Figure]:
     found: list[Figure] = []
     for line in reversed(output.splitlines()):
         words = line.removesuffix(MISSED).split()
-        if len(words) != 3 or not _is_number(words[1]) or not (words[2] == "-" or _is_number(words[2].removeprefix("<"))):
+        if (
+            len(words) != 3
+            or not _is_number(words[1])
+            or not (words[2] == "-" or _is_number(words[2].removeprefix("<")))
+        ):
             break
         found.append(Figure(words[0], float(words[1]), words[2]))
     return found[::-1]

@@ -66,12 +66,22 @@ from connector.state.jobs import CutRecord, Job, JobKind
 ROWS = (200_000, 2_000_000)
 CHANGES = (12_000, 1_000, 100)
 WARM_UP = 10
-"""Rounds with the most changes in which the JVM compiles the code. The other sizes have a third of it."""
+"""Rounds with the most changes in which the JVM compiles the code. The other sizes have a third of
+it.
+"""
 ROUNDS = 7
 DELETES_PERCENT = 3
 STREAM_PARTITION = "p0"
-NAMES = {"logged": "ingest: logged", "letters published": "ingest: counted", "progress committed": "ingest: progress"}
-APPLY_NAMES = {"letters published": "apply: survey", "tombstones written": "apply: merge", "table committed": "apply: commit"}
+NAMES = {
+    "logged": "ingest: logged",
+    "letters published": "ingest: counted",
+    "progress committed": "ingest: progress",
+}
+APPLY_NAMES = {
+    "letters published": "apply: survey",
+    "tombstones written": "apply: merge",
+    "table committed": "apply: commit",
+}
 
 
 @dataclass(slots=True)
@@ -108,14 +118,24 @@ class Meter:
         """The cost of each step, by name."""
         self._spark.listenerBus().waitUntilEmpty()
         found: dict[str, Spent] = defaultdict(Spent)
-        for (_, began, cpu, first), (name, ended, cpu_then, end) in zip(self._marks, self._marks[1:], strict=False):
+        for (_, began, cpu, first), (name, ended, cpu_then, end) in zip(
+            self._marks, self._marks[1:], strict=False
+        ):
             jobs = [self._spark.statusStore().job(job) for job in range(first, end)]
-            stages, tasks = sum(job.numCompletedStages() for job in jobs), sum(job.numCompletedTasks() for job in jobs)
+            stages, tasks = (
+                sum(job.numCompletedStages() for job in jobs),
+                sum(job.numCompletedTasks() for job in jobs),
+            )
             found[name] += Spent(ended - began, cpu_then - cpu, len(jobs), stages, tasks)
         return dict(found)
 
     def _mark(self, name: str) -> tuple[str, float, float, int]:
-        return name, time.perf_counter(), sum(map(machine.cpu_s, self._pids)), self._spark.dagScheduler().numTotalJobs()
+        return (
+            name,
+            time.perf_counter(),
+            sum(map(machine.cpu_s, self._pids)),
+            self._spark.dagScheduler().numTotalJobs(),
+        )
 
 
 class Turns:
@@ -163,7 +183,9 @@ class Written:
 
 @dataclass(slots=True)
 class Round:
-    """The cost of each one for one batch of changes, and the files that lowmark wrote, by folder."""
+    """The cost of each one for one batch of changes, and the files that lowmark wrote, by
+    folder.
+    """
 
     spent: dict[str, Spent] = field(default_factory=dict)
     written: dict[str, Written] = field(default_factory=dict)
@@ -191,7 +213,9 @@ class Bench:
 
     def round(self, changes: int) -> Round:
         """Send changes, and let each one take its turn."""
-        work = Workload(self.rows + self.sent, changes, self.rows, Shape.WHOLE, deletes_percent=DELETES_PERCENT)
+        work = Workload(
+            self.rows + self.sent, changes, self.rows, Shape.WHOLE, deletes_percent=DELETES_PERCENT
+        )
         made = self.at.decoded(work, files=2)
         self.at.produce(self.topic, made, work.shape)
         self.sent += changes
@@ -205,16 +229,26 @@ class Bench:
         self.meter.begin()
         upsert(self.at.spark, str(self.others / "merge"))(made, 0)
         self.meter.step("MERGE")
-        delta_rs(self.others / "delta-rs", Path(made.inputFiles()[0].removeprefix("file://")).parent)
+        delta_rs(
+            self.others / "delta-rs", Path(made.inputFiles()[0].removeprefix("file://")).parent
+        )
         self.meter.step("delta-rs")
         taken.spent |= self.meter.steps()
         return taken
 
     def expect_truth(self) -> None:
-        work = Workload(self.rows, self.sent, self.rows, Shape.WHOLE, deletes_percent=DELETES_PERCENT)
-        made = workload.decoded(self.at.spark, base_of(self.rows)).unionByName(workload.decoded(self.at.spark, work))
+        work = Workload(
+            self.rows, self.sent, self.rows, Shape.WHOLE, deletes_percent=DELETES_PERCENT
+        )
+        made = workload.decoded(self.at.spark, base_of(self.rows)).unionByName(
+            workload.decoded(self.at.spark, work)
+        )
         truth = workload.truth(made).localCheckpoint()
-        for who, path in (("ours", Path(self.table.path)), ("MERGE", self.others / "merge"), ("delta-rs", self.others / "delta-rs")):
+        for who, path in (
+            ("ours", Path(self.table.path)),
+            ("MERGE", self.others / "merge"),
+            ("delta-rs", self.others / "delta-rs"),
+        ):
             expect_truth(who, self.at.spark.read.format("delta").load(str(path)), truth)
 
     def _ingest(self, taken: Round) -> None:
@@ -233,11 +267,18 @@ class Bench:
         self.meter.begin()
         apply_newest(self.table, self.ingest, self.warehouse, self.meter.step)
         steps = self.meter.steps()
-        taken.spent |= {APPLY_NAMES.get(name, f"apply: {name}"): spent for name, spent in steps.items()}
+        taken.spent |= {
+            APPLY_NAMES.get(name, f"apply: {name}"): spent for name, spent in steps.items()
+        }
         taken.spent["apply"] = sum(steps.values(), Spent())
 
 
-def apply_newest(table: Table, ingest: StreamIngest, warehouse: Path, on_step: Callable[[str], None] = lambda step: None) -> None:
+def apply_newest(
+    table: Table,
+    ingest: StreamIngest,
+    warehouse: Path,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> None:
     """Bring the table to the newest cut and record job and cut, as the pipeline does."""
     history, name = History(str(warehouse)), table.layout.definition.name
     now, before = time.time_ns() // 1000, table.table_state()
@@ -245,11 +286,29 @@ def apply_newest(table: Table, ingest: StreamIngest, warehouse: Path, on_step: C
     applied = apply(table, ingest.changelog, workload.SOURCE, cut, publish=refuse, on_step=on_step)
     assert applied is not None, "there was nothing to apply"
     assert not cut.ignores_watermark, "a heartbeat makes a cut"
-    job = Job(JobKind.APPLY, name, now, time.time_ns() // 1000, before.complete_to_batch, cut.batch, changes=applied.changes)
+    job = Job(
+        JobKind.APPLY,
+        name,
+        now,
+        time.time_ns() // 1000,
+        before.complete_to_batch,
+        cut.batch,
+        changes=applied.changes,
+    )
     history.add_job(job)
     assert cut.low_watermark is not None
     version, after = table.newest()
-    history.add_cut(CutRecord(workload.STREAM, cut.low_watermark, cut.batch, 0, after.merged, time.time_ns() // 1000, {name: version}))
+    history.add_cut(
+        CutRecord(
+            workload.STREAM,
+            cut.low_watermark,
+            cut.batch,
+            0,
+            after.merged,
+            time.time_ns() // 1000,
+            {name: version},
+        )
+    )
     on_step("journal")
 
 
@@ -265,11 +324,19 @@ def send_heartbeat(producer: ChangeProducer, changes: int) -> None:
 
 @contextmanager
 def bench(at: Stage, rows: int) -> Iterator[Bench]:
-    """Everything that rounds on a table with this many rows need. The queries end with the block."""
-    topic, warehouse, others = at.new_topic(), at.folder / f"rounds-{rows}", at.folder / f"rounds-{rows}-others"
+    """Everything that rounds on a table with this many rows need. The queries end with the
+    block.
+    """
+    topic, warehouse, others = (
+        at.new_topic(),
+        at.folder / f"rounds-{rows}",
+        at.folder / f"rounds-{rows}-others",
+    )
     meter, ingest_turns, plain_turns = Meter(at), Turns(), Turns()
     made = at.decoded(base_of(rows))
-    made.select("row_key", "commit_timestamp", *COLUMNS).write.format("delta").save(str(others / "merge"))
+    made.select("row_key", "commit_timestamp", *COLUMNS).write.format("delta").save(
+        str(others / "merge")
+    )
     shutil.copytree(others / "merge", others / "delta-rs")
 
     def on_step(step: str) -> None:
@@ -283,9 +350,13 @@ def bench(at: Stage, rows: int) -> Iterator[Bench]:
         send_heartbeat(producer, rows)
         at.ingest(topic, warehouse)
         ingest = at.stream_ingest(topic, warehouse, trigger_s=0, publish=refuse, on_step=on_step)
-        table = Table(at.spark, str(warehouse / "tables" / workload.definition().name), workload.definition())
+        table = Table(
+            at.spark, str(warehouse / "tables" / workload.definition().name), workload.definition()
+        )
         apply_newest(table, ingest, warehouse)
-        check_plain = stack.enter_context(plain_append(at, topic, others / "append", meter, plain_turns))
+        check_plain = stack.enter_context(
+            plain_append(at, topic, others / "append", meter, plain_turns)
+        )
         ingest.start(once=False)
         stack.callback(ingest.stop)
         stack.callback(ingest_turns.close)
@@ -293,11 +364,26 @@ def bench(at: Stage, rows: int) -> Iterator[Bench]:
         send_heartbeat(producer, rows)
         ingest_turns.wait(ingest.check)
         plain_turns.wait(check_plain)
-        yield Bench(at, rows, topic, warehouse, others, producer, meter, ingest, table, ingest_turns, plain_turns, check_plain)
+        yield Bench(
+            at,
+            rows,
+            topic,
+            warehouse,
+            others,
+            producer,
+            meter,
+            ingest,
+            table,
+            ingest_turns,
+            plain_turns,
+            check_plain,
+        )
 
 
 @contextmanager
-def plain_append(at: Stage, topic: TopicFacts, folder: Path, meter: Meter, turns: Turns) -> Iterator[Callable[[], None]]:
+def plain_append(
+    at: Stage, topic: TopicFacts, folder: Path, meter: Meter, turns: Turns
+) -> Iterator[Callable[[], None]]:
     """A query that appends the records sent from now on, decoded. Yields a function that raises if
     the query has stopped.
     """
@@ -306,14 +392,29 @@ def plain_append(at: Stage, topic: TopicFacts, folder: Path, meter: Meter, turns
         meter.begin()
         # After the single-object header, with the newest schema only.
         record = from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")
-        rows.select("partition", "offset", record).coalesce(1).write.format("delta").mode("append").save(str(folder / "table"))
+        rows.select("partition", "offset", record).coalesce(1).write.format("delta").mode(
+            "append"
+        ).save(str(folder / "table"))
         meter.step("appended")
         turns.end()
 
-    ends = {topic.topic: {str(k): end for k, end in topics.high_watermarks(at.kafka, topic).items()}}
-    options = {**java_settings.options(at.kafka), "kafka.fetch.max.wait.ms": "10", "startingOffsets": json.dumps(ends)}
-    rows = at.spark.readStream.format("kafka").option("subscribe", topic.topic).options(**options).load()
-    writer = rows.writeStream.foreachBatch(append).option("checkpointLocation", str(folder / "checkpoint"))
+    ends = {
+        topic.topic: {str(k): end for k, end in topics.high_watermarks(at.kafka, topic).items()}
+    }
+    options = {
+        **java_settings.options(at.kafka),
+        "kafka.fetch.max.wait.ms": "10",
+        "startingOffsets": json.dumps(ends),
+    }
+    rows = (
+        at.spark.readStream.format("kafka")
+        .option("subscribe", topic.topic)
+        .options(**options)
+        .load()
+    )
+    writer = rows.writeStream.foreachBatch(append).option(
+        "checkpointLocation", str(folder / "checkpoint")
+    )
     query = writer.trigger(processingTime="0 seconds").start()
 
     def check() -> None:
@@ -328,9 +429,16 @@ def plain_append(at: Stage, topic: TopicFacts, folder: Path, meter: Meter, turns
 
 def delta_rs(table: Path, changes: Path) -> None:
     """The newest change of each row, merged by deltalake."""
-    made = pyarrow.parquet.read_table(changes, columns=["row_key", "commit_timestamp", "deleted", *COLUMNS]).sort_by("commit_timestamp")
+    made = pyarrow.parquet.read_table(
+        changes, columns=["row_key", "commit_timestamp", "deleted", *COLUMNS]
+    ).sort_by("commit_timestamp")
     newest = {key: place for place, key in enumerate(made["row_key"].to_pylist())}
-    merge = DeltaTable(table).merge(made.take(list(newest.values())), "t.row_key = s.row_key", source_alias="s", target_alias="t")
+    merge = DeltaTable(table).merge(
+        made.take(list(newest.values())),
+        "t.row_key = s.row_key",
+        source_alias="s",
+        target_alias="t",
+    )
     merge = merge.when_matched_delete("s.deleted").when_matched_update_all(except_cols=["deleted"])
     merge.when_not_matched_insert_all("NOT s.deleted", except_cols=["deleted"]).execute()
 
@@ -372,7 +480,12 @@ def validated(rows: int, changes: int, rounds: Sequence[Round]) -> list[Figure]:
 
     def total(name: str, *, of_logs: bool) -> float:
         return median(
-            sum(getattr(each, name) for part, each in round_.written.items() if part.endswith(" log") == of_logs) for round_ in rounds
+            sum(
+                getattr(each, name)
+                for part, each in round_.written.items()
+                if part.endswith(" log") == of_logs
+            )
+            for round_ in rounds
         )
 
     name = f"rounds_{rows // 1000}k_rows_{changes}_changes"
@@ -380,26 +493,51 @@ def validated(rows: int, changes: int, rounds: Sequence[Round]) -> list[Figure]:
     return [
         Figure(f"{name}_plain_append_s", middle("plain append")),
         Figure(f"{name}_ingest_s", middle("ingest")),
-        Figure(f"{name}_ingest_to_plain_append", ratio("ingest", "plain append"), "-" if is_few else "<2"),
+        Figure(
+            f"{name}_ingest_to_plain_append",
+            ratio("ingest", "plain append"),
+            "-" if is_few else "<2",
+        ),
         Figure(f"{name}_merge_s", middle("MERGE")),
         Figure(f"{name}_delta_rs_s", middle("delta-rs")),
-        Figure(f"{name}_apply_s", middle("apply"), "<1" if is_few else "<2.5" if rows > 1_000_000 and changes >= 12_000 else "-"),
-        Figure(f"{name}_apply_to_merge", ratio("apply", "MERGE"), "<1" if rows < 1_000_000 and changes >= 12_000 else "-"),
-        Figure(f"{name}_core_s", middle("ingest", "cpu_s") + middle("ingest: planned", "cpu_s") + middle("apply", "cpu_s")),
+        Figure(
+            f"{name}_apply_s",
+            middle("apply"),
+            "<1" if is_few else "<2.5" if rows > 1_000_000 and changes >= 12_000 else "-",
+        ),
+        Figure(
+            f"{name}_apply_to_merge",
+            ratio("apply", "MERGE"),
+            "<1" if rows < 1_000_000 and changes >= 12_000 else "-",
+        ),
+        Figure(
+            f"{name}_core_s",
+            middle("ingest", "cpu_s")
+            + middle("ingest: planned", "cpu_s")
+            + middle("apply", "cpu_s"),
+        ),
         Figure(f"{name}_jobs", middle("ingest", "jobs") + middle("apply", "jobs")),
         Figure(f"{name}_stages", middle("ingest", "stages") + middle("apply", "stages")),
         Figure(f"{name}_commits", total("files", of_logs=True)),
         Figure(f"{name}_files", total("files", of_logs=False)),
-        Figure(f"{name}_kib", (total("bytes", of_logs=True) + total("bytes", of_logs=False)) / 1024),
+        Figure(
+            f"{name}_kib", (total("bytes", of_logs=True) + total("bytes", of_logs=False)) / 1024
+        ),
     ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks rounds")
-    parser.add_argument("--quick", action="store_true", help="20,000 rows, a round of each size after one, no judgement")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="20,000 rows, a round of each size after one, no judgement",
+    )
     parser.add_argument("--rows", type=int, nargs="+", help=f"of the tables (default: {ROWS})")
     parser.add_argument("--changes", type=int, nargs="+", help=f"in a round (default: {CHANGES})")
-    parser.add_argument("--warm", type=int, help=f"rounds before those that count (default: {WARM_UP})")
+    parser.add_argument(
+        "--warm", type=int, help=f"rounds before those that count (default: {WARM_UP})"
+    )
     parser.add_argument("--rounds", type=int, help=f"rounds that count (default: {ROUNDS})")
     chosen = parser.parse_args()
     warm = chosen.warm if chosen.warm is not None else 1 if chosen.quick else WARM_UP
@@ -414,7 +552,10 @@ def main() -> int:
                     for _ in range(before):
                         here.round(changes)
                     found = [here.round(changes) for _ in range(rounds)]
-                    print(f"\n{rows} rows, {changes} changes: medians of {rounds} rounds, after {before} that do not count")
+                    print(
+                        f"\n{rows} rows, {changes} changes: medians of {rounds} rounds, after"
+                        f" {before} that do not count"
+                    )
                     show(found)
                     figures += validated(rows, changes, found)
                 here.expect_truth()

@@ -52,23 +52,32 @@ class Stage:
     def new_topic(self) -> TopicFacts:
         """An empty change topic, as `connector topic create` makes it."""
         self._topics += 1
-        return topics.create_topic(self.kafka, f"bench-{os.getpid()}-{self._topics}", kafka_partitions=KAFKA_PARTITIONS)
+        return topics.create_topic(
+            self.kafka, f"bench-{os.getpid()}-{self._topics}", kafka_partitions=KAFKA_PARTITIONS
+        )
 
     def decoded(self, work: Workload, *, files: int = 8) -> DataFrame:
         """The changes of a workload as files of plain columns. The files are in the order of their
         commits.
         """
-        path = self.folder / f"decoded-{work.shape}-{work.first}-{work.count}-{work.keys}-{work.deletes_percent}-{files}"
+        changes = f"{work.shape}-{work.first}-{work.count}-{work.keys}-{work.deletes_percent}"
+        path = self.folder / f"decoded-{changes}-{files}"
         if not path.exists():
             rows = workload.decoded(self.spark, work)
-            rows.repartitionByRange(files, "number").sortWithinPartitions("number").write.parquet(str(path))
+            rows.repartitionByRange(files, "number").sortWithinPartitions("number").write.parquet(
+                str(path)
+            )
         return self.spark.read.parquet(str(path))
 
     def produce(self, topic: TopicFacts, rows: DataFrame, shape: Shape) -> None:
         """Write the changes to a topic with Spark, whose key hash is Kafka's."""
         records = workload.kafka_records(rows, shape, topic.kafka_partitions)
         options = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, "topic": topic.topic}
-        tuned = {"kafka.compression.type": "lz4", "kafka.linger.ms": "20", "kafka.batch.size": "262144"}
+        tuned = {
+            "kafka.compression.type": "lz4",
+            "kafka.linger.ms": "20",
+            "kafka.batch.size": "262144",
+        }
         records.write.format("kafka").options(**options, **tuned).save()
 
     def ingest(
@@ -82,7 +91,9 @@ class Stage:
         """Ingest a topic into a warehouse, up to the topic's present end. Without `publish`, there
         must be no bad record.
         """
-        query = self.stream_ingest(topic, warehouse, max_offsets=max_offsets, publish=publish or refuse)
+        query = self.stream_ingest(
+            topic, warehouse, max_offsets=max_offsets, publish=publish or refuse
+        )
         query.start(once=True)
         query.wait()
 
@@ -99,9 +110,16 @@ class Stage:
         """The ingest of a topic into a warehouse, not started. `on_step` is called with "begun" for
         each batch, and then with its steps.
         """
-        stream = StreamConfig(name=workload.STREAM, topic=topic.topic, max_offsets_per_trigger=max_offsets, trigger_s=trigger_s)
+        stream = StreamConfig(
+            name=workload.STREAM,
+            topic=topic.topic,
+            max_offsets_per_trigger=max_offsets,
+            trigger_s=trigger_s,
+        )
         table = workload.definition()
-        config = ConnectorConfig(str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table})
+        config = ConnectorConfig(
+            str(warehouse), self.kafka, None, {stream.name: stream}, {table.name: table}
+        )
 
         def described() -> TopicFacts:
             on_step("begun")  # a batch asks for its topic before all else
@@ -112,10 +130,14 @@ class Stage:
             publish=publish,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
-            outside=lambda known, published: external_dead_letters(self.kafka, topic.topic, known, published),
+            outside=lambda known, published: external_dead_letters(
+                self.kafka, topic.topic, known, published
+            ),
         )
         earliest = partial(topics.beginning_offsets, self.kafka, topic)
-        return StreamIngest(self.spark, config, stream, world, earliest, lambda _: None, on_step=on_step)
+        return StreamIngest(
+            self.spark, config, stream, world, earliest, lambda _: None, on_step=on_step
+        )
 
 
 def refuse(letters: Iterable[DeadLetter]) -> int:
@@ -134,6 +156,10 @@ def stage(settings: Mapping[str, str] | None = None) -> Iterator[Stage]:
         folder = Path(tempfile.mkdtemp(prefix="lowmark-bench-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         broker = stack.enter_context(LocalBroker.start(folder / "broker", store))
-        spark = start_session(paths, scratch=folder / "scratch", settings={"spark.driver.memory": MEMORY, **(settings or {})})
+        spark = start_session(
+            paths,
+            scratch=folder / "scratch",
+            settings={"spark.driver.memory": MEMORY, **(settings or {})},
+        )
         stack.callback(spark.stop)
         yield Stage(spark, KafkaConfig(broker.bootstrap_servers), folder)

@@ -51,7 +51,9 @@ _VALUES: Final = {
 
 
 class Shape(StrEnum):
-    """The entries of a change: the whole row after a deletion of its family, or three columns of five."""
+    """The entries of a change: the whole row after a deletion of its family, or three columns of
+    five.
+    """
 
     WHOLE = "whole"
     PARTIAL = "partial"
@@ -77,8 +79,13 @@ def decoded(spark: SparkSession, work: Workload) -> DataFrame:
     deleted = f"pmod(xxhash64(number, 2), 100) < {work.deletes_percent}"
     width = {Shape.WHOLE: 5, Shape.PARTIAL: 3}[work.shape]
     numbered = spark.range(work.first, work.first + work.count).withColumnRenamed("id", "number")
-    placed = numbered.selectExpr("*", f"{deleted} AS deleted", "pmod(xxhash64(number, 3), 5) AS _first", f"{width} AS _width")
-    written = [f"NOT deleted AND pmod({n} - _first, 5) < _width AS written_{name}" for n, name in enumerate(COLUMNS)]
+    placed = numbered.selectExpr(
+        "*", f"{deleted} AS deleted", "pmod(xxhash64(number, 3), 5) AS _first", f"{width} AS _width"
+    )
+    written = [
+        f"NOT deleted AND pmod({n} - _first, 5) < _width AS written_{name}"
+        for n, name in enumerate(COLUMNS)
+    ]
     return placed.selectExpr(
         "number",
         f"concat('customer#', lpad({key}, 8, '0')) AS row_key",
@@ -98,26 +105,38 @@ def decoded(spark: SparkSession, work: Workload) -> DataFrame:
 
 def kafka_records(rows: DataFrame, shape: Shape, kafka_partitions: int) -> DataFrame:
     """`decoded` rows as `key` and `value` of Kafka records."""
-    cells = ", ".join(_entry("SET_CELL", f"'{name}'", f"CASE WHEN written_{name} THEN cast({name} AS string) END") for name in COLUMNS)
+    cells = ", ".join(
+        _entry("SET_CELL", f"'{name}'", f"CASE WHEN written_{name} THEN cast({name} AS string) END")
+        for name in COLUMNS
+    )
     deletion = f"array({_entry('DELETE_FAMILY', EMPTY, EMPTY)})"
     entries = f"filter(array({cells}), e -> e.value IS NOT NULL)"
     deletes = "true" if shape is Shape.WHOLE else "deleted"
     # Nullable fields that are not named here are null.
-    change = f"""named_struct('table', '{SOURCE}', 'row_key', cast(row_key AS binary), 'change_type', 'USER',
-        'source_cluster_id', 'c1', 'commit_timestamp', timestamp_micros(commit_timestamp), 'tie_breaker', 0L,
+    change = f"""named_struct('table', '{SOURCE}', 'row_key', cast(row_key AS binary),
+    'change_type', 'USER',
+        'source_cluster_id', 'c1', 'commit_timestamp', timestamp_micros(commit_timestamp),
+        'tie_breaker', 0L,
         'resume_token', unhex(lpad(hex(number), 16, '0')),
         'estimated_low_watermark', timestamp_micros(commit_timestamp - 1000000),
         'entries', CASE WHEN {deletes} THEN concat({deletion}, {entries}) ELSE {entries} END)"""
-    record = F.expr(f"named_struct('stream_partition', 'p0', 'kafka_partitions', {kafka_partitions}, 'data_change', {change})")
+    record = F.expr(
+        f"named_struct('stream_partition', 'p0', 'kafka_partitions', {kafka_partitions},"
+        f" 'data_change', {change})"
+    )
     value = F.concat(F.lit(_head()), to_avro(record, READER_SCHEMA))
     return rows.select(F.expr("cast(row_key AS binary)").alias("key"), value.alias("value"))
 
 
 def definition(name: str = "customers", buckets: int = 1) -> TableDefinition:
     """The table that the changes make."""
-    columns = tuple(Column(column, FAMILY, column.encode(), type_) for column, type_ in COLUMNS.items())
+    columns = tuple(
+        Column(column, FAMILY, column.encode(), type_) for column, type_ in COLUMNS.items()
+    )
     key = Key((KeyPart("row_key", DataType.STRING),))
-    return TableDefinition(name=name, stream=STREAM, source=SOURCE, key=key, columns=columns, buckets=buckets)
+    return TableDefinition(
+        name=name, stream=STREAM, source=SOURCE, key=key, columns=columns, buckets=buckets
+    )
 
 
 def truth(changes: DataFrame) -> DataFrame:
@@ -128,10 +147,21 @@ def truth(changes: DataFrame) -> DataFrame:
     has a value. A whole-row change is a deletion that writes every column, so its own values are
     newer than its deletion.
     """
-    newest = [f"max(CASE WHEN written_{name} THEN struct(commit_timestamp AS at, {name} AS value) END) AS {name}" for name in COLUMNS]
-    by_row = changes.groupBy("row_key").agg(F.expr("max(CASE WHEN deleted THEN commit_timestamp END)").alias("gone"), *map(F.expr, newest))
+    newest = [
+        f"max(CASE WHEN written_{name} THEN struct(commit_timestamp AS at, {name} AS value) END) AS"
+        f" {name}"
+        for name in COLUMNS
+    ]
+    by_row = changes.groupBy("row_key").agg(
+        F.expr("max(CASE WHEN deleted THEN commit_timestamp END)").alias("gone"),
+        *map(F.expr, newest),
+    )
     kept = by_row.selectExpr(
-        "row_key", *(f"CASE WHEN coalesce({name}.at > gone, true) THEN {name}.value END AS {name}" for name in COLUMNS)
+        "row_key",
+        *(
+            f"CASE WHEN coalesce({name}.at > gone, true) THEN {name}.value END AS {name}"
+            for name in COLUMNS
+        ),
     )
     return kept.where(" OR ".join(f"{name} IS NOT NULL" for name in COLUMNS))
 
@@ -139,15 +169,19 @@ def truth(changes: DataFrame) -> DataFrame:
 def differing(left: DataFrame, right: DataFrame) -> int:
     """In how many rows two tables of `row_key` and the columns differ."""
     names = ", ".join(COLUMNS)
-    sides = [side.selectExpr("row_key", f"struct({names}) AS {name}") for side, name in ((left, "one"), (right, "other"))]
+    sides = [
+        side.selectExpr("row_key", f"struct({names}) AS {name}")
+        for side, name in ((left, "one"), (right, "other"))
+    ]
     return sides[0].join(sides[1], "row_key", "full").where("NOT (one <=> other)").count()
 
 
 def _entry(kind: str, qualifier: str, value: str) -> str:
     timestamp = "commit_timestamp" if kind == "SET_CELL" else "0L"
     return (
-        f"named_struct('kind', '{kind}', 'family', '{FAMILY}', 'qualifier', cast({qualifier} AS binary), 'cell_timestamp', {timestamp}, "
-        f"'range_start', 0L, 'range_end', 0L, 'value', cast({value} AS binary))"
+        f"named_struct('kind', '{kind}', 'family', '{FAMILY}', 'qualifier', cast({qualifier} AS"
+        f" binary), 'cell_timestamp', {timestamp}, 'range_start', 0L, 'range_end', 0L, 'value',"
+        f" cast({value} AS binary))"
     )
 
 

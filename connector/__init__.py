@@ -1,8 +1,9 @@
 """lowmark: change data capture over Kafka and Spark Structured Streaming into Delta tables.
 
-This module has the values that a program passes in and gets back: changes, definitions of tables, configuration, dead letters.
-`connector.kafka` publishes and reads streams, `connector.spark` reads tables, `connector.services` runs and operates the pipeline.
-None of these is imported here, so you can leave out what you do not install.
+This module has the values that a program passes in and gets back: changes, definitions of tables,
+configuration, dead letters. `connector.kafka` publishes and reads streams, `connector.spark` reads
+tables, `connector.services` runs and operates the pipeline. None of these is imported here, so you
+can leave out what you do not install.
 """
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig

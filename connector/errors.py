@@ -9,16 +9,16 @@ cause and the remedy, in this order. Numbers that a program may need are attribu
     ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
     ├── JsonViewError        a line of JSON is not a valid record (REC-22)
     ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
-    ├── TopicError           a topic is missing, compacted, replaced, or has a wrong setting (REC-1 to REC-4)
-    ├── BrokerError          a broker cannot be reached, or the local broker cannot start
-    ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
-    ├── RegistryError        the schema registry cannot be reached, or refuses the request
-    ├── TableError           a Delta table was not made by lowmark, or has another definition (TBL-8)
-    ├── StorageError         a disk is full
-    ├── WriterConflictError  another writer was active, or an older state was restored (TBL-5, TBL-14)
-    ├── StaleTableError      a table is older than its reader allows, even with all ingested changes (TBL-16)
-    ├── AuditError           the audit failed: records are lost or duplicated, or a dead letter is missing (TBL-6)
-    └── StreamHaltedError    too many records of a batch were rejected; an operator must decide (DLQ-5)
+    ├── TopicError           a topic is missing, compacted, replaced, or has a wrong setting (REC-1
+    to REC-4) ├── BrokerError          a broker cannot be reached, or the local broker cannot start
+    ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2) ├──
+    RegistryError        the schema registry cannot be reached, or refuses the request ├──
+    TableError           a Delta table was not made by lowmark, or has another definition (TBL-8)
+    ├── StorageError         a disk is full ├── WriterConflictError  another writer was active, or
+    an older state was restored (TBL-5, TBL-14) ├── StaleTableError      a table is older than its
+    reader allows, even with all ingested changes (TBL-16) ├── AuditError           the audit
+    failed: records are lost or duplicated, or a dead letter is missing (TBL-6) └──
+    StreamHaltedError    too many records of a batch were rejected; an operator must decide (DLQ-5)
 """
 
 from __future__ import annotations
@@ -64,8 +64,15 @@ class InvalidChangeError(ConnectorError, ValueError):
     def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
         try:
             shown = repr(value)
-        except (ValueError, RecursionError):  # repr refuses integers with thousands of digits and very deep nesting
-            shown = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__} of great depth"
+        except (
+            ValueError,
+            RecursionError,
+        ):  # repr refuses integers with thousands of digits and very deep nesting
+            shown = (
+                f"an integer of {value.bit_length()} bits"
+                if isinstance(value, int)
+                else f"a {type(value).__name__} of great depth"
+            )
         self.rule = rule
         self.field = field
         self.limit = limit
@@ -92,7 +99,9 @@ class JsonViewError(ConnectorError):
 class DeliveryError(ConnectorError):
     """Records were not delivered, or their delivery is unknown. `undelivered` is their number."""
 
-    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, undelivered: int = 0) -> None:
+    def __init__(
+        self, problem: str, cause: str = "", remedy: str = "", *, undelivered: int = 0
+    ) -> None:
         super().__init__(problem, cause, remedy)
         self.undelivered = undelivered
 
@@ -130,16 +139,21 @@ class WriterConflictError(ConnectorError):
 class StaleTableError(ConnectorError):
     """Ingest is too far behind for the bound of a read.
 
-    `as_of` is the time (µs) up to which the table can be read now. It is `None` if no time is known.
+    `as_of` is the time (µs) up to which the table can be read now. It is `None` if no time is
+    known.
     """
 
-    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None) -> None:
+    def __init__(
+        self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None
+    ) -> None:
         super().__init__(problem, cause, remedy)
         self.as_of = as_of
 
 
 class AuditError(ConnectorError):
-    """An audit found lost, duplicated or missing records. `problem` names them and their location."""
+    """An audit found lost, duplicated or missing records. `problem` names them and their
+    location.
+    """
 
 
 class StreamHaltedError(ConnectorError):
@@ -147,6 +161,8 @@ class StreamHaltedError(ConnectorError):
     reason.
     """
 
-    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, reason: str = "") -> None:
+    def __init__(
+        self, problem: str, cause: str = "", remedy: str = "", *, reason: str = ""
+    ) -> None:
         super().__init__(problem, cause, remedy)
         self.reason = reason

@@ -47,8 +47,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     It is empty if no known name is similar.
     """
-    found = difflib.get_close_matches(name.lower(), {candidate.lower(): candidate for candidate in known}, n=1, cutoff=0.6)
-    return next((f"did you mean {candidate}?" for candidate in known if found and candidate.lower() == found[0]), "")
+    found = difflib.get_close_matches(
+        name.lower(), {candidate.lower(): candidate for candidate in known}, n=1, cutoff=0.6
+    )
+    return next(
+        (
+            f"did you mean {candidate}?"
+            for candidate in known
+            if found and candidate.lower() == found[0]
+        ),
+        "",
+    )
 
 
 def counted(number: int, noun: str) -> str:
@@ -60,7 +69,9 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`, `2d4h`."""
+    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`,
+    `2d4h`.
+    """
     rest = int(seconds)
     parts = []
     for unit, size in _UNITS:

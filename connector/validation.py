@@ -5,20 +5,25 @@ the same rules in the JVM, in one pass (TBL-2). A test compares both. If a recor
 rules, the first one of this list is reported:
 
      1  TOO_LARGE                     key and value together have more than `max_record_bytes`
-     2  UNKNOWN_FRAMING               there is no value, or it has neither of the two framings (REC-11)
-     3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a ChangeRecord
-     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a length above 16 MiB
+     2  UNKNOWN_FRAMING               there is no value, or it has neither of the two framings
+     (REC-11) 3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a
+     ChangeRecord 4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a
+     length above 16 MiB
                                       (REC-13, `records.avro_decoder`)
-     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of `records.model.Rule`
+     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of
+     `records.model.Rule`
                                       (REC-14, REC-16, `records.checks`)
      6  UNKNOWN_ENTRY                 this release does not know the kind of an entry
      7  INVALID                       rules FAMILY to CHILDREN
      8  INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
-     9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY` (REC-1, REC-3)
-    10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record timestamp
+     9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY` (REC-1,
+     REC-3)
+    10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record
+    timestamp
         WATERMARK_IN_FUTURE           (REC-15)
     11  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
-    12  TOO_LATE                      the change is older than the horizon. Newer deletes may be forgotten
+    12  TOO_LATE                      the change is older than the horizon. Newer deletes may be
+    forgotten
                                       (MRG-11)
 """
 
@@ -48,9 +53,17 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.max_clock_skew_s < 0:
-            raise ConfigError(f"max_clock_skew is {self.max_clock_skew_s} s", "A skew is a duration", "Give 0 seconds or more")
+            raise ConfigError(
+                f"max_clock_skew is {self.max_clock_skew_s} s",
+                "A skew is a duration",
+                "Give 0 seconds or more",
+            )
         if self.max_record_bytes < 1:
-            raise ConfigError(f"max_record_bytes is {self.max_record_bytes}", "No record is that small", "Give at least 1")
+            raise ConfigError(
+                f"max_record_bytes is {self.max_record_bytes}",
+                "No record is that small",
+                "Give at least 1",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,10 @@ def validate_record(
     """
     size = len(record.key or b"") + len(record.value or b"")
     if size > limits.max_record_bytes:
-        return Rejection(Reason.TOO_LARGE, f"key and value have {size} bytes, the limit is {limits.max_record_bytes}")
+        return Rejection(
+            Reason.TOO_LARGE,
+            f"key and value have {size} bytes, the limit is {limits.max_record_bytes}",
+        )
     decoded = decode(record.value, schemas, kafka_partitions=kafka_partitions)
     if isinstance(decoded, Rejection):
         return decoded
@@ -105,34 +121,55 @@ def _judge_key(record: KafkaRecord, decoded: Record) -> Rejection | None:
     expected = kafka_key(decoded)
     if record.key == expected:
         return None
-    given = "null" if record.key is None else f"{len(record.key)} bytes beginning with {record.key[:32].hex() or 'nothing'}"
+    given = (
+        "null"
+        if record.key is None
+        else f"{len(record.key)} bytes beginning with {record.key[:32].hex() or 'nothing'}"
+    )
     what = "the row key" if isinstance(decoded, DataChange) else "the key of control records"
     return Rejection(
-        Reason.KEY_MISMATCH, f"the Kafka key is {given}, {what} has {len(expected)} bytes beginning with {expected[:32].hex()}"
+        Reason.KEY_MISMATCH,
+        f"the Kafka key is {given}, {what} has {len(expected)} bytes beginning with"
+        f" {expected[:32].hex()}",
     )
 
 
 def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Rejection | None:
     if isinstance(decoded, DataChange):
-        reason, field, claimed = Reason.COMMIT_TIMESTAMP_IN_FUTURE, "commit_timestamp", decoded.commit_timestamp
+        reason, field, claimed = (
+            Reason.COMMIT_TIMESTAMP_IN_FUTURE,
+            "commit_timestamp",
+            decoded.commit_timestamp,
+        )
     elif isinstance(decoded, Heartbeat):
         reason, field, claimed = Reason.WATERMARK_IN_FUTURE, "timestamp", decoded.timestamp
     else:
-        reason, field, claimed = Reason.WATERMARK_IN_FUTURE, "start_timestamp", decoded.start_timestamp
+        reason, field, claimed = (
+            Reason.WATERMARK_IN_FUTURE,
+            "start_timestamp",
+            decoded.start_timestamp,
+        )
     ahead = claimed - record.record_timestamp
     if ahead <= limits.max_clock_skew_s * 1_000_000:
         return None
     arrival = f"{ahead} µs after the record's arrival at {record.record_timestamp}"
-    return Rejection(reason, f"{field} is {claimed}, {arrival}; {limits.max_clock_skew_s} s are allowed")
+    return Rejection(
+        reason, f"{field} is {claimed}, {arrival}; {limits.max_clock_skew_s} s are allowed"
+    )
 
 
 def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | None:
     if tables is None or not isinstance(decoded, DataChange) or decoded.table in tables:
         return None
-    return Rejection(Reason.UNKNOWN_TABLE, f"no table of the stream has the source table {decoded.table}")
+    return Rejection(
+        Reason.UNKNOWN_TABLE, f"no table of the stream has the source table {decoded.table}"
+    )
 
 
 def _judge_age(decoded: Record, horizon: int | None) -> Rejection | None:
     if not isinstance(decoded, DataChange) or not is_too_late(decoded, horizon):
         return None
-    return Rejection(Reason.TOO_LATE, f"commit_timestamp is {decoded.commit_timestamp}, the horizon was {horizon}")
+    return Rejection(
+        Reason.TOO_LATE,
+        f"commit_timestamp is {decoded.commit_timestamp}, the horizon was {horizon}",
+    )

@@ -83,10 +83,16 @@ def new_topic(kafka: KafkaConfig, admin: AdminClient) -> Iterator[NewTopic]:
 
     def create(*, kafka_partitions: int = 1, **settings: int) -> topics.TopicFacts:
         created.append(f"test.{uuid.uuid4().hex[:12]}")
-        return topics.create_topic(kafka, created[-1], kafka_partitions=kafka_partitions, **settings)
+        return topics.create_topic(
+            kafka, created[-1], kafka_partitions=kafka_partitions, **settings
+        )
 
     yield create
-    names = [name for topic in created for name in (topic, f"{topic}.dead-letters", f"{topic}.dead-letters.ledger")]
+    names = [
+        name
+        for topic in created
+        for name in (topic, f"{topic}.dead-letters", f"{topic}.dead-letters.ledger")
+    ]
     if names:
         for deleted in admin.delete_topics(names).values():
             deleted.exception(30)  # a test may have deleted its topic itself

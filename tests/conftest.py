@@ -19,7 +19,12 @@ from hypothesis import HealthCheck, settings
 from tests import machine
 
 settings.register_profile("default", print_blob=True, derandomize=False, deadline=None)
-settings.register_profile("nightly", settings.get_profile("default"), max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "nightly",
+    settings.get_profile("default"),
+    max_examples=1000,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 SUITES_ON_THE_JVM = ("e2e", "faults", "spark", "integration")
@@ -27,8 +32,14 @@ _seed = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
-    parser.addoption("--long", action="store_true", help="with the tests that go deeper into what others show, and take long")
+    parser.addoption(
+        "--seed", type=int, default=None, help="repeat the random choices of an earlier run"
+    )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="with the tests that go deeper into what others show, and take long",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,7 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _suite(item) in SUITES_ON_THE_JVM:
             item.add_marker(pytest.mark.java)
         if item.get_closest_marker("long") and not config.getoption("--long"):
-            item.add_marker(pytest.mark.skip(reason="goes deeper into what other tests show; `make test-long` runs it"))
+            item.add_marker(
+                pytest.mark.skip(
+                    reason="goes deeper into what other tests show; `make test-long` runs it"
+                )
+            )
         if item.get_closest_marker("java") and (lack := machine.why_no_java()):
             item.add_marker(pytest.mark.skip(reason=lack))
         if item.get_closest_marker("docker") and (lack := machine.why_no_docker()):
@@ -76,7 +91,11 @@ def _suite(item: pytest.Item) -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the skipped tests and the reasons, above the last line."""
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped if isinstance(report.longrepr, tuple))
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in skipped
+        if isinstance(report.longrepr, tuple)
+    )
     if not reasons:
         return
     terminalreporter.section("left out")

@@ -1,6 +1,7 @@
 """The parts of the documents that are generated from code, and the documents as tests read them.
 
-`python -m tests.documents` writes docs/reference/api.md, and the generated part of docs/reference/dead-letters.md.
+`python -m tests.documents` writes docs/reference/api.md, and the generated part of
+docs/reference/dead-letters.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _CODE_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def code_blocks(page: Path, language: str) -> list[str]:
     """The code blocks of a page in one language, in order."""
-    return [text for found, text in _CODE_BLOCK.findall(page.read_text("utf-8")) if found == language]
+    return [
+        text for found, text in _CODE_BLOCK.findall(page.read_text("utf-8")) if found == language
+    ]
 
 
 def reasons() -> str:
@@ -36,11 +39,27 @@ def reasons() -> str:
     """
     lines = ["| reason | cause | remedy |", "|---|---|---|"]
     lines += [f"| `{reason}` | {reason.cause} | {reason.remedy} |" for reason in Reason]
-    lines += ["", "Rules of `INVALID`, in the order in which they are judged:", "", "| rule | field | must be |", "|---|---|---|"]
-    lines += [f"| `{rule}` | {f'`{field}`' if field else ''} | {words} |" for rule, field, words in _rules()]
-    lines += ["", "Steps of mending, `VERB` or `VERB=ARGUMENT`, taken in the order in which they are given:", ""]
+    lines += [
+        "",
+        "Rules of `INVALID`, in the order in which they are judged:",
+        "",
+        "| rule | field | must be |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| `{rule}` | {f'`{field}`' if field else ''} | {words} |"
+        for rule, field, words in _rules()
+    ]
+    lines += [
+        "",
+        "Steps of mending, `VERB` or `VERB=ARGUMENT`, taken in the order in which they are given:",
+        "",
+    ]
     lines += ["| step | argument | what it does |", "|---|---|---|"]
-    lines += [f"| `{verb}` | {f'`{form}`' if form else ''} | {what} |" for verb, (form, what) in STEPS.items()]
+    lines += [
+        f"| `{verb}` | {f'`{form}`' if form else ''} | {what} |"
+        for verb, (form, what) in STEPS.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -67,20 +86,36 @@ def with_reasons(page: str) -> str:
 
 
 API_MODULES = {
-    "connector": "Values: changes, definitions of tables, configuration, dead letters. No extra is needed.",
-    "connector.kafka": "Publish changes, read streams, dead letters, a local broker. No extra is needed.",
+    "connector": (
+        "Values: changes, definitions of tables, configuration, dead letters. No extra is needed."
+    ),
+    "connector.kafka": (
+        "Publish changes, read streams, dead letters, a local broker. No extra is needed."
+    ),
     "connector.spark": "Read tables with Spark. Install `lowmark[spark]`.",
-    "connector.services": "Run and operate the pipeline from a Python program: the use cases of the commands. Install `lowmark[spark]`.",
+    "connector.services": (
+        "Run and operate the pipeline from a Python program: the use cases of the commands. Install"
+        " `lowmark[spark]`."
+    ),
     "connector.errors": "The errors. Each has `problem`, `cause` and `remedy`.",
 }
 
 
 def api_page() -> str:
     """The reference of the Python API: signature and docstring of each public name."""
-    lines = ["# Python API", "", "Documents and programs import from these modules alone. All other modules are internal and may change."]
+    lines = [
+        "# Python API",
+        "",
+        (
+            "Documents and programs import from these modules alone. All other modules are internal"
+            " and may change."
+        ),
+    ]
     for module, summary in API_MODULES.items():
         found = importlib.import_module(module)
-        names = getattr(found, "__all__", None) or [name for name, one in vars(found).items() if _is_error(one)]
+        names = getattr(found, "__all__", None) or [
+            name for name, one in vars(found).items() if _is_error(one)
+        ]
         lines += ["", f"## {module}", "", summary]
         for name in names:
             lines += _entry(name, getattr(found, name))
@@ -88,7 +123,11 @@ def api_page() -> str:
 
 
 def _is_error(one: object) -> bool:
-    return isinstance(one, type) and issubclass(one, Exception) and one.__module__ == "connector.errors"
+    return (
+        isinstance(one, type)
+        and issubclass(one, Exception)
+        and one.__module__ == "connector.errors"
+    )
 
 
 def _entry(name: str, one: Any) -> list[str]:
@@ -97,9 +136,20 @@ def _entry(name: str, one: Any) -> list[str]:
         return [*lines, "", "Values: " + ", ".join(f"`{member.name}`" for member in one) + "."]
     if isinstance(one, type) and not issubclass(one, tuple):
         for method, function in vars(one).items():
-            if not method.startswith("_") and (callable(function) or isinstance(function, staticmethod)):
+            if not method.startswith("_") and (
+                callable(function) or isinstance(function, staticmethod)
+            ):
                 target = getattr(one, method)
-                lines += ["", f"#### {name}.{method}", "", "```text", _signature(method, target), "```", "", *_text(target)]
+                lines += [
+                    "",
+                    f"#### {name}.{method}",
+                    "",
+                    "```text",
+                    _signature(method, target),
+                    "```",
+                    "",
+                    *_text(target),
+                ]
     return lines
 
 
@@ -118,17 +168,26 @@ def _signature(name: str, one: Any) -> str:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword:
             parts.append("*")
-        is_keyword = is_keyword or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        is_keyword = is_keyword or parameter.kind in (
+            parameter.KEYWORD_ONLY,
+            parameter.VAR_POSITIONAL,
+        )
         text, has_default, default = str(parameter).partition(" = ")
         parts.append(_plain(text) + (f" = {_default(default)}" if has_default else ""))
     ends = isinstance(one, type) or signature.return_annotation is signature.empty
     returns = "" if ends else f" -> {_plain(str(signature.return_annotation))}"
     line = f"{head}({', '.join(parts)}){returns}"
-    return line if len(line) <= 100 else f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
+    return (
+        line
+        if len(line) <= 100
+        else f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
+    )
 
 
 def _plain(annotation: str) -> str:
-    return re.sub(r"ForwardRef\('([^']*)'\)|'([^']*)'", lambda found: found[1] or found[2] or "", annotation)
+    return re.sub(
+        r"ForwardRef\('([^']*)'\)|'([^']*)'", lambda found: found[1] or found[2] or "", annotation
+    )
 
 
 def _default(text: str) -> str:

@@ -16,13 +16,23 @@ JAVA_NEEDED = 17
 def why_no_java() -> str:
     """Why tests with a JVM cannot run here, or "" if they can."""
     if shutil.which("java") is None:
-        return f"no `java` on the path; Spark and the local Kafka broker need Java {JAVA_NEEDED} or 21"
-    answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=60)
+        return (
+            f"no `java` on the path; Spark and the local Kafka broker need Java {JAVA_NEEDED} or 21"
+        )
+    answer = subprocess.run(
+        ["java", "-version"], capture_output=True, text=True, check=False, timeout=60
+    )
     found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
     if answer.returncode != 0 or found is None:
-        return f"`java -version` does not answer; Spark and the local Kafka broker need Java {JAVA_NEEDED} or 21"
+        return (
+            "`java -version` does not answer; Spark and the local Kafka broker need Java"
+            f" {JAVA_NEEDED} or 21"
+        )
     if int(found[1]) < JAVA_NEEDED:
-        return f"Java {found[1]} is too old; Spark and the local Kafka broker need Java {JAVA_NEEDED} or 21"
+        return (
+            f"Java {found[1]} is too old; Spark and the local Kafka broker need Java {JAVA_NEEDED}"
+            " or 21"
+        )
     return ""
 
 
@@ -32,7 +42,12 @@ def why_no_docker() -> str:
     if shutil.which("docker") is None:
         return "no Docker engine answers (no `docker` on the path)"
     try:
-        answer = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], capture_output=True, check=False, timeout=20)
+        answer = subprocess.run(
+            ["docker", "version", "--format", "{{.Server.Version}}"],
+            capture_output=True,
+            check=False,
+            timeout=20,
+        )
     except subprocess.TimeoutExpired:
         return "no Docker engine answers (`docker version` did not end within 20 s)"
     return "" if answer.returncode == 0 else "no Docker engine answers"
@@ -42,7 +57,9 @@ def report() -> list[str]:
     """The tests that this machine skips, one sentence each."""
     lacks = []
     if why := why_no_java():
-        lacks.append(f"everything in tests/spark, tests/integration, tests/faults and tests/e2e: {why}")
+        lacks.append(
+            f"everything in tests/spark, tests/integration, tests/faults and tests/e2e: {why}"
+        )
     if why := why_no_docker():
         lacks.append(f"the broker in a container (testcontainers): {why}")
     return lacks

@@ -1,11 +1,14 @@
 """The commands: the only place that reads the user's files, the environment and argv (OPS-10).
 
     terminal    output: data on standard output, messages on standard error, all of it escaped
-    …           one module for each command, imported when you call it; it calls a service and prints the result
+    …           one module for each command, imported when you call it; it calls a service and
+    prints the result
 
-`connector --help` imports none of these modules, so it answers at once, also on a machine without Kafka's client or Spark.
+`connector --help` imports none of these modules, so it answers at once, also on a machine without
+Kafka's client or Spark.
 
-Exit codes: 0 done, 1 a problem (with cause and remedy on standard error), 2 a wrong call, 130 interrupted.
+Exit codes: 0 done, 1 a problem (with cause and remedy on standard error), 2 a wrong call, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -25,21 +28,44 @@ from connector.errors import ConnectorError
 COMMANDS: Final = {
     "audit": ("connector.cli.audit", "Check that no record is lost."),
     "broker": ("connector.cli.broker", "Start or stop a local Kafka broker, for development."),
-    "dead-letters": ("connector.cli.dead_letters", "List, explain, repair and replay rejected records."),
+    "dead-letters": (
+        "connector.cli.dead_letters",
+        "List, explain, repair and replay rejected records.",
+    ),
     "demo": ("connector.demo", "Run the pipeline on sample data and check the result."),
-    "partitions": ("connector.cli.partitions", "Show which stream partitions delay the low watermark; close one."),
+    "partitions": (
+        "connector.cli.partitions",
+        "Show which stream partitions delay the low watermark; close one.",
+    ),
     "publish": ("connector.cli.publish", "Publish changes written as JSON, one object a line."),
     "read": ("connector.cli.read", "Read a table."),
     "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
-    "status": ("connector.cli.status", "Show lag, staleness and dead letters of streams and tables."),
-    "table": ("connector.cli.table", "Show the jobs of a table; set its staleness bound; rebuild it."),
+    "status": (
+        "connector.cli.status",
+        "Show lag, staleness and dead letters of streams and tables.",
+    ),
+    "table": (
+        "connector.cli.table",
+        "Show the jobs of a table; set its staleness bound; rebuild it.",
+    ),
     "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object a line."),
     "topic": ("connector.cli.topic", "Create the topics of a stream."),
-    "validate": ("connector.cli.validate", "Check the configuration against a running Kafka; starts nothing."),
+    "validate": (
+        "connector.cli.validate",
+        "Check the configuration against a running Kafka; starts nothing.",
+    ),
 }
-"""Command -> its module, imported by name when it is called, and the summary that `--help` shows."""
+"""Command -> its module, imported by name when it is called, and the summary that `--help` shows.
+"""
 
-EXTRAS: Final = {"delta": "spark", "deltalake": "lake", "httpx": "registry", "pandas": "spark", "pyarrow": "spark", "pyspark": "spark"}
+EXTRAS: Final = {
+    "delta": "spark",
+    "deltalake": "lake",
+    "httpx": "registry",
+    "pandas": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+}
 """Package -> the extra of this distribution that brings it."""
 
 
@@ -48,7 +74,11 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, click's signature
         """The names of the commands whose modules are installed."""
-        return [name for name, (module, _) in sorted(COMMANDS.items()) if importlib.util.find_spec(module)]
+        return [
+            name
+            for name, (module, _) in sorted(COMMANDS.items())
+            if importlib.util.find_spec(module)
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now, or None."""
@@ -67,14 +97,18 @@ class Commands(click.Group):
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), help="The configuration; connector.toml in this folder if not given."
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The configuration; connector.toml in this folder if not given.",
 )
 @click.version_option(package_name="lowmark", prog_name="connector")
 @click.pass_context
 def cli(ctx: click.Context, config_file: Path | None) -> None:
     """Change data capture over Kafka and Spark into Delta tables.
 
-    Data goes to standard output, messages to standard error. Exit code 0: done; 1: a problem, with cause and remedy; 2: a wrong call.
+    Data goes to standard output, messages to standard error. Exit code 0: done; 1: a problem, with
+    cause and remedy; 2: a wrong call.
     """
     ctx.obj = config_file
 
@@ -85,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. A problem goes to standard error, without a traceback."""
+    """Run one command and return its exit code. A problem goes to standard error, without a
+    traceback.
+    """
     if sys.stdout is None:  # closed, as daemons have it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
@@ -110,7 +146,13 @@ def invoke(arguments: Sequence[str]) -> int:
         from connector.cli import terminal
 
         remedy = f"install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
-        terminal.show_error(ConnectorError("This command needs more than is installed", f"there is no package {package}", remedy))
+        terminal.show_error(
+            ConnectorError(
+                "This command needs more than is installed",
+                f"there is no package {package}",
+                remedy,
+            )
+        )
         return 1
     except BrokenPipeError:
         _forget_output()  # whoever read it has seen enough
@@ -119,7 +161,13 @@ def invoke(arguments: Sequence[str]) -> int:
         from connector.cli import terminal
 
         _forget_output()
-        terminal.show_error(ConnectorError(f"The system refuses: {error}", "", "look at the space on the disk and the rights of this user"))
+        terminal.show_error(
+            ConnectorError(
+                f"The system refuses: {error}",
+                "",
+                "look at the space on the disk and the rights of this user",
+            )
+        )
         return 1
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)

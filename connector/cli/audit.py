@@ -1,4 +1,6 @@
-"""`connector audit`: that nothing is lost, shown from the changelog, the topic and the dead-letter topic (TBL-6, `nothing_lost`)."""
+"""`connector audit`: that nothing is lost, shown from the changelog, the topic and the dead-letter
+topic (TBL-6, `nothing_lost`).
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,21 @@ from connector.text import counted
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each stream.")
 @click.pass_context
 def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
-    """Check that each offset of STREAM is once in its changelog, and that each rejected record has its dead letter.
+    """Check that each offset of STREAM is once in its changelog, and that each rejected record has
+    its dead letter.
 
-    Without STREAM, all streams are checked. Offsets without a row are read in Kafka: they must have no visible record. Results are kept,
-    so they count after Kafka's retention. Exit code 1: a record is lost or duplicated, or a dead letter is missing. If retention
-    removed the evidence first, the exit code is 0, with a warning.
+    Without STREAM, all streams are checked. Offsets without a row are read in Kafka: they must have
+    no visible record. Results are kept, so they count after Kafka's retention. Exit code 1: a
+    record is lost or duplicated, or a dead letter is missing. If retention removed the evidence
+    first, the exit code is 0, with a warning.
     """
     progress, faults = Progress("rows"), 0
-    for found in audit(settings.load(ctx), stream, on_event=tell, on_rows=lambda rows: progress.show(rows, time.monotonic())):
+    for found in audit(
+        settings.load(ctx),
+        stream,
+        on_event=tell,
+        on_rows=lambda rows: progress.show(rows, time.monotonic()),
+    ):
         progress.clear()
         if as_json:
             out(to_line(found.to_json()))
@@ -41,22 +50,50 @@ def _verdict(found: StreamAudit) -> int:
     if found.unverified:
         kinds = ((found.counted("unverified"), "offset"), (len(found.letters.unverified), "letter"))
         said = " and ".join(counted(number, noun) for number, noun in kinds if number)
-        say(f"warning: {found.stream}: {said} unproved: Kafka no longer has what was there, so nobody can say whether something is lost")
+        say(
+            f"warning: {found.stream}: {said} unproved: Kafka no longer has what was there, so"
+            " nobody can say whether something is lost"
+        )
     if fault := found.fault():
         show_error(fault)
         return 1
     offsets = sum(partition.end - partition.begin for partition in found.partitions.values())
-    letters = f", {counted(found.letters.compared, 'further letter')} compared" if found.letters.compared else ""
-    verdict = "nothing_lost holds as far as Kafka remembers" if found.unverified else "nothing_lost is proved"
-    say(f"{found.stream}: {verdict}: {counted(offsets, 'offset')} up to batch {found.to_batch}{letters}")
+    letters = (
+        f", {counted(found.letters.compared, 'further letter')} compared"
+        if found.letters.compared
+        else ""
+    )
+    verdict = (
+        "nothing_lost holds as far as Kafka remembers"
+        if found.unverified
+        else "nothing_lost is proved"
+    )
+    say(
+        f"{found.stream}: {verdict}: {counted(offsets, 'offset')} up to batch"
+        f" {found.to_batch}{letters}"
+    )
     return 0
 
 
 def _print_table(found: StreamAudit) -> None:
-    numbers = ("from", "to", "rows", "nothing to see", "lost", "duplicated", "never read", "unverified")
+    numbers = (
+        "from",
+        "to",
+        "rows",
+        "nothing to see",
+        "lost",
+        "duplicated",
+        "never read",
+        "unverified",
+    )
     shown = table("Kafka partition", *numbers, right=frozenset({"Kafka partition", *numbers}))
     for number, of in sorted(found.partitions.items()):
-        offsets = (count(ranges) for ranges in (of.lost, of.duplicated, of.unexpected, of.unverified))
-        shown.add_row(str(number), *(f"{value:,}" for value in (of.begin, of.end, of.rows, of.empty, *offsets)))
+        offsets = (
+            count(ranges) for ranges in (of.lost, of.duplicated, of.unexpected, of.unverified)
+        )
+        shown.add_row(
+            str(number),
+            *(f"{value:,}" for value in (of.begin, of.end, of.rows, of.empty, *offsets)),
+        )
     if shown.row_count:
         console().print(shown)

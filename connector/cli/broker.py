@@ -26,15 +26,18 @@ _folder = click.option(
 def command() -> None:
     """Start or stop a local Kafka broker, for development.
 
-    It is Apache Kafka itself, from jars that are fetched once and checked, and listens on this machine only. It lives on
-    when this command ends; its topics are there again when it is started in the same folder.
+    It is Apache Kafka itself, from jars that are fetched once and checked, and listens on this
+    machine only. It lives on when this command ends; its topics are there again when it is started
+    in the same folder.
     """
 
 
 @command.command()
 @_folder
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help=f"The folder's last port, else {KAFKAS_PORT}, if not given; 0 takes any that is free."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"The folder's last port, else {KAFKAS_PORT}, if not given; 0 takes any that is free.",
 )
 def start(folder: Path, port: int | None) -> None:
     """Start the broker of a folder, if it does not run, and print its address."""
@@ -43,7 +46,9 @@ def start(folder: Path, port: int | None) -> None:
 
     if port is None:
         port = 0 if (folder / "broker.json").exists() else KAFKAS_PORT
-    broker = LocalBroker.start_or_reuse(folder, JarStore.from_environment(os.environ), port=port, daemon=True, say=say)
+    broker = LocalBroker.start_or_reuse(
+        folder, JarStore.from_environment(os.environ), port=port, daemon=True, say=say
+    )
     out(broker.bootstrap_servers)
 
 

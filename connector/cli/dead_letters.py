@@ -1,6 +1,7 @@
 """`connector dead-letters`: what was rejected and why, and what to do about it (DLQ-8, DLQ-9).
 
-Whatever a letter says of itself came from outside: all of it is escaped before it reaches the terminal.
+Whatever a letter says of itself came from outside: all of it is escaped before it reaches the
+terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ def command() -> None:
     """List and explain what was rejected; replay, park, discard or reopen it."""
 
 
-for _action in (letter_actions.replay, letter_actions.discard, letter_actions.park, letter_actions.reopen):
+for _action in (
+    letter_actions.replay,
+    letter_actions.discard,
+    letter_actions.park,
+    letter_actions.reopen,
+):
     command.add_command(_action)
 
 
@@ -38,10 +44,19 @@ for _action in (letter_actions.replay, letter_actions.discard, letter_actions.pa
 @stream_option
 @filter_options
 @click.option("--by", help=f"Count them by these, separated by commas: {', '.join(GROUPINGS)}.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter, or with --by for each group.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object a line for each letter, or with --by for each group.",
+)
 @click.pass_context
-def list_(ctx: click.Context, /, stream: str | None, by: str | None, as_json: bool, **given: Any) -> None:
-    """Count the open dead letters by reason, each letter once by its id; with a filter, or as JSON, letter by letter."""
+def list_(
+    ctx: click.Context, /, stream: str | None, by: str | None, as_json: bool, **given: Any
+) -> None:
+    """Count the open dead letters by reason, each letter once by its id; with a filter, or as JSON,
+    letter by letter.
+    """
     names = tuple((by or "reason,rule").split(","))
     if unknown := [name for name in names if name not in GROUPINGS]:
         raise click.UsageError(f"--by has no {unknown[0]!r}; there are {', '.join(GROUPINGS)}")
@@ -52,7 +67,10 @@ def list_(ctx: click.Context, /, stream: str | None, by: str | None, as_json: bo
     else:
         number = _print_groups(names, grouped(letters, names, queue.schemas), as_json)
     hint = "; connector dead-letters show ID explains one" if number and not as_json else ""
-    say(f"{counted(number, 'dead letter')} of {queue.topic}{'' if which.states else ', however they stand'}{hint}")
+    say(
+        f"{counted(number, 'dead letter')} of"
+        f" {queue.topic}{'' if which.states else ', however they stand'}{hint}"
+    )
 
 
 def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_json: bool) -> int:
@@ -63,21 +81,39 @@ def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_jso
             out(to_line(summary(letter, standing)))
         else:
             why = f"{letter.reason} {letter.rule}".rstrip()
-            out(escaped(f"{letter.id}  {why}  {standing.state}, attempt {standing.attempt}  {letter.detail}"))
+            out(
+                escaped(
+                    f"{letter.id}  {why}  {standing.state}, attempt {standing.attempt} "
+                    f" {letter.detail}"
+                )
+            )
     return number
 
 
-def _print_groups(names: tuple[str, ...], groups: Iterable[tuple[tuple[str, ...], Group]], as_json: bool) -> int:
+def _print_groups(
+    names: tuple[str, ...], groups: Iterable[tuple[tuple[str, ...], Group]], as_json: bool
+) -> int:
     number = 0
     shown = table(*names, "letters", "first", "last", "for example", right=frozenset({"letters"}))
     for texts, group in groups:
         number += group.letters
         first, last = (view_of_time(moment) for moment in (group.oldest, group.newest))
         if as_json:
-            facts = {"letters": group.letters, "first_failed": first, "last_failed": last, "examples": group.examples}
+            facts = {
+                "letters": group.letters,
+                "first_failed": first,
+                "last_failed": last,
+                "examples": group.examples,
+            }
             out(to_line(dict(zip(names, texts, strict=True)) | facts))
         examples = "\n".join(escaped(example) for example in group.examples)
-        shown.add_row(*(escaped(text) for text in texts), f"{group.letters:,}", str(first), str(last), examples)
+        shown.add_row(
+            *(escaped(text) for text in texts),
+            f"{group.letters:,}",
+            str(first),
+            str(last),
+            examples,
+        )
     if number and not as_json:
         console().print(shown)
     return number
@@ -86,22 +122,34 @@ def _print_groups(names: tuple[str, ...], groups: Iterable[tuple[tuple[str, ...]
 @command.command()
 @click.argument("letter_id", metavar="ID")
 @stream_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, key, value and headers included.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object, key, value and headers included."
+)
 @click.option("--all", "everything", is_flag=True, help="The whole value, however long.")
 @click.pass_context
-def show(ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool) -> None:
-    """Explain one dead letter: where it came from, what is wrong with it, what can be done and was done, and what it says."""
+def show(
+    ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool
+) -> None:
+    """Explain one dead letter: where it came from, what is wrong with it, what can be done and was
+    done, and what it says.
+    """
     letters = letters_of(ctx, stream)
     letter, standing, history = letters.find(letter_id)
     if as_json:
         out(to_line(summary(letter, standing, history, whole=True)))
         return
-    print_letter(letter, _schemas(settings.load(ctx), letter), standing, history, everything=everything)
+    print_letter(
+        letter, _schemas(settings.load(ctx), letter), standing, history, everything=everything
+    )
     rows, decision, effects = letters.effects_on(letter, standing)
     for name, row in rows.items():
-        out(f"row today       {escaped(name)}: {'there is none' if row is None else escaped(to_line(_row_view(row)))}")
+        out(
+            f"row today       {escaped(name)}:"
+            f" {'there is none' if row is None else escaped(to_line(_row_view(row)))}"
+        )
     in_words = "; ".join(f"the row is {effect} in {name}" for name, effect in effects.items())
-    out(f"a replay        {escaped(f'{decision.verdict}: {decision.why}' if decision.why else in_words or decision.verdict)}")
+    refused = f"{decision.verdict}: {decision.why}" if decision.why else ""
+    out(f"a replay        {escaped(refused or in_words or decision.verdict)}")
 
 
 def _row_view(row: Mapping[str, object]) -> dict[str, Any]:
@@ -111,21 +159,35 @@ def _row_view(row: Mapping[str, object]) -> dict[str, Any]:
 def _value_view(value: object) -> Any:
     if isinstance(value, dict):
         return _row_view(value)
-    return view_of_bytes(value) if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
+    return (
+        view_of_bytes(value)
+        if isinstance(value, bytes)
+        else value
+        if isinstance(value, int | float | None)
+        else str(value)
+    )
 
 
 @command.command()
 @stream_option
 @filter_options
-@click.option("--output", type=click.Path(dir_okay=False, writable=True), help="A new file; standard output if not given.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True),
+    help="A new file; standard output if not given.",
+)
 @click.pass_context
 def export(ctx: click.Context, /, stream: str | None, output: str | None, **given: Any) -> None:
-    """Write dead letters out, one JSON object a line: key, value and headers as they are, and what was done about each."""
+    """Write dead letters out, one JSON object a line: key, value and headers as they are, and what
+    was done about each.
+    """
     queue, which = letters_of(ctx, stream).queue, filter_of(given)
     ledger, number = queue.ledger(), 0
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
         for letter, standing in queue.letters(which, ledger):
-            file.write(to_line(summary(letter, standing, ledger.story(letter.id), whole=True)) + "\n")
+            file.write(
+                to_line(summary(letter, standing, ledger.story(letter.id), whole=True)) + "\n"
+            )
             number += 1
     say(f"{counted(number, 'dead letter')} of {queue.topic}")
 
@@ -134,11 +196,15 @@ def _new_file(name: str) -> TextIO:
     try:
         return open(name, "x", encoding="utf-8")
     except FileExistsError:
-        raise ConnectorError(f"The file {name} exists", "", "name a new one: nothing is written over") from None
+        raise ConnectorError(
+            f"The file {name} exists", "", "name a new one: nothing is written over"
+        ) from None
 
 
 def _schemas(config: Any, letter: DeadLetter) -> Any:
-    """The schemas to decode a letter with; that of a registry only if there is one and it answers."""
+    """The schemas to decode a letter with; that of a registry only if there is one and it
+    answers.
+    """
     from connector.errors import RegistryError
     from connector.records.codec import Schemas, confluent_id
 

@@ -1,6 +1,8 @@
-"""`connector dead-letters replay | discard | park | reopen`: act on dead letters (DLQ-10 to DLQ-14).
+"""`connector dead-letters replay | discard | park | reopen`: act on dead letters (DLQ-10 to
+DLQ-14).
 
-Each action is done once. The ledger keeps who did it, when and why. Contents of a letter are escaped before they are shown.
+Each action is done once. The ledger keeps who did it, when and why. Contents of a letter are
+escaped before they are shown.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from connector.cli.letter_options import check_chosen, filter_of, filter_options, letters_of, stream_option
+from connector.cli.letter_options import (
+    check_chosen,
+    filter_of,
+    filter_options,
+    letters_of,
+    stream_option,
+)
 from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import RATE, STEP
 from connector.cli.terminal import Progress, console, escaped, out, say, table
@@ -48,14 +56,35 @@ _everything = click.option("--all", "everything", is_flag=True, help="All letter
     multiple=True,
     help="A step of the repair, for example key-from-record. Steps are taken in the order given.",
 )
-@click.option("--edit", is_flag=True, help="Repair one letter in your editor ($VISUAL, $EDITOR), as its JSON view.")
-@click.option("--max-attempts", type=click.IntRange(1), default=MAX_ATTEMPTS, help="Park a letter after this many attempts.")
+@click.option(
+    "--edit",
+    is_flag=True,
+    help="Repair one letter in your editor ($VISUAL, $EDITOR), as its JSON view.",
+)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1),
+    default=MAX_ATTEMPTS,
+    help="Park a letter after this many attempts.",
+)
 @click.option("--per-second", type=RATE, help="Limit of letters per second.")
-@click.option("--force", is_flag=True, help="For TOO_LATE letters: send the effect that they would have today, as new changes.")
-@click.option("--wait", is_flag=True, help="Wait until every table contains the replayed changes, or one was rejected again.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="For TOO_LATE letters: send the effect that they would have today, as new changes.",
+)
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until every table contains the replayed changes, or one was rejected again.",
+)
 @click.option("--execute", is_flag=True, help="Send them. Without this option, nothing is sent.")
-@click.option("--why", default="", help="Kept in the ledger, with who and when. Needed with --execute.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each letter of the dry run.")
+@click.option(
+    "--why", default="", help="Kept in the ledger, with who and when. Needed with --execute."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a line for each letter of the dry run."
+)
 @click.pass_context
 def replay(
     ctx: click.Context,
@@ -74,9 +103,11 @@ def replay(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Send dead letters to the change topic again. Without --execute it only shows the effect on each letter and on its row.
+    """Send dead letters to the change topic again. Without --execute it only shows the effect on
+    each letter and on its row.
 
-    Each letter takes effect once. You can stop the command and run it again: it continues with the rest.
+    Each letter takes effect once. You can stop the command and run it again: it continues with the
+    rest.
     """
     which = filter_of(given, ids)
     check_chosen(which, everything)
@@ -100,7 +131,10 @@ def replay(
     done = _execute(letters, how, why, wait=wait)
     _check_found(ids, done.verdicts.total())
     if done.verdicts[Verdict.REPLAY] and not wait:
-        say("what was replayed is in the change topic: `connector run` ingests and applies it; --wait follows it there")
+        say(
+            "what was replayed is in the change topic: `connector run` ingests and applies it;"
+            " --wait follows it there"
+        )
     # Who runs it again may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
     is_applied = not wait or letters.wait(which, since=began)
@@ -117,29 +151,63 @@ class _How:
 
 
 def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
-    tally, rows, counts = Tally(), dict[tuple[str, str, str], list[str]](), Counter[tuple[str, str, str]]()
-    for decision, done in letters.plan(how.which, steps=how.steps, max_attempts=how.max_attempts, force=how.force):
+    tally, rows, counts = (
+        Tally(),
+        dict[tuple[str, str, str], list[str]](),
+        Counter[tuple[str, str, str]](),
+    )
+    for decision, done in letters.plan(
+        how.which, steps=how.steps, max_attempts=how.max_attempts, force=how.force
+    ):
         tally.add(decision)
         if as_json:
-            out(to_line(_decision_view(decision) | ({"effects": {name: effect.value for name, effect in done.items()}} if done else {})))
+            out(
+                to_line(
+                    _decision_view(decision)
+                    | (
+                        {"effects": {name: effect.value for name, effect in done.items()}}
+                        if done
+                        else {}
+                    )
+                )
+            )
             continue
         # A refusal that is told by its numbers would make a row for each letter.
         in_words = ", ".join(f"{effect} in {name}" for name, effect in done.items())
         row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
         counts[row] += 1
         if len(examples := rows.setdefault(row, [])) < EXAMPLES:
-            examples.append(f"{decision.letter.id}: {decision.why[:MAX_WHY]}" if decision.verdict is Verdict.REFUSE else decision.letter.id)
+            examples.append(
+                f"{decision.letter.id}: {decision.why[:MAX_WHY]}"
+                if decision.verdict is Verdict.REFUSE
+                else decision.letter.id
+            )
     if rows:
-        shown = table("would be", "because", "its row would be", "letters", "for example", right=frozenset({"letters"}))
+        shown = table(
+            "would be",
+            "because",
+            "its row would be",
+            "letters",
+            "for example",
+            right=frozenset({"letters"}),
+        )
         words = {Verdict.REPLAY: "replayed", Verdict.PARK: "parked", Verdict.REFUSE: "refused"}
         for row, number in counts.most_common():
             verdict, because, in_words = row
             some = "\n".join(escaped(example) for example in rows[row])
-            shown.add_row(words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some)
+            shown.add_row(
+                words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some
+            )
         console().print(shown)
-    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}: {_told(tally, 'would be ')}")
+    say(
+        f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}:"
+        f" {_told(tally, 'would be ')}"
+    )
     if how.force:
-        say("warning: what was deleted and is forgotten may come back by force; see each with --json before you --execute")
+        say(
+            "warning: what was deleted and is forgotten may come back by force; see each with"
+            " --json before you --execute"
+        )
     return tally
 
 
@@ -157,7 +225,9 @@ def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         tally = letters.replay(
             how.which,
@@ -173,56 +243,90 @@ def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
         progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-    say(f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}: {_told(tally, '')}")
+    say(
+        f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}:"
+        f" {_told(tally, '')}"
+    )
     for because, count in tally.refused.most_common():
         if wait and because == ALREADY_REPLAYED:
             say(f"{count:,} were replayed before")
             continue
         say(f"refused {count:,}: {escaped(because)}; without --execute each is explained")
     if stop.is_set():
-        say("stopped: the transaction that began has ended; run it again to go on with what is left")
+        say(
+            "stopped: the transaction that began has ended; run it again to go on with what is left"
+        )
         raise KeyboardInterrupt
     return tally
 
 
 def _told(tally: Tally, would: str) -> str:
-    sent, parked, refused = (tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE))
-    return f"{would}replayed {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
+    sent, parked, refused = (
+        tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE)
+    )
+    return (
+        f"{would}replayed {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
+    )
 
 
 def _decision_view(decision: Decision) -> dict[str, Any]:
-    view: dict[str, Any] = {"id": decision.letter.id, "verdict": decision.verdict.value, "why": decision.why, "attempt": decision.attempt}
+    view: dict[str, Any] = {
+        "id": decision.letter.id,
+        "verdict": decision.verdict.value,
+        "why": decision.why,
+        "attempt": decision.attempt,
+    }
     if decision.content is not None:
-        view |= view_of_content(decision.content.key, decision.content.value, decision.content.headers)
+        view |= view_of_content(
+            decision.content.key, decision.content.value, decision.content.headers
+        )
         view |= {"repair": list(decision.repair_note.steps)} if decision.repair_note else {}
     return view
 
 
-def _edit(queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]) -> Step:
+def _edit(
+    queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]
+) -> Step:
     """The step that an editor makes of the letter as it is after the steps before."""
     found = [repair(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
     _check_found((letter_id,), len(found))
     content = found[0]
     if isinstance(content, Unrepairable):
-        raise ConnectorError(f"Letter {letter_id} cannot be repaired", content.why, "correct the step")
+        raise ConnectorError(
+            f"Letter {letter_id} cannot be repaired", content.why, "correct the step"
+        )
     try:
         step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
     except (click.ClickException, OSError, UnicodeError) as error:
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConnectorError(
-            "The editor gave nothing back", cause, "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --repair"
+            "The editor gave nothing back",
+            cause,
+            "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --repair",
         ) from error
     if step is None:
-        raise ConnectorError("Nothing was changed in the editor", "", "save the file with a change, or leave --edit out")
+        raise ConnectorError(
+            "Nothing was changed in the editor",
+            "",
+            "save the file with a change, or leave --edit out",
+        )
     if isinstance(step, Unrepairable):
-        raise ConnectorError(f"Letter {letter_id} cannot be repaired in an editor", step.why, "use --repair, or edit it again")
+        raise ConnectorError(
+            f"Letter {letter_id} cannot be repaired in an editor",
+            step.why,
+            "use --repair, or edit it again",
+        )
     return step
 
 
 def _check_found(ids: tuple[str, ...], found: int) -> None:
     if found < len(set(ids)):
         missing = f"{counted(len(set(ids)) - found, 'letter')} of those named"
-        raise ConnectorError(f"There is no such dead letter: {missing}", "", "connector dead-letters list --state any --json has their ids")
+        raise ConnectorError(
+            f"There is no such dead letter: {missing}",
+            "",
+            "connector dead-letters list --state any --json has their ids",
+        )
 
 
 def _verb(action: Action, name: str, summary: str) -> click.Command:
@@ -233,7 +337,15 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     @_everything
     @click.option("--why", required=True, help="Kept in the ledger, with who and when.")
     @click.pass_context
-    def verb(ctx: click.Context, /, ids: tuple[str, ...], stream: str | None, everything: bool, why: str, **given: Any) -> int:
+    def verb(
+        ctx: click.Context,
+        /,
+        ids: tuple[str, ...],
+        stream: str | None,
+        everything: bool,
+        why: str,
+        **given: Any,
+    ) -> int:
         which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
         if not why.strip():
@@ -249,6 +361,16 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     return verb
 
 
-discard: Final = _verb(Action.DISCARDED, "discard", "Mark dead letters as not to be replayed. The records stay; `reopen` undoes it.")
-park: Final = _verb(Action.PARKED, "park", "Set dead letters aside: no replay takes them before they are reopened.")
-reopen: Final = _verb(Action.REOPENED, "reopen", "Open parked or discarded dead letters again; the count of attempts starts again.")
+discard: Final = _verb(
+    Action.DISCARDED,
+    "discard",
+    "Mark dead letters as not to be replayed. The records stay; `reopen` undoes it.",
+)
+park: Final = _verb(
+    Action.PARKED, "park", "Set dead letters aside: no replay takes them before they are reopened."
+)
+reopen: Final = _verb(
+    Action.REOPENED,
+    "reopen",
+    "Open parked or discarded dead letters again; the count of attempts starts again.",
+)

@@ -1,4 +1,6 @@
-"""Which dead letters a command is for: ids, or the filter options that all of its verbs share (DLQ-8)."""
+"""Which dead letters a command is for: ids, or the filter options that all of its verbs share
+(DLQ-8).
+"""
 
 from __future__ import annotations
 
@@ -34,34 +36,64 @@ _OPTIONS: Final = (
         help="Only letters in this state; open if not given.",
     ),
     click.option("--table", help="Only letters of this table, or of this source table."),
-    click.option("--key-prefix", type=BYTES, default=b"", help="Only letters whose row key begins so: text, or base64:…"),
     click.option(
-        "--since", type=START, help="Only letters that first failed at this time or later: a time with a zone, or an age such as 2d."
+        "--key-prefix",
+        type=BYTES,
+        default=b"",
+        help="Only letters whose row key begins so: text, or base64:…",
+    ),
+    click.option(
+        "--since",
+        type=START,
+        help=(
+            "Only letters that first failed at this time or later: a time with a zone, or an age"
+            " such as 2d."
+        ),
     ),
     click.option("--until", type=START, help="Only letters that first failed before this time."),
-    click.option("--kafka-partition", type=click.IntRange(0), help="Only letters whose record was in this Kafka partition."),
-    click.option("--offsets", type=SPAN, help="Only letters whose record had one of these offsets, for example 3..9."),
-    click.option("--ingest-batch", type=click.IntRange(1), help="Only letters of this ingest batch."),
-    click.option("--attempts", type=SPAN, help="Only letters replayed this often, for example `1..`."),
+    click.option(
+        "--kafka-partition",
+        type=click.IntRange(0),
+        help="Only letters whose record was in this Kafka partition.",
+    ),
+    click.option(
+        "--offsets",
+        type=SPAN,
+        help="Only letters whose record had one of these offsets, for example 3..9.",
+    ),
+    click.option(
+        "--ingest-batch", type=click.IntRange(1), help="Only letters of this ingest batch."
+    ),
+    click.option(
+        "--attempts", type=SPAN, help="Only letters replayed this often, for example `1..`."
+    ),
 )
 
 
 def stream_option(function: _Function) -> _Function:
     """Adds `--stream`."""
-    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(function)
+    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
+        function
+    )
 
 
 def filter_options(function: _Function) -> _Function:
-    """Adds the filter options; the command gets them as keyword arguments, which `filter_of` takes."""
+    """Adds the filter options; the command gets them as keyword arguments, which `filter_of`
+    takes.
+    """
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def filter_of(
-    given: dict[str, Any], ids: tuple[str, ...] = (), usual: frozenset[LetterState] = frozenset({LetterState.OPEN})
+    given: dict[str, Any],
+    ids: tuple[str, ...] = (),
+    usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
 ) -> LetterFilter:
-    """The filter that the options say. Without `--state` letters that were named by their ids are meant however they stand."""
+    """The filter that the options say. Without `--state` letters that were named by their ids are
+    meant however they stand.
+    """
     states: tuple[str, ...] = given.pop("states")
     if ANY in states:
         of = frozenset[LetterState]()

@@ -1,4 +1,6 @@
-"""How a dead letter is shown: what is known of it, its bytes in hex, and beside them what they say (DLQ-9)."""
+"""How a dead letter is shown: what is known of it, its bytes in hex, and beside them what they say
+(DLQ-9).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,16 @@ _HEX_WIDTH: Final = 8 + 2 + 3 * HEX_BYTES_A_LINE + 2 + HEX_BYTES_A_LINE
 _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 
 
-def summary(letter: DeadLetter, standing: LetterStatus, story: tuple[LedgerEntry, ...] = (), *, whole: bool = False) -> dict[str, Any]:
-    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and its story."""
+def summary(
+    letter: DeadLetter,
+    standing: LetterStatus,
+    story: tuple[LedgerEntry, ...] = (),
+    *,
+    whole: bool = False,
+) -> dict[str, Any]:
+    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and
+    its story.
+    """
     view: dict[str, Any] = {
         "id": letter.id,
         "reason": letter.reason.value,
@@ -58,7 +68,12 @@ def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) ->
 
 
 def print_letter(
-    letter: DeadLetter, schemas: Schemas, standing: LetterStatus, story: tuple[LedgerEntry, ...] = (), *, everything: bool = False
+    letter: DeadLetter,
+    schemas: Schemas,
+    standing: LetterStatus,
+    story: tuple[LedgerEntry, ...] = (),
+    *,
+    everything: bool = False,
 ) -> None:
     """Explain a letter on standard output; all that came from outside is escaped."""
     position = letter.position
@@ -69,7 +84,10 @@ def print_letter(
         "cause": letter.reason.cause,
         "remedy": letter.reason.remedy,
         "state": standing.state,
-        "topic": f"{position.topic} (id {position.topic_id}), Kafka partition {position.kafka_partition}, offset {position.offset}",
+        "topic": (
+            f"{position.topic} (id {position.topic_id}), Kafka partition"
+            f" {position.kafka_partition}, offset {position.offset}"
+        ),
         "table": letter.table,
         "arrived": view_of_time(letter.record_timestamp),
         "first failed": view_of_time(letter.first_failed_at),
@@ -92,12 +110,14 @@ def print_letter(
 
 def _told(entry: LedgerEntry) -> str:
     repair_note = (
-        f"; mended: {', '.join(entry.repair_note.steps)} (SHA-256 {entry.repair_note.before[:12]} to {entry.repair_note.after[:12]})"
+        f"; mended: {', '.join(entry.repair_note.steps)} (SHA-256 {entry.repair_note.before[:12]}"
+        f" to {entry.repair_note.after[:12]})"
         if entry.repair_note
         else ""
     )
     return (
-        f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection}, attempt {entry.attempt}){repair_note}"
+        f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection},"
+        f" attempt {entry.attempt}){repair_note}"
     )
 
 
@@ -111,29 +131,50 @@ def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> Non
     title = f"value, {counted(len(value), 'byte')}"
     failed_at = _FAILED_AT.match(decoded[-1])
     out(f"{title:<{_HEX_WIDTH}}  what it says")
-    for left, right in zip_longest(hex_lines(shown, int(failed_at[1]) if failed_at else None), lines, fillvalue=""):
+    for left, right in zip_longest(
+        hex_lines(shown, int(failed_at[1]) if failed_at else None), lines, fillvalue=""
+    ):
         out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
     if len(shown) < len(value):
         out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
 
 
 def _cut(lines: list[str]) -> list[str]:
-    cut = [line if len(line) <= CHARACTERS_SHOWN else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)" for line in lines]
-    return cut if len(cut) <= LINES_SHOWN else [*cut[:LINES_SHOWN], f"… {len(cut) - LINES_SHOWN:,} more lines; --all shows them"]
+    cut = [
+        (
+            line
+            if len(line) <= CHARACTERS_SHOWN
+            else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)"
+        )
+        for line in lines
+    ]
+    return (
+        cut
+        if len(cut) <= LINES_SHOWN
+        else [*cut[:LINES_SHOWN], f"… {len(cut) - LINES_SHOWN:,} more lines; --all shows them"]
+    )
 
 
 def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
-    """Offset, bytes in hex, and the same as ASCII with a dot for what does not print; a line below the byte `mark` points at it."""
+    """Offset, bytes in hex, and the same as ASCII with a dot for what does not print; a line below
+    the byte `mark` points at it.
+    """
     for start in range(0, len(data), HEX_BYTES_A_LINE):
         line = data[start : start + HEX_BYTES_A_LINE]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
         yield f"{start:08x}  {line.hex(' '):<{3 * HEX_BYTES_A_LINE}} {text}"
-        if mark is not None and 0 <= mark - start <= len(line) and (mark - start < HEX_BYTES_A_LINE):
+        if (
+            mark is not None
+            and 0 <= mark - start <= len(line)
+            and (mark - start < HEX_BYTES_A_LINE)
+        ):
             yield " " * (10 + 3 * (mark - start)) + "^^"
 
 
 def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
-    """The record with its Avro field names, also where it breaks a rule; or why the bytes are none."""
+    """The record with its Avro field names, also where it breaks a rule; or why the bytes are
+    none.
+    """
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
         return ["not decodable:", escaped(datum.detail)]

@@ -24,7 +24,9 @@ class DurationS(click.ParamType[int]):
 
     name = "duration"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
         if isinstance(value, int):
             return value
         try:
@@ -38,7 +40,9 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
 
     name = "place"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Literal["beginning", "end"] | int:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Literal["beginning", "end"] | int:
         if value == "beginning":
             return "beginning"
         if value == "end":
@@ -55,7 +59,12 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            self.fail(f"{text!r} is neither beginning, end, a time with a zone, microseconds, nor how long ago (10m)", param, ctx)
+            self.fail(
+                f"{text!r} is neither beginning, end, a time with a zone, microseconds, nor how"
+                " long ago (10m)",
+                param,
+                ctx,
+            )
         if moment.tzinfo is None:
             self.fail(f"{text!r} has no zone; write {text}Z for UTC", param, ctx)
         return max((moment - _EPOCH) // timedelta(microseconds=1), 0)
@@ -66,14 +75,20 @@ class Span(click.ParamType[tuple[int, int]]):
 
     name = "from..to"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
         first, dots, last = str(value).partition("..")
         if not dots:
             last = first
-        are_numbers = all(not end or (end.isascii() and end.isdigit() and len(end) < 20) for end in (first, last))
-        span = (int(first or 0), int(last or 2**63 - 1)) if are_numbers and (first or last) else (1, 0)
+        are_numbers = all(
+            not end or (end.isascii() and end.isdigit() and len(end) < 20) for end in (first, last)
+        )
+        span = (
+            (int(first or 0), int(last or 2**63 - 1)) if are_numbers and (first or last) else (1, 0)
+        )
         if span[0] > span[1]:
             self.fail(f"{value!r} is no span of numbers; write 7, 3..9, 3.. or ..9", param, ctx)
         return span
@@ -84,13 +99,20 @@ class Rate(click.ParamType[float]):
 
     name = "rate"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         try:
             rate = float(str(value))
         except ValueError:
             rate = 0.0
         if not _LEAST_RATE <= rate <= _MOST_RATE:  # which NaN is not, either
-            self.fail(f"{value!r} is no rate; write 0.5, 200, at least {_LEAST_RATE:g} and at most {_MOST_RATE:,.0f}", param, ctx)
+            self.fail(
+                f"{value!r} is no rate; write 0.5, 200, at least {_LEAST_RATE:g} and at most"
+                f" {_MOST_RATE:,.0f}",
+                param,
+                ctx,
+            )
         return rate
 
 
@@ -99,7 +121,9 @@ class KeyBytes(click.ParamType[bytes]):
 
     name = "bytes"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
         from connector.dead_letters.filter import BASE64, bytes_of_text
 
         if isinstance(value, bytes):
@@ -107,7 +131,9 @@ class KeyBytes(click.ParamType[bytes]):
         try:
             return bytes_of_text(str(value))
         except UnicodeEncodeError:
-            self.fail(f"{value!r} is not UTF-8; write bytes that are no text behind {BASE64}", param, ctx)
+            self.fail(
+                f"{value!r} is not UTF-8; write bytes that are no text behind {BASE64}", param, ctx
+            )
         except ValueError as error:
             self.fail(f"{value!r} has no base 64 behind {BASE64} ({error})", param, ctx)
 
@@ -117,7 +143,9 @@ class RepairStep(click.ParamType["Step"]):
 
     name = "step"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Step:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Step:
         from connector.dead_letters.repair import Step
 
         if isinstance(value, Step):

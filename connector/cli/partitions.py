@@ -1,4 +1,5 @@
-"""`connector partitions`: which partitions delay the low watermark of a stream; close one that does not end by itself (WMK-8, WMK-12).
+"""`connector partitions`: which partitions delay the low watermark of a stream; close one that does
+not end by itself (WMK-8, WMK-12).
 
 Names and keys came from outside: all of it is escaped before it reaches the terminal.
 """
@@ -24,10 +25,14 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("stream", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each stream partition.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a line for each stream partition."
+)
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
-    """Show the active stream partitions of STREAM: how far each is, since when, and which partitions it waits for."""
+    """Show the active stream partitions of STREAM: how far each is, since when, and which
+    partitions it waits for.
+    """
     found = partitions(settings.load(ctx), stream)
     if as_json:
         for status in found.partitions:
@@ -36,11 +41,16 @@ def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
         _print(found.partitions, found.now)
     low = found.low_watermark
     complete = "no low watermark yet" if low is None else f"complete below {view_of_time(low)}"
-    say(f"{counted(len(found.partitions), 'stream partition')} of {found.stream}, {complete}, by ingest batch {found.ingest_batch}")
+    say(
+        f"{counted(len(found.partitions), 'stream partition')} of {found.stream}, {complete}, by"
+        f" ingest batch {found.ingest_batch}"
+    )
 
 
 def _print(found: list[PartitionStatus], now: int) -> None:
-    shown = table("stream partition", "low watermark", "held by", "since", "roots", "row keys", "waits for")
+    shown = table(
+        "stream partition", "low watermark", "held by", "since", "roots", "row keys", "waits for"
+    )
     for status in found:
         since = duration(max(0, now - status.advanced_at) / 1_000_000)
         shown.add_row(
@@ -58,7 +68,10 @@ def _print(found: list[PartitionStatus], now: int) -> None:
 def _range(keys: KeyRange | None) -> str:
     if keys is None:
         return ""
-    return f"{shown_bytes(keys.start, 20) or 'first'} to {'last' if keys.end is None else shown_bytes(keys.end, 20)}"
+    return (
+        f"{shown_bytes(keys.start, 20) or 'first'} to"
+        f" {'last' if keys.end is None else shown_bytes(keys.end, 20)}"
+    )
 
 
 @command.command()
@@ -67,16 +80,23 @@ def _range(keys: KeyRange | None) -> str:
 @click.option("--why", required=True, help="The reason; it is kept, with your name and the time.")
 @click.pass_context
 def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
-    """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed partition cannot come back.
+    """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed
+    partition cannot come back.
 
-    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it runs again. Records that the
-    partition still sends are late, and are applied.
+    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it
+    runs again. Records that the partition still sends are late, and are applied.
     """
     if not why.strip():
         raise click.UsageError("give the reason with --why")
     asked = close_partition(settings.load(ctx), stream, name, why=why)
     before = asked.request
     if asked.is_new:
-        say(f"{name} of {before.stream} closes with the next batch; connector partitions list {before.stream} shows when it is gone")
+        say(
+            f"{name} of {before.stream} closes with the next batch; connector partitions list"
+            f" {before.stream} shows when it is gone"
+        )
     else:
-        say(f"closing was requested at {view_of_time(before.made_at)} by {before.made_by} ({before.reason}); ingest has not done it yet")
+        say(
+            f"closing was requested at {view_of_time(before.made_at)} by {before.made_by}"
+            f" ({before.reason}); ingest has not done it yet"
+        )

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 @click.option("--stream", help="The stream to publish to; may be left out where there is one only.")
 @click.pass_context
 def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
-    """Publish the records in FILE, or on standard input: one JSON object a line, as `connector tail` prints them.
+    """Publish the records in FILE, or on standard input: one JSON object a line, as `connector
+    tail` prints them.
 
-    Stops at the first line that is no record, names it, and says how many before it were delivered: all of them, or it says
-    which are not known to be. `kafka_partitions` of a line is ignored: it is that of the topic now. Nothing is announced but what
-    the lines announce.
+    Stops at the first line that is no record, names it, and says how many before it were delivered:
+    all of them, or it says which are not known to be. `kafka_partitions` of a line is ignored: it
+    is that of the topic now. Nothing is announced but what the lines announce.
     """
     from connector.kafka.produce.producer import ChangeProducer
 
@@ -67,21 +68,34 @@ def _send_all(producer: ChangeProducer, lines: Iterator[tuple[int, bytes]]) -> N
         raise _bad_line(producer, number, error) from error
     except KeyboardInterrupt:
         _deliver(producer)
-        say(f"interrupted in line {number}; delivered before: {counted(producer.delivered, 'record')}")
+        say(
+            f"interrupted in line {number}; delivered before:"
+            f" {counted(producer.delivered, 'record')}"
+        )
         raise
     finally:
         progress.clear()
 
 
-def _bad_line(producer: ChangeProducer, number: int, error: ConnectorError | UnicodeDecodeError) -> ConnectorError:
+def _bad_line(
+    producer: ChangeProducer, number: int, error: ConnectorError | UnicodeDecodeError
+) -> ConnectorError:
     fate = _deliver(producer)
     if isinstance(error, UnicodeDecodeError):
-        problem, remedy = f"byte {error.start + 1} is not UTF-8", "save the file as UTF-8; bytes that are no text go into base64"
+        problem, remedy = (
+            f"byte {error.start + 1} is not UTF-8",
+            "save the file as UTF-8; bytes that are no text go into base64",
+        )
     else:
-        problem, remedy = ". ".join(part for part in (error.problem, error.cause) if part), error.remedy
+        problem, remedy = (
+            ". ".join(part for part in (error.problem, error.cause) if part),
+            error.remedy,
+        )
     cause = f"delivered before it: {counted(producer.delivered, 'record')}{fate}"
     return ConnectorError(
-        f"line {number}: {problem}", cause, remedy or "mend the line and publish from there on; sending a record twice does no harm"
+        f"line {number}: {problem}",
+        cause,
+        remedy or "mend the line and publish from there on; sending a record twice does no harm",
     )
 
 
@@ -95,7 +109,9 @@ def _deliver(producer: ChangeProducer) -> str:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that say something, with their numbers from 1; a byte order mark at the start says nothing."""
+    """The lines that say something, with their numbers from 1; a byte order mark at the start says
+    nothing.
+    """
     for number, line in enumerate(file, 1):
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if text := text.strip():

@@ -32,27 +32,58 @@ View = Callable[[Any], Any]
 @click.argument("name", metavar="TABLE")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, every row.")
 @click.option(
-    "--limit", type=click.IntRange(1, sys.maxsize), help=f"Stop after so many rows; {ROWS_FOR_PEOPLE} without --json, unless given."
+    "--limit",
+    type=click.IntRange(1, sys.maxsize),
+    help=f"Stop after so many rows; {ROWS_FOR_PEOPLE} without --json, unless given.",
 )
 @click.option(
-    "--max-staleness", "bound_s", type=DURATION_S, help="How old the rows may be, as 10m; 0: everything. The table's bound, unless given."
+    "--max-staleness",
+    "bound_s",
+    type=DURATION_S,
+    help="How old the rows may be, as 10m; 0: everything. The table's bound, unless given.",
 )
 @click.option("--allow-stale", is_flag=True, help="Show what there is, however old.")
-@click.option("--snapshot", is_flag=True, help="The newest state at which all tables of the stream stood, whole transactions.")
-@click.option("--memory", default="2g", show_default=True, help="Heap of the local Spark that merges, where that is needed.")
+@click.option(
+    "--snapshot",
+    is_flag=True,
+    help="The newest state at which all tables of the stream stood, whole transactions.",
+)
+@click.option(
+    "--memory",
+    default="2g",
+    show_default=True,
+    help="Heap of the local Spark that merges, where that is needed.",
+)
 @click.pass_context
 def command(
-    ctx: click.Context, name: str, *, as_json: bool, limit: int | None, bound_s: int | None, allow_stale: bool, snapshot: bool, memory: str
+    ctx: click.Context,
+    name: str,
+    *,
+    as_json: bool,
+    limit: int | None,
+    bound_s: int | None,
+    allow_stale: bool,
+    snapshot: bool,
+    memory: str,
 ) -> None:
-    """Print the rows of TABLE: as its last apply left them where that is fresh enough, else merged with what was not applied yet.
+    """Print the rows of TABLE: as its last apply left them where that is fresh enough, else merged
+    with what was not applied yet.
 
-    Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else {"base64": "…"}; NUMERIC is text, NULL
-    is null, times are ISO 8601 in UTC, and numbers that JSON lacks are "NaN", "Infinity" and "-Infinity".
+    Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else
+    {"base64": "…"}; NUMERIC is text, NULL is null, times are ISO 8601 in UTC, and numbers that JSON
+    lacks are "NaN", "Infinity" and "-Infinity".
     """
     if snapshot and (bound_s is not None or allow_stale):
-        raise click.UsageError("--snapshot is as old as the newest cut: --max-staleness and --allow-stale do not go with it")
+        raise click.UsageError(
+            "--snapshot is as old as the newest cut: --max-staleness and --allow-stale do not go"
+            " with it"
+        )
     config = settings.load(ctx)
-    options: dict[str, Any] = {"max_staleness_s": bound_s, "allow_stale": allow_stale, "snapshot": snapshot}
+    options: dict[str, Any] = {
+        "max_staleness_s": bound_s,
+        "allow_stale": allow_stale,
+        "snapshot": snapshot,
+    }
     with read(config, name, **options, on_event=tell, memory=memory) as found:
         say(found.text)
         _say_what_is_missing(found.missing)
@@ -75,12 +106,24 @@ def _say_what_is_missing(missing: OpenLetters) -> None:
 def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:
     views = [(name, _view(type_)) for name, type_ in found.columns.items()]
     for row in rows:
-        out(to_line({name: None if value is None else view(value) for (name, view), value in zip(views, row, strict=True)}))
+        out(
+            to_line(
+                {
+                    name: None if value is None else view(value)
+                    for (name, view), value in zip(views, row, strict=True)
+                }
+            )
+        )
 
 
 def _print_table(found: TableRead, limit: int) -> None:
     shown = table(
-        *found.columns, right=frozenset(name for name, type_ in found.columns.items() if type_ in {"long", "double"} or "decimal" in type_)
+        *found.columns,
+        right=frozenset(
+            name
+            for name, type_ in found.columns.items()
+            if type_ in {"long", "double"} or "decimal" in type_
+        ),
     )
     views = [_view(type_) for type_ in found.columns.values()]
     rows = found.rows
@@ -89,7 +132,11 @@ def _print_table(found: TableRead, limit: int) -> None:
     if count := shown.row_count:
         console().print(shown)
     more = next(rows, None) is not None
-    say(f"the first {counted(count, 'row')}; all of them with --json, more with --limit" if more else counted(count, "row"))
+    say(
+        f"the first {counted(count, 'row')}; all of them with --json, more with --limit"
+        if more
+        else counted(count, "row")
+    )
 
 
 def _for_people(value: Any, view: View) -> str:

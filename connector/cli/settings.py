@@ -1,4 +1,6 @@
-"""The configuration of a call: `--config FILE`, else connector.toml here, with environment variables over it (OPS-1)."""
+"""The configuration of a call: `--config FILE`, else connector.toml here, with environment
+variables over it (OPS-1).
+"""
 
 from __future__ import annotations
 

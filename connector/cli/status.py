@@ -1,6 +1,7 @@
 """`connector status`: the status of streams and tables, without a JVM (OPS-5, TBL-20).
 
-Names of stream partitions, keys and reasons came from outside: all of it is escaped before it reaches the terminal.
+Names of stream partitions, keys and reasons came from outside: all of it is escaped before it
+reaches the terminal.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ WATCH_EVERY_S: Final = 2.0
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_EVERY_S:g} seconds, until Ctrl-C.")
+@click.option(
+    "--watch", is_flag=True, help=f"Show it again every {WATCH_EVERY_S:g} seconds, until Ctrl-C."
+)
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
     """Show the progress of each stream, the age of each table, and open dead letters.
 
-    The command reads the warehouse; the lag is as of the last time when ingest asked Kafka. It asks Kafka only for the state of dead
-    letters. If a stream or table cannot be read, it shows the others and the error.
+    The command reads the warehouse; the lag is as of the last time when ingest asked Kafka. It asks
+    Kafka only for the state of dead letters. If a stream or table cannot be read, it shows the
+    others and the error.
     """
     if as_json and watch:
-        raise click.UsageError("--watch is for people; call `connector status --json` again instead")
+        raise click.UsageError(
+            "--watch is for people; call `connector status --json` again instead"
+        )
     config = settings.load(ctx)
     while True:
         found = status(config)
@@ -67,14 +73,36 @@ def _print(found: StatusReport) -> None:
 
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
-    unknown = f", {stream.unknown_tables:,} of source tables that no definition names" if stream.unknown_tables else ""
-    yield "ingested", f"{counted(stream.changes, 'change')} by ingest batch {stream.ingest_batch:,}{unknown}"
+    unknown = (
+        f", {stream.unknown_tables:,} of source tables that no definition names"
+        if stream.unknown_tables
+        else ""
+    )
+    yield (
+        "ingested",
+        f"{counted(stream.changes, 'change')} by ingest batch {stream.ingest_batch:,}{unknown}",
+    )
     if stream.topic_read_at is not None:
-        yield "lag", f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last, {_ago(stream.now, stream.topic_read_at)}"
+        yield (
+            "lag",
+            (
+                f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last,"
+                f" {_ago(stream.now, stream.topic_read_at)}"
+            ),
+        )
     if stream.low_watermark is not None:
-        yield "complete below", f"{view_of_time(stream.low_watermark)}, {_ago(stream.now, stream.low_watermark)}"
+        yield (
+            "complete below",
+            f"{view_of_time(stream.low_watermark)}, {_ago(stream.now, stream.low_watermark)}",
+        )
     if stream.horizon is not None:
-        yield "horizon", f"{view_of_time(stream.horizon)}: deletes before it may be forgotten, changes are refused"
+        yield (
+            "horizon",
+            (
+                f"{view_of_time(stream.horizon)}: deletes before it may be forgotten, changes are"
+                " refused"
+            ),
+        )
     if stream.lagging_partition is not None:
         yield "held by", _held(stream.lagging_partition, stream.now)
     for stall in stream.stalled[:FEW]:
@@ -82,14 +110,40 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.undeclared:
         yield "undeclared", summarize_names(stream.undeclared)
     if stream.late:
-        yield "late", f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions of their cuts"
+        yield (
+            "late",
+            (
+                f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions"
+                " of their cuts"
+            ),
+        )
     if stream.ignored_claims:
-        yield "ignored claims", f"{stream.ignored_claims:,}: ahead of their arrival, or below an earlier one; they moved no low watermark"
+        yield (
+            "ignored claims",
+            (
+                f"{stream.ignored_claims:,}: ahead of their arrival, or below an earlier one; they"
+                " moved no low watermark"
+            ),
+        )
     if stream.dead_letters.count or stream.rejected:
-        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1]))
-        since = "" if stream.dead_letters.since is None else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"
-        known = f"{stream.dead_letters.count:,} open" if stream.dead_letters.is_known else f"at most {stream.dead_letters.count:,} open"
-        yield "dead letters", f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
+        by_reason = ", ".join(
+            f"{count:,} {reason}"
+            for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1])
+        )
+        since = (
+            ""
+            if stream.dead_letters.since is None
+            else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"
+        )
+        known = (
+            f"{stream.dead_letters.count:,} open"
+            if stream.dead_letters.is_known
+            else f"at most {stream.dead_letters.count:,} open"
+        )
+        yield (
+            "dead letters",
+            f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else ""),
+        )
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", kept
     for hint in stream.hints:
@@ -98,16 +152,36 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
 
 def _print_tables(found: StatusReport) -> None:
     right = frozenset({"pending", "letters"})
-    shown = table("table", "complete below", "cut", "letters", "age", "bound", "can keep", "pending", "due", "last job", right=right)
+    shown = table(
+        "table",
+        "complete below",
+        "cut",
+        "letters",
+        "age",
+        "bound",
+        "can keep",
+        "pending",
+        "due",
+        "last job",
+        right=right,
+    )
     for of in found.tables.values():
         shown.add_row(
             of.name,
-            "" if of.upsert_stream_apply_watermark is None else _to_the_second(of.upsert_stream_apply_watermark),
+            (
+                ""
+                if of.upsert_stream_apply_watermark is None
+                else _to_the_second(of.upsert_stream_apply_watermark)
+            ),
             _cut(of),
             f"{of.dead_letters.count:,}",
             "" if of.age_s is None else duration(of.age_s),
             "" if of.max_staleness_s is None else duration(of.max_staleness_s),
-            "" if of.recommended_max_staleness_s is None else duration(of.recommended_max_staleness_s),
+            (
+                ""
+                if of.recommended_max_staleness_s is None
+                else duration(of.recommended_max_staleness_s)
+            ),
             f"{of.pending_batches:,}",
             _due(of),
             "" if of.last_job is None else escaped(_job(of.last_job, of.now)),
@@ -128,7 +202,9 @@ def _maintained(jobs: Iterable[Job], now: int) -> str | None:
         did = "failed" if job.error else f"{counted(job.files, 'file')} {what}"
         parts.append(f"{job.kind.value.replace('_', '-')} {_ago(now, job.ended_at)}, {did}")
         if job.disk_bytes:
-            parts.append(f"then {_mib(job.disk_bytes)} on disk, {_mib(job.live_bytes)} of the newest version")
+            parts.append(
+                f"then {_mib(job.disk_bytes)} on disk, {_mib(job.live_bytes)} of the newest version"
+            )
     return "; ".join(parts) or None
 
 
@@ -141,8 +217,16 @@ def _cut(of: TableStatus) -> str:
         return "yes"
     if not of.apply:
         return "nothing applied"
-    since = "" if of.inconsistent_since is None else f" for {duration((of.now - of.inconsistent_since) / 1_000_000)}"
-    blocked_rows = "" if of.lagging_partition is None else f", held by {escaped(of.lagging_partition.stream_partition)}"
+    since = (
+        ""
+        if of.inconsistent_since is None
+        else f" for {duration((of.now - of.inconsistent_since) / 1_000_000)}"
+    )
+    blocked_rows = (
+        ""
+        if of.lagging_partition is None
+        else f", held by {escaped(of.lagging_partition.stream_partition)}"
+    )
     return f"no{since}{blocked_rows}"
 
 
@@ -157,12 +241,18 @@ def _to_the_second(timestamp: int) -> str:
 
 
 def _job(job: Job, now: int) -> str:
-    return f"{job.kind.value.replace('_', ' ')} {_ago(now, job.ended_at)}, {job.duration_s:.1f} s" + (", failed" if job.error else "")
+    return (
+        f"{job.kind.value.replace('_', ' ')} {_ago(now, job.ended_at)}, {job.duration_s:.1f} s"
+        + (", failed" if job.error else "")
+    )
 
 
 def _held(stall: Stall, now: int) -> str:
     reached = f"at {view_of_time(stall.watermark)}" if stall.watermark else "without a watermark"
-    return f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} since {_ago(now, stall.since)}"
+    return (
+        f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} since"
+        f" {_ago(now, stall.since)}"
+    )
 
 
 def _ago(now: int, then: int) -> str:

@@ -1,4 +1,6 @@
-"""`connector table`: the jobs of a table, its bound and its pace, and its rebuild (TBL-19, TBL-20, TBL-21)."""
+"""`connector table`: the jobs of a table, its bound and its pace, and its rebuild (TBL-19, TBL-20,
+TBL-21).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def command() -> None:
 @command.command()
 @click.argument("name", metavar="NAME")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each job.")
-@click.option("--limit", type=click.IntRange(1), help=f"Stop after so many jobs; {JOBS_FOR_PEOPLE} without --json, unless given.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help=f"Stop after so many jobs; {JOBS_FOR_PEOPLE} without --json, unless given.",
+)
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
     """Show the jobs of table NAME, the newest first, and the bound that its applies can keep."""
@@ -46,11 +52,24 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
         say(f"{counted(len(jobs), 'job')} of {name}; no apply of the last seven days ended well")
     else:
         bound = duration(recommended_bound_s(p95, config.streams[definition.stream].buffer_s) or 0)
-        say(f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f} s: a max_staleness of {bound} can be kept")
+        say(
+            f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f} s: a"
+            f" max_staleness of {bound} can be kept"
+        )
 
 
 def _print(jobs: list[Job]) -> None:
-    shown = empty_table("job", "ended", "took", "batches", "changes", "letters", "complete below", "error", right=frozenset({"changes"}))
+    shown = empty_table(
+        "job",
+        "ended",
+        "took",
+        "batches",
+        "changes",
+        "letters",
+        "complete below",
+        "error",
+        right=frozenset({"changes"}),
+    )
     for job in jobs:
         below = "" if job.watermark_after is None else str(view_of_time(job.watermark_after))
         batches = f"{job.from_batch + 1} to {job.to_batch}" if job.to_batch > job.from_batch else ""
@@ -58,7 +77,15 @@ def _print(jobs: list[Job]) -> None:
             batches = counted(job.files, "file")
         counts = (f"{job.changes:,}", f"{job.letters:,}")
         kind = job.kind.value.replace("_", "-" if job.kind in MAINTENANCE else " ")
-        shown.add_row(kind, str(view_of_time(job.ended_at)), f"{job.duration_s:.1f} s", batches, *counts, below, escaped(job.error))
+        shown.add_row(
+            kind,
+            str(view_of_time(job.ended_at)),
+            f"{job.duration_s:.1f} s",
+            batches,
+            *counts,
+            below,
+            escaped(job.error),
+        )
     console().print(shown)
 
 
@@ -68,9 +95,11 @@ def _print(jobs: list[Job]) -> None:
 @click.option("--unset", is_flag=True, help="Use both settings of the configuration again.")
 @click.pass_context
 def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> None:
-    """Set the max_staleness or apply_every of table NAME, for example to 10m. It replaces the configuration until --unset.
+    """Set the max_staleness or apply_every of table NAME, for example to 10m. It replaces the
+    configuration until --unset.
 
-    Readers see it at once, and a running pipeline within ten seconds. You need not restart anything.
+    Readers see it at once, and a running pipeline within ten seconds. You need not restart
+    anything.
     """
     if (setting is None) is not unset:
         raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
@@ -86,7 +115,11 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     whose = "of the configuration" if unset else "until it is unset"
     if unset or BOUND in wanted:
         bound = wanted.get(BOUND, definition.max_staleness_s)
-        say(f"{name}: {BOUND} {duration(bound)} {whose}" if bound else f"{name}: no {BOUND}, every read merges what is not applied")
+        say(
+            f"{name}: {BOUND} {duration(bound)} {whose}"
+            if bound
+            else f"{name}: no {BOUND}, every read merges what is not applied"
+        )
     every = tables.apply_every_s(config, name)
     say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
 
@@ -100,21 +133,32 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
         raise click.UsageError(f"{escaped(setting)!r} is none; {can}. {hint}".rstrip())
     seconds = DURATION_S.convert(text, None, ctx)
     if name == PACE and seconds < 1:
-        raise click.UsageError(f"{PACE} is at least 1s; --unset has what the configuration says hold again")
+        raise click.UsageError(
+            f"{PACE} is at least 1s; --unset has what the configuration says hold again"
+        )
     return {name: seconds}
 
 
 @command.command()
 @click.argument("name", metavar="NAME")
-@click.option("--cores", default="*", show_default=True, help="Threads of a local Spark; * for as many as there are processors.")
+@click.option(
+    "--cores",
+    default="*",
+    show_default=True,
+    help="Threads of a local Spark; * for as many as there are processors.",
+)
 @click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
 @click.pass_context
 def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.
 
-    Stop `connector run` first. Readers see the old table until the new one is complete. If you kill the command, the old table stays.
+    Stop `connector run` first. Readers see the old table until the new one is complete. If you kill
+    the command, the old table stays.
     """
     made = tables.rebuild(settings.load(ctx), name, on_event=tell, cores=cores, memory=memory)
     say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
     if made.misfits:
-        say(f"{counted(made.misfits, 'cell')} of new columns cannot be read as they are declared, and stay in _unmapped")
+        say(
+            f"{counted(made.misfits, 'cell')} of new columns cannot be read as they are declared,"
+            " and stay in _unmapped"
+        )

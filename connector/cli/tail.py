@@ -22,15 +22,29 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("stream", required=False)
 @click.option(
-    "--from", "start", type=START, default="beginning", show_default=True, help="beginning, end, a time with a zone, or how long ago (10m)."
+    "--from",
+    "start",
+    type=START,
+    default="beginning",
+    show_default=True,
+    help="beginning, end, a time with a zone, or how long ago (10m).",
 )
-@click.option("--follow", "-f", is_flag=True, help="Wait for more instead of stopping at what is the end now.")
+@click.option(
+    "--follow", "-f", is_flag=True, help="Wait for more instead of stopping at what is the end now."
+)
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many records.")
 @click.pass_context
-def command(ctx: click.Context, stream: str | None, start: Literal["beginning", "end"] | int, follow: bool, limit: int | None) -> None:
+def command(
+    ctx: click.Context,
+    stream: str | None,
+    start: Literal["beginning", "end"] | int,
+    follow: bool,
+    limit: int | None,
+) -> None:
     """Print the records of STREAM, one JSON object a line; `connector publish` takes them back.
 
-    In order within a Kafka partition. Records that would be rejected go to standard error, with the reason.
+    In order within a Kafka partition. Records that would be rejected go to standard error, with the
+    reason.
     """
     from connector.kafka.consumer import ChangeConsumer
 
@@ -57,11 +71,16 @@ def command(ctx: click.Context, stream: str | None, start: Literal["beginning", 
                 records += 1
             else:
                 rejections += 1
-    say(f"{counted(records, 'record')} of {of.topic}" + (f"; would be rejected: {rejections:,}" if rejections else ""))
+    say(
+        f"{counted(records, 'record')} of {of.topic}"
+        + (f"; would be rejected: {rejections:,}" if rejections else "")
+    )
 
 
 def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str] | None:
-    """The source tables that the stream's definitions name, or None where changes of others are kept (TBL-7)."""
+    """The source tables that the stream's definitions name, or None where changes of others are
+    kept (TBL-7).
+    """
     if of.unknown_tables is UnknownTables.KEEP:
         return None
     return frozenset(table.source for table in config.tables.values() if table.stream == of.name)
@@ -73,7 +92,11 @@ def _show(received: ConsumerRecord) -> bool:
 
     if isinstance(received.record, Rejection):
         reason = f"{received.record.reason} {received.record.rule}".rstrip()
-        say(f"rejected: {letter_id(received.position)} {reason}: {received.record.detail}".replace("\n", "\\n"))
+        say(
+            f"rejected: {letter_id(received.position)} {reason}: {received.record.detail}".replace(
+                "\n", "\\n"
+            )
+        )
         return False
     out(to_json(received.record, received.kafka_partitions))
     return True

@@ -1,7 +1,8 @@
 """Output: data on standard output, messages on standard error.
 
-Whatever came from outside (a record, a header, an answer of a server) goes through `escaped` before it reaches a terminal
-(DLQ-9): control characters, and those that turn the direction of writing, would let a record rewrite the screen.
+Whatever came from outside (a record, a header, an answer of a server) goes through `escaped` before
+it reaches a terminal (DLQ-9): control characters, and those that turn the direction of writing,
+would let a record rewrite the screen.
 """
 
 from __future__ import annotations
@@ -24,16 +25,25 @@ _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""`text` with everything that does not print as itself as `\\xNN`, `\\uNNNN` or `\\UNNNNNNNN`, but for the characters in `keep`."""
+    r"""`text` with everything that does not print as itself as `\\xNN`, `\\uNNNN` or `\\UNNNNNNNN`,
+    but for the characters in `keep`.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        c if c in keep or unicodedata.category(c) not in _UNSAFE_CATEGORIES else c.encode("unicode_escape").decode() for c in text
+        (
+            c
+            if c in keep or unicodedata.category(c) not in _UNSAFE_CATEGORIES
+            else c.encode("unicode_escape").decode()
+        )
+        for c in text
     )
 
 
 def shown_bytes(data: bytes | None, limit: int = 64) -> str:
-    r"""Bytes for a person: text where they are UTF-8, each byte that is not as `\\xNN`, cut at `limit` characters."""
+    r"""Bytes for a person: text where they are UTF-8, each byte that is not as `\\xNN`, cut at
+    `limit` characters.
+    """
     if data is None:
         return "(none)"
     text = escaped(data[: 4 * limit].decode("utf-8", "backslashreplace"))
@@ -55,7 +65,9 @@ def tell(event: Event) -> None:
 
 
 def out(line: str) -> None:
-    """Data: one line on standard output, as it is. The caller has made sure that it holds no raw bytes from outside."""
+    """Data: one line on standard output, as it is. The caller has made sure that it holds no raw
+    bytes from outside.
+    """
     sys.stdout.write(line)
     sys.stdout.write("\n")
 
@@ -73,16 +85,24 @@ def a_person_watches(stream: TextIO | None = None) -> bool:
 
 
 def console() -> Console:
-    """Where tables for people go: standard output, in the width of the terminal, or as wide as they are where a program reads."""
+    """Where tables for people go: standard output, in the width of the terminal, or as wide as they
+    are where a program reads.
+    """
     from rich.console import Console
 
     return Console(
-        markup=False, highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 200
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=not sys.stdout.isatty(),
+        width=None if sys.stdout.isatty() else 200,
     )
 
 
 def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
-    """An empty table with these columns, those in `right` flush right. Cells are plain text: escape what comes from outside."""
+    """An empty table with these columns, those in `right` flush right. Cells are plain text: escape
+    what comes from outside.
+    """
     from rich import box
     from rich.table import Table
 
@@ -93,7 +113,9 @@ def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
 
 
 class Progress:
-    """A count that is renewed on one line while a person watches, at most ten times a second; nothing where a program does."""
+    """A count that is renewed on one line while a person watches, at most ten times a second;
+    nothing where a program does.
+    """
 
     def __init__(self, what: str, total: int | None = None) -> None:
         """With a `total` it says how much time is left, too, at the rate since the first count."""
@@ -113,7 +135,11 @@ class Progress:
         if self._total is None:
             return f"{count:,} {self._what}"
         first, began = self._first = self._first or (count, now)
-        left = f", {round((self._total - count) * (now - began) / (count - first)):,} s left" if count > first else ""
+        left = (
+            f", {round((self._total - count) * (now - began) / (count - first)):,} s left"
+            if count > first
+            else ""
+        )
         return f"{count:,} of {self._total:,} {self._what}{left}"
 
     def clear(self) -> None:

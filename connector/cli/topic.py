@@ -20,16 +20,38 @@ def command() -> None:
 
 @command.command()
 @click.argument("stream", required=False)
-@click.option("--kafka-partitions", type=click.IntRange(1), default=4, show_default=True, help="How many Kafka partitions it gets.")
 @click.option(
-    "--retention", type=DURATION_S, default="7d", show_default=True, help="How long records stay, 1 to 7 days from their arrival."
+    "--kafka-partitions",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="How many Kafka partitions it gets.",
 )
-@click.option("--replication-factor", type=click.IntRange(1), help="How many brokers keep each record; the cluster's default if not given.")
+@click.option(
+    "--retention",
+    type=DURATION_S,
+    default="7d",
+    show_default=True,
+    help="How long records stay, 1 to 7 days from their arrival.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="How many brokers keep each record; the cluster's default if not given.",
+)
 @click.pass_context
-def create(ctx: click.Context, stream: str | None, kafka_partitions: int, retention: int, replication_factor: int | None) -> None:
-    """Create the topic of STREAM, its dead-letter topic and that one's ledger, where they do not exist; print the topic's name.
+def create(
+    ctx: click.Context,
+    stream: str | None,
+    kafka_partitions: int,
+    retention: int,
+    replication_factor: int | None,
+) -> None:
+    """Create the topic of STREAM, its dead-letter topic and that one's ledger, where they do not
+    exist; print the topic's name.
 
-    STREAM is the name of a stream of the configuration, or of its topic; it may be left out where there is one only.
+    STREAM is the name of a stream of the configuration, or of its topic; it may be left out where
+    there is one only.
     """
     from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_topic
 
@@ -41,7 +63,12 @@ def create(ctx: click.Context, stream: str | None, kafka_partitions: int, retent
         kafka_partitions=kafka_partitions,
         retention_s=retention,
         replication_factor=replication_factor or -1,
-        max_message_bytes=max(DEFAULT_MAX_MESSAGE_BYTES, of.limits.max_record_bytes + HEADROOM_BYTES),
+        max_message_bytes=max(
+            DEFAULT_MAX_MESSAGE_BYTES, of.limits.max_record_bytes + HEADROOM_BYTES
+        ),
     )
-    say(f"there is {facts.topic} with {facts.kafka_partitions} Kafka partitions, and its dead-letter topic; id {facts.topic_id}")
+    say(
+        f"there is {facts.topic} with {facts.kafka_partitions} Kafka partitions, and its"
+        f" dead-letter topic; id {facts.topic_id}"
+    )
     out(facts.topic)

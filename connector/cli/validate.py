@@ -1,4 +1,6 @@
-"""`connector validate`: would this configuration work here and now? Nothing is started, created or written (OPS-1)."""
+"""`connector validate`: would this configuration work here and now? Nothing is started, created or
+written (OPS-1).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from connector.text import counted
 @click.command()
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Check the configuration against the running Kafka, the registry and the warehouse; starts, creates and writes nothing.
+    """Check the configuration against the running Kafka, the registry and the warehouse; starts,
+    creates and writes nothing.
 
-    Prints a line for each thing that is well; every fault goes to standard error. Exit code 1 if there is one.
+    Prints a line for each thing that is well; every fault goes to standard error. Exit code 1 if
+    there is one.
     """
     faults = 0
     for finding in validate_config(settings.load(ctx)):

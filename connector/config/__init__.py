@@ -1,1 +1,3 @@
-"""The settings of users: `connector.toml`, environment variables, and the settings of Java clients."""
+"""The settings of users: `connector.toml`, environment variables, and the settings of Java
+clients.
+"""

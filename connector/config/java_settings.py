@@ -22,7 +22,9 @@ _SAME_IN_JAVA: Final = frozenset(
         "retry.backoff.ms",
     }
 )
-_TRANSLATED: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"})
+_TRANSLATED: Final = frozenset(
+    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location"}
+)
 _RECORDS_PER_POLL: Final = 5_000
 """Ten times Kafka's default. Each poll costs a wait, even if its records were fetched before."""
 _FETCH_WAIT_MS: Final = 10
@@ -52,24 +54,36 @@ def options(kafka: KafkaConfig) -> dict[str, str]:
     mechanism = settings.get("sasl.mechanism") or settings.get("sasl.mechanisms")
     if mechanism:
         translated["sasl.mechanism"] = mechanism
-        translated["sasl.jaas.config"] = _jaas(mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", ""))
+        translated["sasl.jaas.config"] = _jaas(
+            mechanism, settings.get("sasl.username", ""), settings.get("sasl.password", "")
+        )
     if "ssl.ca.location" in settings:
-        translated |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": settings["ssl.ca.location"]}
+        translated |= {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": settings["ssl.ca.location"],
+        }
     for name in settings:
         if name.startswith(("ssl.", "sasl.")) and name not in _TRANSLATED:
             raise ConfigError(
                 f"[kafka] {name} cannot be handed to Spark's Kafka client",
-                "It has no counterpart that we translate: SASL PLAIN and SCRAM and ssl.ca.location are",
+                "It has no counterpart that we translate: SASL PLAIN and SCRAM and"
+                " ssl.ca.location are",
                 f"Remove {name}, or secure the connection with one of these",
             )
     return {f"kafka.{name}": value for name, value in translated.items()}
 
 
 def _jaas(mechanism: str, user: str, password: str) -> str:
-    login = {"PLAIN": _PLAIN_LOGIN, "SCRAM-SHA-256": _SCRAM_LOGIN, "SCRAM-SHA-512": _SCRAM_LOGIN}.get(mechanism)
+    login = {
+        "PLAIN": _PLAIN_LOGIN,
+        "SCRAM-SHA-256": _SCRAM_LOGIN,
+        "SCRAM-SHA-512": _SCRAM_LOGIN,
+    }.get(mechanism)
     if login is None:
         raise ConfigError(
-            f"[kafka] sasl.mechanism is {mechanism!r}", "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported", "Use one of these"
+            f"[kafka] sasl.mechanism is {mechanism!r}",
+            "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported",
+            "Use one of these",
         )
     quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password)]
     return f'{login} required username="{quoted[0]}" password="{quoted[1]}";'

@@ -22,8 +22,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from connector.config.retention import DEFAULT_FILE_RETENTION_S, LEAST_DEFAULT_SNAPSHOT_RETENTION_S, VersionRetention
-from connector.config.settings_reader import FromEnvironment, Section, all_in_one, apply_environment, flat, is_secret
+from connector.config.retention import (
+    DEFAULT_FILE_RETENTION_S,
+    LEAST_DEFAULT_SNAPSHOT_RETENTION_S,
+    VersionRetention,
+)
+from connector.config.settings_reader import (
+    FromEnvironment,
+    Section,
+    all_in_one,
+    apply_environment,
+    flat,
+    is_secret,
+)
 from connector.errors import ConfigError
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
@@ -112,7 +123,9 @@ class StreamConfig:
 
     @property
     def buffer_s(self) -> int:
-        """The seconds that are added to the bound that is recommended for a table, rounded up (JOB-4)."""
+        """The seconds that are added to the bound that is recommended for a table, rounded up
+        (JOB-4).
+        """
         return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
 
     @property
@@ -121,7 +134,10 @@ class StreamConfig:
         least one hour (TBL-23).
         """
         least_s = max(self.file_retention_s, LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
-        return VersionRetention(self.file_retention_s, least_s if self.snapshot_retention_s is None else self.snapshot_retention_s)
+        return VersionRetention(
+            self.file_retention_s,
+            least_s if self.snapshot_retention_s is None else self.snapshot_retention_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +154,26 @@ class ConnectorConfig:
 
 
 def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
-    """The stream of that name, or whose topic has it; without a name the only one there is. Raises `ConfigError`."""
+    """The stream of that name, or whose topic has it; without a name the only one there is. Raises
+    `ConfigError`.
+    """
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
         raise ConfigError(
-            "no stream was named", f"the configuration has {len(config.streams)}: {one_of(config.streams)}", "name one with --stream"
+            "no stream was named",
+            f"the configuration has {len(config.streams)}: {one_of(config.streams)}",
+            "name one with --stream",
         )
-    if (found := config.streams.get(name) or next((of for of in config.streams.values() if of.topic == name), None)) is not None:
+    if (
+        found := config.streams.get(name)
+        or next((of for of in config.streams.values() if of.topic == name), None)
+    ) is not None:
         return found
     remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
-    raise ConfigError(f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy)
+    raise ConfigError(
+        f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy
+    )
 
 
 def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
@@ -156,7 +181,9 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     if (found := config.tables.get(name)) is not None:
         return found
     remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
-    raise ConfigError(f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy)
+    raise ConfigError(
+        f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy
+    )
 
 
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
@@ -165,21 +192,42 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
     """
     faults: list[ConfigError] = []
     root = Section("", apply_environment(document, environment, faults), faults)
-    warehouse = root.text("warehouse", allowed="a path or a URI", remedy='write warehouse = "./warehouse"')
-    kafka = _kafka(root.section("kafka", remedy='write [kafka] and below it bootstrap_servers = "host:port"'))
+    warehouse = root.text(
+        "warehouse", allowed="a path or a URI", remedy='write warehouse = "./warehouse"'
+    )
+    kafka = _kafka(
+        root.section("kafka", remedy='write [kafka] and below it bootstrap_servers = "host:port"')
+    )
     registry = _registry(root.section("registry")) if root.has("registry") else None
-    streams = {name: _stream(name, section) for name, section in root.named("streams", NAME_PATTERN)}
+    streams = {
+        name: _stream(name, section) for name, section in root.named("streams", NAME_PATTERN)
+    }
     _check_topics(streams, faults)
-    tables = {name: _table(name, section, streams) for name, section in root.named("tables", NAME_PATTERN)}
+    tables = {
+        name: _table(name, section, streams) for name, section in root.named("tables", NAME_PATTERN)
+    }
     root.finish()
     if faults:
         raise all_in_one(faults)
-    return ConnectorConfig(warehouse, kafka, registry, streams, {name: table for name, table in tables.items() if table})
+    return ConnectorConfig(
+        warehouse,
+        kafka,
+        registry,
+        streams,
+        {name: table for name, table in tables.items() if table},
+    )
 
 
 def _kafka(section: Section) -> KafkaConfig:
-    allowed, remedy = "host:port, several separated by commas", 'write bootstrap_servers = "127.0.0.1:9092"'
-    servers = section.text("bootstrap_servers", allowed=allowed, remedy=remedy) if section.is_given else ""
+    allowed, remedy = (
+        "host:port, several separated by commas",
+        'write bootstrap_servers = "127.0.0.1:9092"',
+    )
+    servers = (
+        section.text("bootstrap_servers", allowed=allowed, remedy=remedy)
+        if section.is_given
+        else ""
+    )
     if servers and not all(_BOOTSTRAP.fullmatch(server.strip()) for server in servers.split(",")):
         section.fault("bootstrap_servers", servers, allowed, remedy)
     settings: dict[str, str] = {}
@@ -192,12 +240,20 @@ def _kafka(section: Section) -> KafkaConfig:
         elif isinstance(value, str | int | float):
             settings[name] = str(value)
         else:
-            section.fault(name, value, "text, a number, true or false", "write it as librdkafka's CONFIGURATION page has it")
+            section.fault(
+                name,
+                value,
+                "text, a number, true or false",
+                "write it as librdkafka's CONFIGURATION page has it",
+            )
     return KafkaConfig(servers, settings)
 
 
 def _registry(section: Section) -> RegistryConfig:
-    allowed, remedy = "http:// or https://, a host, no credentials", 'write url = "http://127.0.0.1:8081"'
+    allowed, remedy = (
+        "http:// or https://, a host, no credentials",
+        'write url = "http://127.0.0.1:8081"',
+    )
     url = section.text("url", allowed=allowed, remedy=remedy)
     if "@" in url:
         section.fault("url", "***", allowed, "write user and password as settings of their own")
@@ -213,7 +269,12 @@ def _registry(section: Section) -> RegistryConfig:
         auto_register=section.flag("auto_register", False),
     )
     if registry.bearer_token and (registry.user or registry.password):
-        section.fault("bearer_token", "***", "alone, without user and password", "keep one of the two ways to prove who you are")
+        section.fault(
+            "bearer_token",
+            "***",
+            "alone, without user and password",
+            "keep one of the two ways to prove who you are",
+        )
     section.finish()
     return registry
 
@@ -221,7 +282,12 @@ def _registry(section: Section) -> RegistryConfig:
 def _stream(name: str, section: Section) -> StreamConfig:
     topic = section.text("topic", name)
     if not re.fullmatch(TOPIC_PATTERN, topic):
-        section.fault("topic", topic, "1 to 229 of the characters - _ . a-z A-Z 0-9", "name the Kafka topic of this stream")
+        section.fault(
+            "topic",
+            topic,
+            "1 to 229 of the characters - _ . a-z A-Z 0-9",
+            "name the Kafka topic of this stream",
+        )
     stream = StreamConfig(
         name=name,
         topic=topic,
@@ -255,21 +321,43 @@ def _check_topics(streams: Mapping[str, StreamConfig], faults: list[ConfigError]
         if (owner := owners.setdefault(stream.topic, stream.name)) != stream.name:
             problem = f'streams.{stream.name}.topic is "{stream.topic}"'
             faults.append(
-                ConfigError(problem, f"allowed: a topic of its own; this one belongs to streams.{owner}", "remove one of the streams")
+                ConfigError(
+                    problem,
+                    f"allowed: a topic of its own; this one belongs to streams.{owner}",
+                    "remove one of the streams",
+                )
             )
 
 
-def _table(name: str, section: Section, streams: Mapping[str, StreamConfig]) -> TableDefinition | None:
+def _table(
+    name: str, section: Section, streams: Mapping[str, StreamConfig]
+) -> TableDefinition | None:
     """The definition. None: it has an error. `connector.tables.definition` checks it as a whole
     (TBL-8).
     """
     faults_before = len(section.faults)
-    stream = section.text("stream", allowed="the name of a stream", remedy='write stream = "NAME", and a section [streams.NAME]')
+    stream = section.text(
+        "stream",
+        allowed="the name of a stream",
+        remedy='write stream = "NAME", and a section [streams.NAME]',
+    )
     if stream and stream not in streams:
-        section.fault("stream", stream, one_of(streams), nearest(stream, streams) or f"add a section [streams.{stream}]")
+        section.fault(
+            "stream",
+            stream,
+            one_of(streams),
+            nearest(stream, streams) or f"add a section [streams.{stream}]",
+        )
     source = section.text("source", name)
-    key = _key(section.section("key")) if section.has("key") else _row_key("row_key", DataType.BYTES)
-    columns = [_column(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name, family and type")]
+    key = (
+        _key(section.section("key")) if section.has("key") else _row_key("row_key", DataType.BYTES)
+    )
+    columns = [
+        _column(below)
+        for below in section.sections(
+            "columns", f"write [[{section.path}.columns]] with name, family and type"
+        )
+    ]
     order = section.choice("order", OrderBy, OrderBy.COMMIT)
     versions = section.choice("versions", Versions, Versions.LATEST)
     max_staleness_s = section.duration_s("max_staleness", None)
@@ -310,7 +398,9 @@ def _built(build: Callable[[], _Built], section: Section, faults_before: int) ->
     try:
         return build()
     except ConfigError as error:
-        problem = error.problem if section.path in error.problem else f"{section.path}: {error.problem}"
+        problem = (
+            error.problem if section.path in error.problem else f"{section.path}: {error.problem}"
+        )
         section.faults.append(ConfigError(problem, error.cause, error.remedy))
         return None
 
@@ -326,17 +416,32 @@ def _key(section: Section) -> Key | None:
     joined.
     """
     faults_before = len(section.faults)
-    found = [_part(below) for below in section.sections("columns", f"write [[{section.path}.columns]] with name and type")]
+    found = [
+        _part(below)
+        for below in section.sections(
+            "columns", f"write [[{section.path}.columns]] with name and type"
+        )
+    ]
     parts = [part for part in found if part is not None]
     if not section.has("columns"):
         section.faults.append(
-            ConfigError(f"{section.path}.columns is not set", "a key has 1 to 16 columns", f"write [[{section.path}.columns]]")
+            ConfigError(
+                f"{section.path}.columns is not set",
+                "a key has 1 to 16 columns",
+                f"write [[{section.path}.columns]]",
+            )
         )
-    whole = len(parts) == 1 and parts[0].type in {DataType.STRING, DataType.BYTES} and not section.has("delimiter")
+    whole = (
+        len(parts) == 1
+        and parts[0].type in {DataType.STRING, DataType.BYTES}
+        and not section.has("delimiter")
+    )
     form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
     delimiter = section.text("delimiter", DEFAULT_DELIMITER)
     section.finish()
-    return _built(lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before)
+    return _built(
+        lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before
+    )
 
 
 def _part(section: Section) -> KeyPart | None:
@@ -362,15 +467,27 @@ _TYPES_ELSEWHERE: Final = {
 def _column(section: Section) -> Column | None:
     faults_before = len(section.faults)
     name = section.text("name", allowed="the column's name", remedy='write name = "balance"')
-    family = section.text("family", allowed="the family of the column's cell", remedy='write family = "f"')
+    family = section.text(
+        "family", allowed="the family of the column's cell", remedy='write family = "f"'
+    )
     qualifier = _qualifier(section, name)
     column_type = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE)
     encoding = section.choice("encoding", Encoding, Encoding.TEXT)
     if not section.has("type"):
-        section.faults.append(ConfigError(f"{section.path}.type is not set", f"allowed: {one_of(DataType)}", 'write type = "STRING"'))
+        section.faults.append(
+            ConfigError(
+                f"{section.path}.type is not set",
+                f"allowed: {one_of(DataType)}",
+                'write type = "STRING"',
+            )
+        )
     section.finish()
     return _built(
-        lambda: Column(name=name, family=family, qualifier=qualifier, type=column_type, encoding=encoding), section, faults_before
+        lambda: Column(
+            name=name, family=family, qualifier=qualifier, type=column_type, encoding=encoding
+        ),
+        section,
+        faults_before,
     )
 
 

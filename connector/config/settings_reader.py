@@ -21,11 +21,20 @@ from connector.text import nearest, one_of
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
 
-_SECRET = re.compile(r"password|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config", re.IGNORECASE)
+_SECRET = re.compile(
+    r"password|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config", re.IGNORECASE
+)
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+", re.ASCII)
 _DURATION_STEP = re.compile(r"(\d+)(?:\.(\d+))?(ms|s|m|h|d|w)")
 _INTERVAL = re.compile(r"(\d+)-(\d+) (\d+) (\d+):(\d+):(\d+)", re.ASCII)
-_UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNIT_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
 _MAX_DURATION_MS: Final = 36_500 * _UNIT_MS["d"]
 _WORDS: Final = {"true": True, "false": False}
 
@@ -83,7 +92,14 @@ class Section:
     `faults`.
     """
 
-    def __init__(self, path: str, content: Mapping[str, object], faults: list[ConfigError], *, is_given: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        content: Mapping[str, object],
+        faults: list[ConfigError],
+        *,
+        is_given: bool = True,
+    ) -> None:
         self.path = path
         self.is_given = is_given
         self.faults = faults
@@ -103,11 +119,20 @@ class Section:
     def text(self, key: str, default: str) -> str: ...
     @overload
     def text(self, key: str, *, allowed: str, remedy: str) -> str: ...
-    def text(self, key: str, default: str | None = None, *, allowed: str = "text", remedy: str = "put the value in quotes") -> str:
+    def text(
+        self,
+        key: str,
+        default: str | None = None,
+        *,
+        allowed: str = "text",
+        remedy: str = "put the value in quotes",
+    ) -> str:
         """A text. Without a default, it must be given and must not be empty."""
         if not self.has(key):
             if default is None:
-                self.faults.append(ConfigError(f"{self._full(key)} is not set", f"it is needed: {allowed}", remedy))
+                self.faults.append(
+                    ConfigError(f"{self._full(key)} is not set", f"it is needed: {allowed}", remedy)
+                )
             return default or ""
         value = self._content[key]
         if isinstance(value, str) and (value or default is not None):
@@ -122,8 +147,16 @@ class Section:
         if not self.has(key):
             return ()
         value = self._content[key]
-        items = [item.strip() for item in value.split(",")] if isinstance(value, FromEnvironment) else value
-        if isinstance(items, list) and all(isinstance(item, str) and item for item in items) and len(set(items)) == len(items):
+        items = (
+            [item.strip() for item in value.split(",")]
+            if isinstance(value, FromEnvironment)
+            else value
+        )
+        if (
+            isinstance(items, list)
+            and all(isinstance(item, str) and item for item in items)
+            and len(set(items)) == len(items)
+        ):
             return tuple(items)
         self.fault(key, value, "a list of different texts", f'write {key} = ["first", "second"]')
         return ()
@@ -174,7 +207,12 @@ class Section:
             return default
         duration_ms = self._duration_ms(key, least_s * 1000)
         if duration_ms is not None and duration_ms % 1000:
-            self.fault(key, self._content[key], "whole seconds", f'write {key} = "{duration_ms // 1000 + 1}s"')
+            self.fault(
+                key,
+                self._content[key],
+                "whole seconds",
+                f'write {key} = "{duration_ms // 1000 + 1}s"',
+            )
         return default if duration_ms is None else duration_ms // 1000
 
     def duration_ms(self, key: str, default: int, *, least_ms: int = 0) -> int:
@@ -193,11 +231,26 @@ class Section:
                 why = f" of at least {least_ms} ms"
         except ValueError as error:
             why = f" ({value!s:.40} is {error})" if isinstance(value, str) else ""
-        as_seconds = f'"{value}s"' if isinstance(value, int) and not isinstance(value, bool) and value > 0 else '"10m"'
-        self.fault(key, value, f"a duration such as 500ms, 30s, 10m, 1h30m, 2d{why}", f"write {key} = {as_seconds}")
+        as_seconds = (
+            f'"{value}s"'
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0
+            else '"10m"'
+        )
+        self.fault(
+            key,
+            value,
+            f"a duration such as 500ms, 30s, 10m, 1h30m, 2d{why}",
+            f"write {key} = {as_seconds}",
+        )
         return None
 
-    def choice(self, key: str, choices: type[_Choice], default: _Choice, synonyms: Mapping[str, _Choice] | None = None) -> _Choice:
+    def choice(
+        self,
+        key: str,
+        choices: type[_Choice],
+        default: _Choice,
+        synonyms: Mapping[str, _Choice] | None = None,
+    ) -> _Choice:
         """One of the values of an enumeration, compared without case. `-` and a space are the same
         as `_`.
 
@@ -208,11 +261,18 @@ class Section:
             return default
         value = self._content[key]
         spelt = {choice.value.lower(): choice for choice in choices}
-        if isinstance(value, str) and (found := spelt.get(re.sub(r"[- ]", "_", value.lower()))) is not None:
+        if (
+            isinstance(value, str)
+            and (found := spelt.get(re.sub(r"[- ]", "_", value.lower()))) is not None
+        ):
             return found
         known = [choice.value for choice in choices]
         meant = (synonyms or {}).get(str(value).partition("(")[0].strip().upper())
-        remedy = f"did you mean {meant.value}?" if meant else nearest(str(value), known) or f'write {key} = "{default.value}"'
+        remedy = (
+            f"did you mean {meant.value}?"
+            if meant
+            else nearest(str(value), known) or f'write {key} = "{default.value}"'
+        )
         self.fault(key, value, one_of(known), remedy)
         return default
 
@@ -223,10 +283,17 @@ class Section:
         given = self.has(key)
         value = self._content.get(key, {})
         if not isinstance(value, Mapping):
-            self.fault(key, value, "a section", remedy or f"write [{self._full(key)}] and its settings below")
+            self.fault(
+                key,
+                value,
+                "a section",
+                remedy or f"write [{self._full(key)}] and its settings below",
+            )
             value = {}
         elif not given and remedy:
-            self.faults.append(ConfigError(f"the section [{self._full(key)}] is missing", "it is needed", remedy))
+            self.faults.append(
+                ConfigError(f"the section [{self._full(key)}] is missing", "it is needed", remedy)
+            )
         return Section(self._full(key), value, self.faults, is_given=given)
 
     def named(self, key: str, pattern: str) -> Iterator[tuple[str, Section]]:
@@ -237,9 +304,19 @@ class Section:
         seen: dict[str, str] = {}
         for name in section._content:
             if not re.fullmatch(pattern, name):
-                section.fault(name, name, f"a name that matches {pattern}", "rename it: it is the name of a folder, too")
+                section.fault(
+                    name,
+                    name,
+                    f"a name that matches {pattern}",
+                    "rename it: it is the name of a folder, too",
+                )
             elif (other := seen.setdefault(name.lower(), name)) != name:
-                section.fault(name, name, f"names that differ in more than case from {other}", "rename one: each is a folder, too")
+                section.fault(
+                    name,
+                    name,
+                    f"names that differ in more than case from {other}",
+                    "rename one: each is a folder, too",
+                )
             else:
                 yield name, section.section(name)
 
@@ -249,7 +326,10 @@ class Section:
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             self.fault(key, value, "a list of sections", remedy)
             return []
-        return [Section(f"{self._full(key)}[{position}]", item, self.faults) for position, item in enumerate(value)]
+        return [
+            Section(f"{self._full(key)}[{position}]", item, self.faults)
+            for position, item in enumerate(value)
+        ]
 
     def rest(self) -> Iterator[tuple[str, object]]:
         """The settings that were not read, for a section that passes them on. They are known from
@@ -271,8 +351,13 @@ class Section:
         for key, value in self._content.items():
             if key not in self._known:
                 what = "section" if isinstance(value, Mapping) else "setting"
-                remedy = nearest(key, self._known) or f"remove it, or use one of: {', '.join(sorted(self._known))}"
-                self.faults.append(ConfigError(f"{self._full(key, value)} is not a known {what}", "", remedy))
+                remedy = (
+                    nearest(key, self._known)
+                    or f"remove it, or use one of: {', '.join(sorted(self._known))}"
+                )
+                self.faults.append(
+                    ConfigError(f"{self._full(key, value)} is not a known {what}", "", remedy)
+                )
 
     def _full(self, key: str, value: object = None) -> str:
         name = f"{self.path}.{key}" if self.path else key
@@ -280,9 +365,21 @@ class Section:
         return f"{name} (from {given.variable})" if isinstance(given, FromEnvironment) else name
 
 
-def fault(setting: str, value: object, allowed: str, remedy: str, *, secret: bool = False) -> ConfigError:
+def fault(
+    setting: str, value: object, allowed: str, remedy: str, *, secret: bool = False
+) -> ConfigError:
     """The error of one setting."""
-    shown = "***" if secret else str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    shown = (
+        "***"
+        if secret
+        else (
+            str(value).lower()
+            if isinstance(value, bool)
+            else f'"{value}"'
+            if isinstance(value, str)
+            else str(value)
+        )
+    )
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
     return ConfigError(f"{setting} is {shown}", f"allowed: {allowed}", remedy)
 
@@ -292,10 +389,14 @@ def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
     if len(faults) == 1:
         return faults[0]
     listed = "\n".join(f"  - {fault}" for fault in faults)
-    return ConfigError(f"{len(faults)} settings are wrong:\n{listed}", "", "Mend them all; nothing was started")
+    return ConfigError(
+        f"{len(faults)} settings are wrong:\n{listed}", "", "Mend them all; nothing was started"
+    )
 
 
-def apply_environment(document: Mapping[str, object], environment: Mapping[str, str], faults: list[ConfigError]) -> dict[str, object]:
+def apply_environment(
+    document: Mapping[str, object], environment: Mapping[str, str], faults: list[ConfigError]
+) -> dict[str, object]:
     """A copy of `document` in which the variables `CONNECTOR__SECTION__KEY` of `environment`
     replace or add values.
 
@@ -310,8 +411,17 @@ def apply_environment(document: Mapping[str, object], environment: Mapping[str, 
         for part in path:
             level = level.setdefault(_spelt(part, level), {}) if isinstance(level, dict) else None
         if not isinstance(level, dict) or not all((*path, last)):
-            allowed = f"{ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or {ENVIRONMENT_PREFIX}SECTION__NAME__KEY"
-            faults.append(ConfigError(f"the environment variable {variable} names no setting", f"allowed: {allowed}", "rename or unset it"))
+            allowed = (
+                f"{ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or"
+                f" {ENVIRONMENT_PREFIX}SECTION__NAME__KEY"
+            )
+            faults.append(
+                ConfigError(
+                    f"the environment variable {variable} names no setting",
+                    f"allowed: {allowed}",
+                    "rename or unset it",
+                )
+            )
             continue
         level[_spelt(last, level)] = FromEnvironment(environment[variable], variable)
     return merged
@@ -323,12 +433,20 @@ def flat(section: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """
     found: dict[str, object] = {}
     for key, value in section.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        found |= (
+            flat(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
     return found
 
 
 def _copied(value: object) -> object:
-    return {key: _copied(below) for key, below in value.items()} if isinstance(value, Mapping) else value
+    return (
+        {key: _copied(below) for key, below in value.items()}
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 def _spelt(part: str, level: Mapping[str, object]) -> str:

@@ -8,7 +8,9 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 
 
-def in_batches(items: Iterable[_Item], size: Callable[[_Item], int], *, at_most: int, at_most_bytes: int) -> Iterator[list[_Item]]:
+def in_batches(
+    items: Iterable[_Item], size: Callable[[_Item], int], *, at_most: int, at_most_bytes: int
+) -> Iterator[list[_Item]]:
     """Yield the items in order, in lists of at most `at_most` items and `at_most_bytes` bytes.
 
     A larger item is alone in its list. Before a list is yielded, at most one item after it is read

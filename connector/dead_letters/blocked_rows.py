@@ -23,7 +23,14 @@ from connector.records.rejection import Position, Reason
 
 HOLDING_REASONS: Final = frozenset(
     {
-        *(Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE, Reason.INVALID, Reason.UNKNOWN_ENTRY, Reason.TOO_LARGE),
+        *(
+            Reason.UNKNOWN_FRAMING,
+            Reason.UNKNOWN_SCHEMA,
+            Reason.UNDECODABLE,
+            Reason.INVALID,
+            Reason.UNKNOWN_ENTRY,
+            Reason.TOO_LARGE,
+        ),
         *(Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.INVALID_SEQUENCE_NUMBER),
     }
 )
@@ -67,7 +74,11 @@ class BlockingLetter:
         arrived.
         """
         is_later = (ingest_batch, place) > (self.ingest_batch, self.first)
-        return row_key == self.row_key and is_later and (self.committed is None or committed >= self.committed)
+        return (
+            row_key == self.row_key
+            and is_later
+            and (self.committed is None or committed >= self.committed)
+        )
 
     def letter_id(self, topic_id: str, table: str) -> str:
         """Return the id of the newest dead letter."""
@@ -81,7 +92,14 @@ class BlockingLetter:
     @staticmethod
     def from_json(stored: list[Any]) -> BlockingLetter:
         key, batch, first, newest_batch, newest, *others = stored
-        return BlockingLetter(base64.b64decode(key), batch, (first[0], first[1]), newest_batch, (newest[0], newest[1]), *others)
+        return BlockingLetter(
+            base64.b64decode(key),
+            batch,
+            (first[0], first[1]),
+            newest_batch,
+            (newest[0], newest[1]),
+            *others,
+        )
 
 
 def still_blocking(
@@ -111,7 +129,9 @@ def still_blocking(
     for dead in [*before, *found]:
         known = newest.get(dead.first, dead)
         newer = max(known, dead, key=lambda one: one.newest_batch)
-        newest[dead.first] = replace(newer, row_key=known.row_key, since=min(known.since, dead.since))
+        newest[dead.first] = replace(
+            newer, row_key=known.row_key, since=min(known.since, dead.since)
+        )
     waiting = (
         dead
         for dead in newest.values()

@@ -32,7 +32,9 @@ class Effect(StrEnum):
     IGNORED = "ignored"
 
 
-def effect(definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition) -> Effect:
+def effect(
+    definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition
+) -> Effect:
     """Return the effect of a change at this order position on its row.
 
     The table must be able to read the change (`tables.row.read_change`).
@@ -44,7 +46,9 @@ def effect(definition: TableDefinition, before: RowState, change: DataChange, po
     return Effect.INSERTED if was is None else Effect.DELETED if is_ is None else Effect.CHANGED
 
 
-def difference(definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition) -> tuple[Entry, ...]:
+def difference(
+    definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition
+) -> tuple[Entry, ...]:
     """Return the entries of a new change with the same visible result. They are empty if nothing
     changes.
     """

@@ -32,7 +32,9 @@ from connector.records.rejection import Headers, Position, Reason
 from connector.text import truncate_utf8
 
 CONNECT_PREFIX: Final = "__connect.errors."
-_TOPIC, _PARTITION, _OFFSET = (f"{CONNECT_PREFIX}{name}" for name in ("topic", "partition", "offset"))
+_TOPIC, _PARTITION, _OFFSET = (
+    f"{CONNECT_PREFIX}{name}" for name in ("topic", "partition", "offset")
+)
 OWN_PREFIX: Final = "connector.dlq."
 MAX_ATTEMPT: Final = 999_999_999
 REPLAY_HEADER: Final = "connector.replay"
@@ -40,7 +42,9 @@ REPLAY_HEADER: Final = "connector.replay"
 (DLQ-10).
 """
 
-_CONVERTER_REASONS: Final = frozenset({Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE})
+_CONVERTER_REASONS: Final = frozenset(
+    {Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,9 @@ def replay_claim(headers: Headers) -> tuple[str, int] | None:
     for name, value in reversed(headers):
         if name == REPLAY_HEADER:
             letter, _, attempt = (value or b"").decode("utf-8", "replace").rpartition("/")
-            is_number = attempt.isascii() and attempt.isdigit() and len(attempt) < 10 and int(attempt) > 0
+            is_number = (
+                attempt.isascii() and attempt.isdigit() and len(attempt) < 10 and int(attempt) > 0
+            )
             return (letter, int(attempt)) if letter and is_number else None
     return None
 
@@ -127,18 +133,28 @@ NOWHERE: Final = -1
 SOURCE_REASONS: Final = frozenset({Reason.REJECTED, Reason.RETRIES_EXHAUSTED})
 
 
-def source_letter(topic: str, key: bytes, value: bytes, headers: Headers, why: str, *, now: int) -> DeadLetter:
+def source_letter(
+    topic: str, key: bytes, value: bytes, headers: Headers, why: str, *, now: int
+) -> DeadLetter:
     """Return the dead letter of a record that a producer could not deliver to `topic` (DLQ-2).
 
     `why` is the error of the client, and `now` is in microseconds. An error of the broker becomes
     REJECTED. Any other error of the client becomes RETRIES_EXHAUSTED.
     """
     reason = Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED
-    return _outside_ingest(Position(topic, "", NOWHERE, NOWHERE), key, value, headers, reason, why, now)
+    return _outside_ingest(
+        Position(topic, "", NOWHERE, NOWHERE), key, value, headers, reason, why, now
+    )
 
 
 def _outside_ingest(
-    position: Position, key: bytes | None, value: bytes | None, headers: Headers, reason: Reason, detail: str, at: int
+    position: Position,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+    reason: Reason,
+    detail: str,
+    at: int,
 ) -> DeadLetter:
     """Return a dead letter without an ingest batch. `at` (µs) is its only time."""
     return DeadLetter(
@@ -172,7 +188,9 @@ def to_headers(letter: DeadLetter) -> Headers:
         _PARTITION: str(position.kafka_partition) if is_somewhere else None,
         _OFFSET: str(position.offset) if is_somewhere else None,
         f"{CONNECT_PREFIX}connector.name": "lowmark",
-        f"{CONNECT_PREFIX}stage": "VALUE_CONVERTER" if letter.reason in _CONVERTER_REASONS else "TASK_PUT",
+        f"{CONNECT_PREFIX}stage": (
+            "VALUE_CONVERTER" if letter.reason in _CONVERTER_REASONS else "TASK_PUT"
+        ),
         f"{CONNECT_PREFIX}exception.class.name": f"lowmark.{letter.reason}",
         f"{CONNECT_PREFIX}exception.message": letter.detail,
         f"{OWN_PREFIX}id": letter.id if is_somewhere else None,
@@ -187,7 +205,9 @@ def to_headers(letter: DeadLetter) -> Headers:
         f"{OWN_PREFIX}order_position": letter.order_position,
         f"{OWN_PREFIX}table": letter.table,
     }
-    return letter.headers + tuple((name, text.encode()) for name, text in block.items() if text is not None)
+    return letter.headers + tuple(
+        (name, text.encode()) for name, text in block.items() if text is not None
+    )
 
 
 def from_record(
@@ -212,7 +232,10 @@ def from_record(
     if letter is not None:
         return letter
     if at is None:
-        raise ValueError("this record was not written as a dead letter by us: its connector.dlq headers are missing or damaged")
+        raise ValueError(
+            "this record was not written as a dead letter by us: its connector.dlq headers are"
+            " missing or damaged"
+        )
     start, own = _last_block(tuple(headers))
     if own.get("reason") in SOURCE_REASONS and "id" not in own:
         outer, reason, detail = tuple(headers)[:start], Reason(own["reason"]), own.get("detail")
@@ -234,7 +257,11 @@ def _last_block(headers: Headers) -> tuple[int, dict[str, str]]:
     """Return the index of the block, and its `connector.dlq.` headers as text."""
     start = _block_start(headers)
     said = headers[start:] if start is not None else ()
-    own = {name.removeprefix(OWN_PREFIX): (text or b"").decode("utf-8", "replace") for name, text in said if name.startswith(OWN_PREFIX)}
+    own = {
+        name.removeprefix(OWN_PREFIX): (text or b"").decode("utf-8", "replace")
+        for name, text in said
+        if name.startswith(OWN_PREFIX)
+    }
     return len(headers) if start is None else start, own
 
 
@@ -245,7 +272,10 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
     try:
         block = {name: text.decode() for name, text in headers[start:] if text is not None}
         letter, table = block[f"{OWN_PREFIX}id"], block.get(f"{OWN_PREFIX}table")
-        kafka_partition, offset = _number(block[_PARTITION], MAX_INT), _number(block[_OFFSET], MAX_LONG)
+        kafka_partition, offset = (
+            _number(block[_PARTITION], MAX_INT),
+            _number(block[_OFFSET], MAX_LONG),
+        )
         tail = _id_tail(kafka_partition, offset, table)
         if not letter.endswith(tail):
             return None

@@ -26,7 +26,9 @@ class ExternalDeadLetters:
     since: int | None = None
     read_to: Mapping[int, int] = field(default_factory=dict)
 
-    def after(self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str) -> ExternalDeadLetters:
+    def after(
+        self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str
+    ) -> ExternalDeadLetters:
         """Return the count after reading `letters`, which are below the offsets `ends`.
 
         A dead letter of a record of the change topic is not external.
@@ -41,13 +43,20 @@ class ExternalDeadLetters:
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
         read_to = {str(number): offset for number, offset in self.read_to.items()}
-        return {"topic_id": self.topic_id, "count": self.count, "since": self.since, "read_to": read_to}
+        return {
+            "topic_id": self.topic_id,
+            "count": self.count,
+            "since": self.since,
+            "read_to": read_to,
+        }
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> ExternalDeadLetters:
         """The inverse of `to_json`."""
         read_to = {int(number): int(offset) for number, offset in stored["read_to"].items()}
-        return ExternalDeadLetters(str(stored["topic_id"]), int(stored["count"]), stored["since"], read_to)
+        return ExternalDeadLetters(
+            str(stored["topic_id"]), int(stored["count"]), stored["since"], read_to
+        )
 
 
 NO_EXTERNAL: Final = ExternalDeadLetters()

@@ -72,21 +72,39 @@ class LetterFilter:
         """Whether there is any condition besides the state. Without one, the filter selects all
         dead letters.
         """
-        return any(getattr(self, name.name) != name.default for name in fields(self) if name.name != "states")
+        return any(
+            getattr(self, name.name) != name.default
+            for name in fields(self)
+            if name.name != "states"
+        )
 
     def __str__(self) -> str:
         """The filter as text, as the ledger stores it: for example `reason=INVALID table=users`, or
         `all` without conditions.
         """
         said = [f"id={letter_id}" for letter_id in sorted(self.ids)]
-        said += [f"reason={reason}" for reason in sorted(self.reasons)] + [f"rule={self.rule}"] * bool(self.rule)
-        said += [f"state={state}" for state in sorted(self.states)] if self.states != {LetterState.OPEN} else []
+        said += [f"reason={reason}" for reason in sorted(self.reasons)] + [
+            f"rule={self.rule}"
+        ] * bool(self.rule)
+        said += (
+            [f"state={state}" for state in sorted(self.states)]
+            if self.states != {LetterState.OPEN}
+            else []
+        )
         said += [f"table={self.table}"] if self.table is not None else []
         said += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
-        said += [f"{name}={view_of_time(at)}" for name, at in (("since", self.since), ("until", self.until)) if at is not None]
+        said += [
+            f"{name}={view_of_time(at)}"
+            for name, at in (("since", self.since), ("until", self.until))
+            if at is not None
+        ]
         numbers = (("kafka-partition", self.kafka_partition), ("ingest-batch", self.ingest_batch))
         said += [f"{name}={number}" for name, number in numbers if number is not None]
-        said += [f"{name}={pair[0]}..{pair[1]}" for name, pair in (("offsets", self.offsets), ("attempts", self.attempts)) if pair]
+        said += [
+            f"{name}={pair[0]}..{pair[1]}"
+            for name, pair in (("offsets", self.offsets), ("attempts", self.attempts))
+            if pair
+        ]
         return " ".join(said) or "all"
 
 
@@ -99,8 +117,14 @@ def text_of_bytes(data: bytes) -> str:
 
 
 def bytes_of_text(text: str) -> bytes:
-    """The inverse of `text_of_bytes`. Raises ValueError if the text after `base64:` is not base 64."""
-    return base64.b64decode(text.removeprefix(BASE64), validate=True) if text.startswith(BASE64) else text.encode()
+    """The inverse of `text_of_bytes`. Raises ValueError if the text after `base64:` is not base
+    64.
+    """
+    return (
+        base64.b64decode(text.removeprefix(BASE64), validate=True)
+        if text.startswith(BASE64)
+        else text.encode()
+    )
 
 
 def table_of(letter: DeadLetter, schemas: Schemas) -> str | None:
@@ -151,7 +175,10 @@ class Group:
 
 
 def grouped(
-    letters: Iterable[tuple[DeadLetter, LetterStatus]], by: tuple[str, ...], schemas: Schemas, at_most: int = 10_000
+    letters: Iterable[tuple[DeadLetter, LetterStatus]],
+    by: tuple[str, ...],
+    schemas: Schemas,
+    at_most: int = 10_000,
 ) -> Iterator[tuple[tuple[str, ...], Group]]:
     """Count the dead letters by these properties, the largest group first.
 

@@ -5,9 +5,9 @@ state:
 
     replayed     sent again to the change topic. If it is rejected again, this is a new dead letter
                  with the next attempt
-    parked       set aside, by a person or after too many attempts. It is not replayed until it is reopened
-    discarded    it will not be replayed. The ledger keeps why
-    reopened     open again, with all attempts available
+    parked       set aside, by a person or after too many attempts. It is not replayed until it is
+    reopened discarded    it will not be replayed. The ledger keeps why reopened     open again,
+    with all attempts available
 
 In Kafka, the history of a dead letter is one record. Its key is the id of the dead letter. The
 topic is compacted, so Kafka keeps the newest history of each dead letter. Another record has the
@@ -109,10 +109,20 @@ class LedgerEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values, as stored in the ledger. A missing repair is omitted."""
-        view: dict[str, Any] = {"action": self.action.value, "at": self.at, "by": self.by, "why": self.why, "selection": self.selection}
+        view: dict[str, Any] = {
+            "action": self.action.value,
+            "at": self.at,
+            "by": self.by,
+            "why": self.why,
+            "selection": self.selection,
+        }
         view |= {"attempt": self.attempt, "attempts_since_reopen": self.attempts_since_reopen}
         if self.repair_note is not None:
-            view["repair"] = {"steps": list(self.repair_note.steps), "before": self.repair_note.before, "after": self.repair_note.after}
+            view["repair"] = {
+                "steps": list(self.repair_note.steps),
+                "before": self.repair_note.before,
+                "after": self.repair_note.after,
+            }
         return view
 
     @classmethod
@@ -120,8 +130,14 @@ class LedgerEntry:
         """The inverse of `to_json`. Unknown members are ignored. Raises ValueError for values that
         `to_json` does not write.
         """
-        texts = {name: intern(truncate_utf8(_text(view.get(name), name))) for name in ("by", "why", "selection")}  # many letters share them
-        attempt, attempts_since_reopen = (_number(view.get(name), name, MAX_ATTEMPT) for name in ("attempt", "attempts_since_reopen"))
+        texts = {
+            name: intern(truncate_utf8(_text(view.get(name), name)))
+            for name in ("by", "why", "selection")
+        }  # many letters share them
+        attempt, attempts_since_reopen = (
+            _number(view.get(name), name, MAX_ATTEMPT)
+            for name in ("attempt", "attempts_since_reopen")
+        )
         repair_note = _mend_note(_object(view["repair"], "repair")) if "repair" in view else None
         return cls(
             Action(_text(view.get("action"), "action")),
@@ -208,8 +224,12 @@ class Ledger:
         """Return the totals as if these histories were also kept. Changes nothing."""
         closed = Counter(self._closed)
         for letter_id, story in (stories or {}).items():
-            closed[_family(letter_id)] += int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
-        return Totals({family: count for family, count in closed.items() if count}, self.open_since, self.sent)
+            closed[_family(letter_id)] += int(_is_closed(story)) - int(
+                _is_closed(self.story(letter_id))
+            )
+        return Totals(
+            {family: count for family, count in closed.items() if count}, self.open_since, self.sent
+        )
 
     def with_entry(self, letter_id: str, entry: LedgerEntry) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter with one more entry. Changes nothing."""
@@ -225,14 +245,22 @@ class Ledger:
         found = self._standing(letter)
         if letter.table is None:
             return found
-        tables = {table for topic_id, table in self._closed if topic_id == letter.position.topic_id and table}
+        tables = {
+            table
+            for topic_id, table in self._closed
+            if topic_id == letter.position.topic_id and table
+        }
         stories = (self.story(id_of(letter.position, table)) for table in tables)
-        return replace(found, attempt=max([found.attempt, *(story[-1].attempt for story in stories if story)]))
+        return replace(
+            found, attempt=max([found.attempt, *(story[-1].attempt for story in stories if story)])
+        )
 
     def _standing(self, letter: DeadLetter) -> LetterStatus:
         story = self.story(letter.id)
         if story:
-            return LetterStatus(_STATES[story[-1].action], story[-1].attempt, story[-1].attempts_since_reopen)
+            return LetterStatus(
+                _STATES[story[-1].action], story[-1].attempt, story[-1].attempts_since_reopen
+            )
         claim = replay_claim(letter.headers)
         for entry in () if claim is None else self.story(claim[0]):
             if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
@@ -242,10 +270,16 @@ class Ledger:
 
     def ids(self, state: LetterState) -> frozenset[str]:
         """Return the dead letters whose history has this state."""
-        return frozenset(letter_id for letter_id, story in self._stories.items() if _STATES[story[-1].action] is state)
+        return frozenset(
+            letter_id
+            for letter_id, story in self._stories.items()
+            if _STATES[story[-1].action] is state
+        )
 
     def states(self) -> Counter[LetterState]:
-        """Count the dead letters with a history by state. A dead letter without a history is open."""
+        """Count the dead letters with a history by state. A dead letter without a history is
+        open.
+        """
         return Counter(_STATES[story[-1].action] for story in self._stories.values())
 
 
@@ -261,13 +295,18 @@ def _family(letter_id: str) -> tuple[str, str]:
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 # Kafka's topic ids have 22 characters, and may contain `-`. A table may have a name like `a-1-2`.
-_is_letter_id = re.compile(r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0-9]*))?", re.DOTALL).fullmatch
+_is_letter_id = re.compile(
+    r"(.{22}|.+?)-[0-9]+-[0-9]+(?:-([A-Za-z0-9][-_A-Za-z0-9]*))?", re.DOTALL
+).fullmatch
 
 
 def totals_to_json(totals: Totals) -> bytes:
     """Convert the totals to the value of their ledger record."""
     closed = [[*family, count] for family, count in totals.closed.items()]
-    sent = {"topic_id": totals.sent.topic_id, "end_offsets": {str(number): end for number, end in totals.sent.ends.items()}}
+    sent = {
+        "topic_id": totals.sent.topic_id,
+        "end_offsets": {str(number): end for number, end in totals.sent.ends.items()},
+    }
     return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
 
 
@@ -297,7 +336,10 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
     that it does not write.
     """
     try:
-        story = tuple(LedgerEntry.from_json(_object(entry, "an entry")) for entry in _list(_document(value).get("entries"), "entries"))
+        story = tuple(
+            LedgerEntry.from_json(_object(entry, "an entry"))
+            for entry in _list(_document(value).get("entries"), "entries")
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(truncate_utf8(f"no story of a letter: {error}")) from error
     if not story:
@@ -309,7 +351,9 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
 
 
 def _document(value: bytes) -> Mapping[str, Any]:
-    return _object(json.loads(value.decode()), "the whole")  # `loads` of bytes would accept UTF-16 and surrogates
+    return _object(
+        json.loads(value.decode()), "the whole"
+    )  # `loads` of bytes would accept UTF-16 and surrogates
 
 
 def _object(value: object, name: str) -> dict[str, Any]:
@@ -326,7 +370,11 @@ def _text(value: object, name: str) -> str:
 
 def _number(value: object, name: str, most: int, least: int = 0) -> int:
     # The exact type: for isinstance, a bool is an int.
-    return value if type(value) is int and least <= value <= most else _refuse(name, f"an integer from {least} to {most}")
+    return (
+        value
+        if type(value) is int and least <= value <= most
+        else _refuse(name, f"an integer from {least} to {most}")
+    )
 
 
 def _time(value: object, name: str) -> int:
@@ -345,7 +393,9 @@ def _closed(value: object) -> tuple[tuple[str, str], int]:
     family = _list(value, "a part of closed")
     if len(family) != 3:
         _refuse("a part of closed", "a topic id, a table and a number")
-    return (_text(family[0], "a topic id"), _text(family[1], "a table")), _number(family[2], "a number of letters", MAX_LONG)
+    return (_text(family[0], "a topic id"), _text(family[1], "a table")), _number(
+        family[2], "a number of letters", MAX_LONG
+    )
 
 
 def _sent(view: Mapping[str, Any]) -> Sent:

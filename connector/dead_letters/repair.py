@@ -36,15 +36,27 @@ FORCE: Final = "--force"
 """In the ledger, after the steps: a new change with the same result was sent (DLQ-13)."""
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
-    "reframe": ("ID", "framed with schema ID of the registry, or as `single-object`, in place of its framing, or before a bare body"),
+    "reframe": (
+        "ID",
+        (
+            "framed with schema ID of the registry, or as `single-object`: replaces the framing,"
+            " or comes before a bare body"
+        ),
+    ),
     "set-key": ("KEY", "the Kafka key, as text, or `base64:` and that"),
-    "key-from-record": ("", "the Kafka key that the record must have: its row key, or that of control records"),
+    "key-from-record": (
+        "",
+        "the key that the record must have: its row key, or that of control records",
+    ),
     "set-header": ("NAME=VALUE", "a header, in place of those of that name"),
     "drop-header": ("NAME", "without the headers of that name"),
-    "replace": ("FIELD=JSON", 'a field as the JSON view has it, such as `data_change.entries[0].family="f"`'),
+    "replace": (
+        "FIELD=JSON",
+        'a field of the JSON view, such as `data_change.entries[0].family="f"`',
+    ),
     "commit-timestamp": ("TIME", "ISO 8601 with a zone, or microseconds"),
     "record": ("JSON", "the whole record as its JSON view: what comes out of an editor"),
-}  # fmt: skip
+}
 """For each verb: the form of its argument (empty: no argument), and a description."""
 
 
@@ -60,7 +72,15 @@ class Content:
         """Return SHA-256 in hex of key, value and headers with their lengths. Different contents
         have different input.
         """
-        parts = [self.key, self.value, *(part for name, value in self.headers for part in (name.encode("utf-8", "surrogatepass"), value))]
+        parts = [
+            self.key,
+            self.value,
+            *(
+                part
+                for name, value in self.headers
+                for part in (name.encode("utf-8", "surrogatepass"), value)
+            ),
+        ]
         found = hashlib.sha256()
         for part in parts:
             found.update(b"-" if part is None else b"%d:" % len(part) + part)
@@ -86,7 +106,10 @@ class Step:
     def parse(cls, text: str) -> Step:
         """Parse a step. Raises ValueError with the mistake in the text."""
         if not is_utf_8(text):
-            raise ValueError(f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is given as base64:")
+            raise ValueError(
+                f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is"
+                " given as base64:"
+            )
         verb, equals, argument = text.partition("=")
         if verb not in STEPS:
             raise ValueError(f"{verb!r} is no step; there are {', '.join(STEPS)}")
@@ -114,7 +137,9 @@ def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content
     return content
 
 
-def note(steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False) -> RepairNote | None:
+def note(
+    steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False
+) -> RepairNote | None:
     """Return the note for the ledger, or None if there was no repair."""
     texts = [*(step.text[:500] for step in steps), *([FORCE] if is_forced else [])]
     return RepairNote(tuple(texts), before.digest(), after.digest()) if texts else None
@@ -144,22 +169,31 @@ def from_view(content: Content, edited: str) -> Content | Unrepairable:
     except JsonViewError as error:
         return Unrepairable(str(error))
     if said.kafka_partitions is None:
-        return Unrepairable("kafka_partitions is missing: over how many the producer spread its keys is not for us to say")
-    return replace(content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None))
+        return Unrepairable(
+            "kafka_partitions is missing: over how many the producer spread its keys is not for us"
+            " to say"
+        )
+    return replace(
+        content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None)
+    )
 
 
-def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]) -> Step | Unrepairable | None:
+def edited(
+    content: Content, schemas: Schemas, edit: Callable[[str], str | None]
+) -> Step | Unrepairable | None:
     """Let an editor change a record, and return the step that makes the same change.
 
     `edit` gets the JSON view in several lines of printable characters, and returns the edited text.
-    The result is `None` if nothing was changed. It is `Unrepairable` if the record cannot be decoded,
-    or if the edited text is not a valid record.
+    The result is `None` if nothing was changed. It is `Unrepairable` if the record cannot be
+    decoded, or if the edited text is not a valid record.
     """
     shown = view(content, schemas)
     if isinstance(shown, Unrepairable):
         return shown
     text = json.dumps(shown, indent=2, ensure_ascii=False)
-    text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    text = "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
     given = edit(text)
     try:
         said: Any = None if given is None else json.loads(given)
@@ -179,7 +213,9 @@ def edited(content: Content, schemas: Schemas, edit: Callable[[str], str | None]
 def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
     try:
         return _take(content, step, schemas)
-    except RecursionError:  # the allowed depth of JSON depends on the depth of the call: here it is deeper than at the check
+    # the allowed depth of JSON depends on the depth of the call: here it is deeper than at the
+    # check
+    except RecursionError:
         return Unrepairable("its JSON is nested too deep")
 
 
@@ -192,14 +228,21 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepaira
             return replace(content, value=(content.value or b"")[count:])
         case "reframe":
             body = codec.body_of(content.value or b"")
-            return replace(content, value=codec.frame(body, None if step.argument == "single-object" else int(step.argument)))
+            return replace(
+                content,
+                value=codec.frame(
+                    body, None if step.argument == "single-object" else int(step.argument)
+                ),
+            )
         case "set-key":
             return replace(content, key=bytes_of_text(step.argument))
         case "key-from-record":
             return _with_key_of_record(content, schemas)
         case "set-header":
             name, _, text = step.argument.partition("=")
-            return replace(content, headers=(*_without(content.headers, name), (name, bytes_of_text(text))))
+            return replace(
+                content, headers=(*_without(content.headers, name), (name, bytes_of_text(text)))
+            )
         case "drop-header":
             return replace(content, headers=_without(content.headers, step.argument))
         case "replace":
@@ -221,11 +264,15 @@ def _with_key_of_record(content: Content, schemas: Schemas) -> Content | Unrepai
     return replace(content, key=CONTROL_KEY if change is None else change["row_key"])
 
 
-def _with_field(content: Content, place: str, value: object, schemas: Schemas) -> Content | Unrepairable:
+def _with_field(
+    content: Content, place: str, value: object, schemas: Schemas
+) -> Content | Unrepairable:
     found = view(content, schemas)
     if isinstance(found, Unrepairable):
         return found
-    *path, last = (int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place))
+    *path, last = (
+        int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place)
+    )
     within: Any = found
     try:
         for name in path:
@@ -264,7 +311,9 @@ def _check_time(argument: str) -> None:
     try:
         moment = datetime.fromisoformat(argument)
     except ValueError:
-        raise ValueError(f"{argument[:80]!r} is neither microseconds nor a time such as 2025-01-01T09:00:00Z") from None
+        raise ValueError(
+            f"{argument[:80]!r} is neither microseconds nor a time such as 2025-01-01T09:00:00Z"
+        ) from None
     if moment.tzinfo is None:
         raise ValueError(f"{argument!r} has no zone; write {argument}Z for UTC")
 

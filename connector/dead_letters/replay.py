@@ -6,13 +6,14 @@ about the failure, and one header that names the dead letter and the attempt. A 
 refused, with the reason, and does not change, if:
 
     it is not open                       it was replayed, parked or discarded
-    it is TOO_LATE                       nothing older than the horizon is merged. With `force`, a new change
+    it is TOO_LATE                       nothing older than the horizon is merged. With `force`, a
+    new change
                                          with the same result is sent
     it is WATERMARK_IN_FUTURE            waiting does not make a wrong claim true
     a repair step does not fit
-    it would be rejected again           with the current settings, schemas and horizon. So no attempt is wasted
-    the Kafka partition does not exist   a control record goes to its original Kafka partition
-    it is too large for the topic
+    it would be rejected again           with the current settings, schemas and horizon. So no
+    attempt is wasted the Kafka partition does not exist   a control record goes to its original
+    Kafka partition it is too large for the topic
 
 A dead letter that was tried `max_attempts` times is parked instead. So no record is replayed for
 ever.
@@ -26,7 +27,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from connector.dead_letters.envelope import MAX_ATTEMPT, OWN_PREFIX, REPLAY_HEADER, DeadLetter, replay_header
+from connector.dead_letters.envelope import (
+    MAX_ATTEMPT,
+    OWN_PREFIX,
+    REPLAY_HEADER,
+    DeadLetter,
+    replay_header,
+)
 from connector.dead_letters.ledger import Action, LetterState, LetterStatus, RepairNote
 from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, note, repair
 from connector.dead_letters.third_party_headers import is_error_header
@@ -39,7 +46,8 @@ from connector.tables.row import read_change
 from connector.validation import KafkaRecord
 
 MAX_ATTEMPTS: Final = 3
-"""The default number of attempts. A record that failed three times needs to be examined (DLQ-14)."""
+"""The default number of attempts. A record that failed three times needs to be examined (DLQ-14).
+"""
 
 RECORD_OVERHEAD_BYTES: Final = 128
 """A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each
@@ -140,24 +148,42 @@ def decide(
     """
     is_forced = force is not None and letter.reason is Reason.TOO_LATE
     if why := _why_not(letter, standing, is_forced=is_forced):
-        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen)
+        return Decision(
+            letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen
+        )
     if standing.attempts_since_reopen >= max_attempts:
         why = f"it was replayed {standing.attempts_since_reopen} times and rejected each time"
         return Decision(letter, Verdict.PARK, why, standing.attempt, standing.attempts_since_reopen)
     before = content_of(letter)
     after = repair(before, steps, schemas)
     if isinstance(after, Unrepairable):
-        return Decision(letter, Verdict.REFUSE, f"it cannot be mended: {after.why}", standing.attempt, standing.attempts_since_reopen)
+        return Decision(
+            letter,
+            Verdict.REFUSE,
+            f"it cannot be mended: {after.why}",
+            standing.attempt,
+            standing.attempts_since_reopen,
+        )
     if force is not None and is_forced:
         forced = _forced(letter, after, door, schemas, force)
         if isinstance(forced, str):
-            return Decision(letter, Verdict.REFUSE, f"it cannot be forced: {forced}", standing.attempt, standing.attempts_since_reopen)
+            return Decision(
+                letter,
+                Verdict.REFUSE,
+                f"it cannot be forced: {forced}",
+                standing.attempt,
+                standing.attempts_since_reopen,
+            )
         after = forced
     attempt = standing.attempt + 1
-    record = door.validate_record(KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas)
+    record = door.validate_record(
+        KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas
+    )
     content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
     if why := _why_not_there(letter, record, content, door, is_mended=bool(steps)):
-        return Decision(letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen)
+        return Decision(
+            letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen
+        )
     assert isinstance(record, ChangeRecord)
     partition = None if isinstance(record.record, DataChange) else letter.position.kafka_partition
     return Decision(
@@ -172,40 +198,74 @@ def decide(
     )
 
 
-def _forced(letter: DeadLetter, content: Content, door: ReplayTarget, schemas: Schemas, force: Force) -> Content | str:
+def _forced(
+    letter: DeadLetter, content: Content, door: ReplayTarget, schemas: Schemas, force: Force
+) -> Content | str:
     found = decode(content.value, schemas)
     if isinstance(found, Rejection):
         return found.detail
     if not isinstance(found.record, DataChange):
         return "it is no change"
     today = force(letter, found.record)
-    return today if isinstance(today, str) else replace(content, value=frame(encode(today, door.kafka_partitions), None))
+    return (
+        today
+        if isinstance(today, str)
+        else replace(content, value=frame(encode(today, door.kafka_partitions), None))
+    )
 
 
 def _why_not(letter: DeadLetter, standing: LetterStatus, *, is_forced: bool) -> str:
     if not standing.allows(Action.REPLAYED):
-        return ALREADY_REPLAYED if standing.state is LetterState.REPLAYED else f"it is {standing.state}: restore it first"
+        return (
+            ALREADY_REPLAYED
+            if standing.state is LetterState.REPLAYED
+            else f"it is {standing.state}: restore it first"
+        )
     if letter.reason is Reason.TOO_LATE and not is_forced:
-        return "it is too late: what was deleted since may be forgotten, so nothing older than the horizon is merged"
+        return (
+            "it is too late: what was deleted since may be forgotten, so nothing older than the"
+            " horizon is merged"
+        )
     if standing.attempt >= MAX_ATTEMPT:
-        return "it says that it was replayed so often that there is no number for another attempt: publish it anew"
+        return (
+            "it says that it was replayed so often that there is no number for another attempt:"
+            " publish it anew"
+        )
     if letter.reason is Reason.WATERMARK_IN_FUTURE:
-        return "it is a claim of a wrong clock: it does not become true once its time has come, and a later one says more"
+        return (
+            "it is a claim of a wrong clock: it does not become true once its time has come, and a"
+            " later one says more"
+        )
     return ""
 
 
-def _why_not_there(letter: DeadLetter, record: ChangeRecord | Rejection, content: Content, door: ReplayTarget, *, is_mended: bool) -> str:
+def _why_not_there(
+    letter: DeadLetter,
+    record: ChangeRecord | Rejection,
+    content: Content,
+    door: ReplayTarget,
+    *,
+    is_mended: bool,
+) -> str:
     if isinstance(record, Rejection):
         return f"it would be rejected again as {record.reason}: {record.detail}"
     if isinstance(record.record, DataChange):
-        if letter.table is not None and (why := _why_not_in(letter.table, record.record, door.tables)):
+        if letter.table is not None and (
+            why := _why_not_in(letter.table, record.record, door.tables)
+        ):
             return why
     elif is_mended:
         return "it is a control record: those are not mended, a later one says more"
-    elif letter.position.topic != door.topic or letter.position.kafka_partition >= door.kafka_partitions:
+    elif (
+        letter.position.topic != door.topic
+        or letter.position.kafka_partition >= door.kafka_partitions
+    ):
         return f"it is a control record: {door.topic} has no Kafka partition that it came from"
     if (size := _size_on_wire(content)) > door.max_message_bytes:
-        return f"it is too large: {size} bytes with its headers, {door.topic} takes {door.max_message_bytes}"
+        return (
+            f"it is too large: {size} bytes with its headers, {door.topic} takes"
+            f" {door.max_message_bytes}"
+        )
     return ""
 
 
@@ -224,7 +284,13 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
     added.
     """
     kept = (
-        header for header in headers if not (header[0].startswith(OWN_PREFIX) or header[0] == REPLAY_HEADER or is_error_header(header[0]))
+        header
+        for header in headers
+        if not (
+            header[0].startswith(OWN_PREFIX)
+            or header[0] == REPLAY_HEADER
+            or is_error_header(header[0])
+        )
     )
     return (*kept, replay_header(letter_id, attempt))
 

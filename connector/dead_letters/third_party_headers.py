@@ -2,10 +2,11 @@
 (DLQ-1).
 
                     position                              numbers     failure
-Kafka Connect       __connect.errors.topic, partition, …  text        exception.class.name, exception.message
-Kafka Streams       __streams.errors.topic, …             text        exception, message
-share groups        __dlq.errors.topic, …                 text        message, delivery.count
-Spring Kafka        kafka_dlt-original-topic, …           big-endian  kafka_dlt-exception-fqcn, -message; or of the key
+Kafka Connect       __connect.errors.topic, partition, …  text        exception.class.name,
+exception.message Kafka Streams       __streams.errors.topic, …             text        exception,
+message share groups        __dlq.errors.topic, …                 text        message,
+delivery.count Spring Kafka        kafka_dlt-original-topic, …           big-endian
+kafka_dlt-exception-fqcn, -message; or of the key
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from typing import Final
 Headers = tuple[tuple[str, bytes | None], ...]
 
 _SPRING: Final = "kafka_dlt-"
-_PREFIXES: Final = ("__connect.errors.", "__streams.errors.", "__dlq.errors.", _SPRING, "retry_topic-")
+_PREFIXES: Final = (
+    "__connect.errors.",
+    "__streams.errors.",
+    "__dlq.errors.",
+    _SPRING,
+    "retry_topic-",
+)
 _TOOLS: Final = (
     ("Kafka Connect", "__connect.errors.", "", ("exception.class.name", "exception.message")),
     ("Kafka Streams", "__streams.errors.", "", ("exception", "message")),
@@ -39,10 +46,19 @@ def describe_failure(headers: Headers) -> str | None:
     said = dict(headers)
     for tool, prefix, original, names in _TOOLS:
         what = [text for name in names if (text := _text(said.get(prefix + name)))]
-        place = {name: said.get(f"{prefix}{original}{name}") for name in ("topic", "partition", "offset")}
+        place = {
+            name: said.get(f"{prefix}{original}{name}") for name in ("topic", "partition", "offset")
+        }
         if what or (prefix != _SPRING and any(place.values())):
-            partition, offset = (_number(place[name]) if prefix == _SPRING else _text(place[name]) for name in ("partition", "offset"))
-            parts = (_text(place["topic"]), partition and f"Kafka partition {partition}", offset and f"offset {offset}")
+            partition, offset = (
+                _number(place[name]) if prefix == _SPRING else _text(place[name])
+                for name in ("partition", "offset")
+            )
+            parts = (
+                _text(place["topic"]),
+                partition and f"Kafka partition {partition}",
+                offset and f"offset {offset}",
+            )
             where = ", ".join(part for part in parts if part)
             return ": ".join(part for part in (tool, where, *what) if part)
     return None
@@ -54,4 +70,10 @@ def _text(value: bytes | None) -> str:
 
 def _number(value: bytes | None) -> str:
     """A number of Spring Kafka: 4 or 8 bytes, signed."""
-    return "" if value is None else str(int.from_bytes(value, "big", signed=True)) if len(value) in (4, 8) else value.hex()
+    return (
+        ""
+        if value is None
+        else str(int.from_bytes(value, "big", signed=True))
+        if len(value) in (4, 8)
+        else value.hex()
+    )

@@ -19,19 +19,40 @@ import click
 
 
 @click.command()
-@click.option("--repository", type=click.Path(path_type=Path), help="A git repository, bare or not; this program's own if not given.")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="A new folder; one in the user's cache if not given.")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path),
+    help="A git repository, bare or not; this program's own if not given.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new folder; one in the user's cache if not given.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Of all random choices.")
-@click.option("--snapshots", type=click.IntRange(1, 1000), default=2, show_default=True, help="How many are read and compared on the way.")
-@click.option("--full", is_flag=True, help="Also mend a dead letter, have a stream partition fall silent, and read a table fresh.")
-def command(repository: Path | None, output: Path | None, seed: int, snapshots: int, full: bool) -> int:
+@click.option(
+    "--snapshots",
+    type=click.IntRange(1, 1000),
+    default=2,
+    show_default=True,
+    help="How many are read and compared on the way.",
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Also mend a dead letter, have a stream partition fall silent, and read a table fresh.",
+)
+def command(
+    repository: Path | None, output: Path | None, seed: int, snapshots: int, full: bool
+) -> int:
     """Run the pipeline on sample data and check the result.
 
-    The history of a git repository, and transfers of a generated bank while that is short, go through a Kafka broker and
-    Spark into Delta tables; out of order, some twice, with bad records among them, and with the pipeline killed on the way.
-    Snapshots are read on the way. It takes about two minutes; with --full some three, and then it repairs a dead letter, and a table is
-    no consistent cut while a stream partition is silent.
-    Exit code 1: something that came out is not the truth.
+    The history of a git repository, and transfers of a generated bank while that is short, go
+    through a Kafka broker and Spark into Delta tables; out of order, some twice, with bad records
+    among them, and with the pipeline killed on the way. Snapshots are read on the way. It takes
+    about two minutes; with --full some three, and then it repairs a dead letter, and a table is no
+    consistent cut while a stream partition is silent. Exit code 1: something that came out is not
+    the truth.
     """
     import signal
     import sys

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from connector.demo.transaction import RowWrite, commit
-from connector.records.model import ChildPartition, DataChange, DeleteFamily, Entry, ModType, OldCell, RowImage, SetCell
+from connector.records.model import (
+    ChildPartition,
+    DataChange,
+    DeleteFamily,
+    Entry,
+    ModType,
+    OldCell,
+    RowImage,
+    SetCell,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +36,18 @@ LAYOUTS: Final = (tuple(ChildPartition(name) for name in STREAM_PARTITIONS),)
 TRANSACTION_ID: Final = "bank-"
 """The number of the operation follows."""
 
-_OWNERS: Final = ("Ada", "Βασίλης", "Chloë", "段 玉", "O'Neill; DROP TABLE", "Ирина", 'J. R. "Bob" Dobbs', "نور", "", "Zoë 🚀")
+_OWNERS: Final = (
+    "Ada",
+    "Βασίλης",
+    "Chloë",
+    "段 玉",
+    "O'Neill; DROP TABLE",
+    "Ирина",
+    'J. R. "Bob" Dobbs',
+    "نور",
+    "",
+    "Zoë 🚀",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +87,9 @@ def operations(*, accounts: int, transfers: int, seed: int) -> list[Operation]:
     rng = random.Random(seed)
     open_accounts = [f"account/{number:05}".encode() for number in range(accounts)]
     closed: list[bytes] = []
-    done: list[Operation] = [Open(account, rng.choice(_OWNERS), rng.randrange(100_000)) for account in open_accounts]
+    done: list[Operation] = [
+        Open(account, rng.choice(_OWNERS), rng.randrange(100_000)) for account in open_accounts
+    ]
     for _ in range(transfers):
         first, second = rng.sample(open_accounts, 2)
         done.append(Transfer(first, second, rng.randrange(1, 150_000)))
@@ -82,7 +104,9 @@ def operations(*, accounts: int, transfers: int, seed: int) -> list[Operation]:
     return done
 
 
-def transactions(done: Sequence[Operation], *, first: int, last: int) -> Iterator[tuple[DataChange, ...]]:
+def transactions(
+    done: Sequence[Operation], *, first: int, last: int
+) -> Iterator[tuple[DataChange, ...]]:
     """Each operation as a transaction.
 
     The commit timestamps (µs) rise evenly from `first` to `last`. There must be at least one
@@ -92,7 +116,12 @@ def transactions(done: Sequence[Operation], *, first: int, last: int) -> Iterato
     assert step >= 1, (first, last, len(done))
     balances: dict[bytes, int] = {}
     for number, operation in enumerate(done):
-        yield commit(ACCOUNTS_TABLE, f"{TRANSACTION_ID}{number}", first + number * step, tuple(_writes(operation, balances)))
+        yield commit(
+            ACCOUNTS_TABLE,
+            f"{TRANSACTION_ID}{number}",
+            first + number * step,
+            tuple(_writes(operation, balances)),
+        )
 
 
 def _writes(operation: Operation, balances: dict[bytes, int]) -> Iterable[RowWrite]:
@@ -101,12 +130,19 @@ def _writes(operation: Operation, balances: dict[bytes, int]) -> Iterable[RowWri
         case Open(account, owner, deposit):
             balances[account] = deposit
             name = SetCell(FAMILY, b"owner", owner.encode())
-            return (_write(account, (DeleteFamily(FAMILY), _balance(deposit), name), ModType.INSERT, None),)
+            return (
+                _write(
+                    account, (DeleteFamily(FAMILY), _balance(deposit), name), ModType.INSERT, None
+                ),
+            )
         case Transfer(source, target, amount):
             return (_book(source, -amount, balances), _book(target, amount, balances))
         case Close(account, heir):
             left = balances.pop(account)
-            return (_write(account, (DeleteFamily(FAMILY),), ModType.DELETE, left), _book(heir, left, balances))
+            return (
+                _write(account, (DeleteFamily(FAMILY),), ModType.DELETE, left),
+                _book(heir, left, balances),
+            )
 
 
 def _book(account: bytes, amount: int, balances: dict[bytes, int]) -> RowWrite:
@@ -119,7 +155,18 @@ def _balance(cents: int) -> Entry:
     return SetCell(FAMILY, b"balance", struct.pack(">q", cents))
 
 
-def _write(account: bytes, entries: tuple[Entry, ...], mod_type: ModType, balance_before: int | None) -> RowWrite:
-    old = () if balance_before is None else (OldCell(FAMILY, b"balance", struct.pack(">q", balance_before)),)
+def _write(
+    account: bytes, entries: tuple[Entry, ...], mod_type: ModType, balance_before: int | None
+) -> RowWrite:
+    old = (
+        ()
+        if balance_before is None
+        else (OldCell(FAMILY, b"balance", struct.pack(">q", balance_before)),)
+    )
     image = RowImage(mod_type, "OLD_AND_NEW_VALUES", old_cells=old)
-    return RowWrite(STREAM_PARTITIONS[int(account.rpartition(b"/")[2]) % len(STREAM_PARTITIONS)], account, entries, image)
+    return RowWrite(
+        STREAM_PARTITIONS[int(account.rpartition(b"/")[2]) % len(STREAM_PARTITIONS)],
+        account,
+        entries,
+        image,
+    )

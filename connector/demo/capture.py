@@ -30,7 +30,15 @@ from typing import IO, TYPE_CHECKING, Final
 from connector.demo.lineage import Layout, holder, layout_at
 from connector.demo.transaction import RowWrite, commit
 from connector.errors import ConnectorError
-from connector.records.model import MAX_ROW_KEY_BYTES, MAX_TIMESTAMP, DataChange, DeleteCells, DeleteFamily, Entry, SetCell
+from connector.records.model import (
+    MAX_ROW_KEY_BYTES,
+    MAX_TIMESTAMP,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    SetCell,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,13 +50,33 @@ MAX_SUBJECT_CHARACTERS: Final = 4096
 DELETED_MODE: Final = b"000000"
 
 _LOG: Final = (
-    *("-c", "log.diffMerges=separate", "log", "--first-parent", "-m", "--root", "--reverse", "--raw", "-z", "--no-abbrev"),
+    *(
+        "-c",
+        "log.diffMerges=separate",
+        "log",
+        "--first-parent",
+        "-m",
+        "--root",
+        "--reverse",
+        "--raw",
+        "-z",
+        "--no-abbrev",
+    ),
     # Options that a user's configuration may contain and that would change the output:
-    *("--no-renames", "--no-color", "--no-show-signature", "--ignore-submodules=none", "--no-relative", "--no-ext-diff"),
+    *(
+        "--no-renames",
+        "--no-color",
+        "--no-show-signature",
+        "--ignore-submodules=none",
+        "--no-relative",
+        "--no-ext-diff",
+    ),
     *("--encoding=UTF-8", "--format=%H%n%ct%n%an%n%s"),
 )
 _SIZES: Final = ("cat-file", "--batch-check=%(objecttype) %(objectsize)")
-_SIZES_AT_ONCE: Final = 500  # ids in flight: few enough that neither pipe fills up while we are still writing
+_SIZES_AT_ONCE: Final = (
+    500  # ids in flight: few enough that neither pipe fills up while we are still writing
+)
 _READ_BYTES: Final = 1 << 20
 
 
@@ -98,12 +126,21 @@ class GitCapture:
                 # database do not. Each later commit needs its own microsecond before `now`.
                 latest = self.now - (self.commits - 1 - index)
                 commit_timestamp = max(commit_timestamp + 1, min((_time(made_by) or 0), latest))
-                assert commit_timestamp <= self.now, (commit_timestamp, self.now, index, self.commits)
-                writes = list(self._writes(made_by, differences, sizes, layout_at(index, self.commits)))
+                assert commit_timestamp <= self.now, (
+                    commit_timestamp,
+                    self.now,
+                    index,
+                    self.commits,
+                )
+                writes = list(
+                    self._writes(made_by, differences, sizes, layout_at(index, self.commits))
+                )
                 if writes:
                     yield commit(FILES_TABLE, made_by.id, commit_timestamp, writes)
 
-    def _writes(self, made_by: _Commit, differences: Sequence[_Difference], sizes: _Sizes, layout: Layout) -> Iterator[RowWrite]:
+    def _writes(
+        self, made_by: _Commit, differences: Sequence[_Difference], sizes: _Sizes, layout: Layout
+    ) -> Iterator[RowWrite]:
         written = [difference for difference in differences if difference.mode != DELETED_MODE]
         size_of = sizes.of([difference.blob for difference in written])
         last_commit = tuple(_last_commit(made_by))
@@ -115,21 +152,35 @@ class GitCapture:
             yield RowWrite(holder(layout, difference.path), difference.path, entries)
 
 
-def _entries(difference: _Difference, size: bytes | None, last_commit: tuple[Entry, ...]) -> tuple[Entry, ...]:
+def _entries(
+    difference: _Difference, size: bytes | None, last_commit: tuple[Entry, ...]
+) -> tuple[Entry, ...]:
     if difference.mode == DELETED_MODE:
         return (DeleteFamily(FAMILY),)
     mode = SetCell(FAMILY, b"mode", difference.mode)
     if difference.blob == difference.old_blob and difference.old_mode != DELETED_MODE:
         return (mode, *last_commit)
-    content: tuple[Entry, ...] = (DeleteFamily(FAMILY), mode, SetCell(FAMILY, b"blob", difference.blob))
-    return (*content, *last_commit) if size is None else (*content, SetCell(FAMILY, b"size", size), *last_commit)
+    content: tuple[Entry, ...] = (
+        DeleteFamily(FAMILY),
+        mode,
+        SetCell(FAMILY, b"blob", difference.blob),
+    )
+    return (
+        (*content, *last_commit)
+        if size is None
+        else (*content, SetCell(FAMILY, b"size", size), *last_commit)
+    )
 
 
 def _last_commit(made_by: _Commit) -> Iterator[Entry]:
     yield SetCell(FAMILY, b"author", _text(made_by.author))
     time = _time(made_by)
     # A write of some columns keeps the others, so a missing time must be deleted.
-    yield DeleteCells(FAMILY, b"time") if time is None else SetCell(FAMILY, b"time", struct.pack(">q", time))
+    yield (
+        DeleteCells(FAMILY, b"time")
+        if time is None
+        else SetCell(FAMILY, b"time", struct.pack(">q", time))
+    )
     yield SetCell(FAMILY, b"subject", _text(made_by.subject, MAX_SUBJECT_CHARACTERS))
 
 
@@ -199,15 +250,28 @@ class _Sizes:
 
 
 @contextmanager
-def _git(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
+def _git(
+    folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[bytes]]:
     """A git process, which ends with the block. Raises `ConnectorError` if it failed, unless the
     block has raised.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")}
-    environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")
+    }
+    environment |= {
+        "LC_ALL": "C",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+    }
     with tempfile.TemporaryFile() as said:
         command = ["git", "-C", str(folder), *arguments]
-        with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=said, env=environment) as process:
+        with subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=said, env=environment
+        ) as process:
             try:
                 yield process
             except BaseException:
@@ -216,4 +280,8 @@ def _git(folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL) -> Iter
         if process.returncode:
             said.seek(0)
             cause = said.read(2000).decode("utf-8", "replace").strip()
-            raise ConnectorError(f"git could not read the history of {folder}", cause, f"see what `git -C {folder} fsck` says")
+            raise ConnectorError(
+                f"git could not read the history of {folder}",
+                cause,
+                f"see what `git -C {folder} fsck` says",
+            )

@@ -37,7 +37,11 @@ class SentPoison:
 
 
 def row_differences(
-    table: str, key: str, expected: Mapping[bytes, Mapping[str, object]], columns: Sequence[str], rows: Iterable[Sequence[object]]
+    table: str,
+    key: str,
+    expected: Mapping[bytes, Mapping[str, object]],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
 ) -> Iterator[str]:
     """The differences between rows, by row and column. `columns` are the names of the values in
     each of `rows`. One of them is `key`.
@@ -54,16 +58,24 @@ def row_differences(
         if seen[row_key] > 1:
             yield f"{table} {shown_bytes(row_key)}: the row is there {seen[row_key]} times"
         elif row_key not in expected:
-            yield f"{table} {shown_bytes(row_key)}: the row should not be there; it has {_shown(row)}"
+            yield (
+                f"{table} {shown_bytes(row_key)}: the row should not be there; it has {_shown(row)}"
+            )
         else:
             truth = expected[row_key]
             for name in sorted(wanted):
                 found = row.get(name, "(no such column)")
                 if (found or None if name == UNMAPPED else found) != truth.get(name):
-                    yield f"{table} {shown_bytes(row_key)}: {name} is {_shown(found)}, not {_shown(truth.get(name))}"
+                    yield (
+                        f"{table} {shown_bytes(row_key)}: {name} is {_shown(found)}, not"
+                        f" {_shown(truth.get(name))}"
+                    )
     for row_key, truth in expected.items():
         if row_key not in seen:
-            yield f"{table} {shown_bytes(row_key)}: the row is missing; it should have {_shown(truth)}"
+            yield (
+                f"{table} {shown_bytes(row_key)}: the row is missing; it should have"
+                f" {_shown(truth)}"
+            )
 
 
 def letter_differences(sent: Iterable[SentPoison], letters: Iterable[DeadLetter]) -> Iterator[str]:
@@ -84,7 +96,10 @@ def letter_differences(sent: Iterable[SentPoison], letters: Iterable[DeadLetter]
         else:
             yield from _letter_differences(one, letter_found)
     for letter in found.values():
-        yield f"dead letter {letter.id}: the record was not bad, but was rejected: {letter.reason} {letter.rule} {letter.detail}"
+        yield (
+            f"dead letter {letter.id}: the record was not bad, but was rejected: {letter.reason}"
+            f" {letter.rule} {letter.detail}"
+        )
 
 
 def _letter_differences(one: SentPoison, letter: DeadLetter) -> Iterator[str]:
@@ -99,7 +114,10 @@ def _letter_differences(one: SentPoison, letter: DeadLetter) -> Iterator[str]:
     }
     for name, (is_, should_be) in pairs.items():
         if is_ != should_be:
-            yield f"dead letter {one.id} ({poison.kind}): {name} is {_shown(is_)}, not {_shown(should_be)}"
+            yield (
+                f"dead letter {one.id} ({poison.kind}): {name} is {_shown(is_)}, not"
+                f" {_shown(should_be)}"
+            )
 
 
 def _as_bytes(value: object) -> bytes:

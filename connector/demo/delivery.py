@@ -48,7 +48,11 @@ class Mark:
 
 
 def steps(
-    transactions: Iterable[tuple[DataChange, ...]], layouts: tuple[Layout, ...], disorder: Disorder, seed: int, parts: tuple[int, ...] = ()
+    transactions: Iterable[tuple[DataChange, ...]],
+    layouts: tuple[Layout, ...],
+    disorder: Disorder,
+    seed: int,
+    parts: tuple[int, ...] = (),
 ) -> Iterator[DataChange | ChildPartitions | Mark]:
     """The changes in mixed order, with marks. Between the changes of two layouts, it yields the
     ends of stream partitions.
@@ -62,7 +66,10 @@ def steps(
 
     def run_of(transaction: tuple[DataChange, ...]) -> tuple[int, int]:
         nonlocal newest, count
-        newest, count = max(newest, *(first_of[change.stream_partition] for change in transaction)), count + 1
+        newest, count = (
+            max(newest, *(first_of[change.stream_partition] for change in transaction)),
+            count + 1,
+        )
         return newest, bisect_right(parts, count - 1)
 
     layout = 0
@@ -74,7 +81,9 @@ def steps(
         yield from disordered(chain([first], run), disorder, seed)
 
 
-def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorder, seed: int) -> Iterator[DataChange | Mark]:
+def disordered(
+    transactions: Iterable[tuple[DataChange, ...]], disorder: Disorder, seed: int
+) -> Iterator[DataChange | Mark]:
     """The changes of `transactions`, whose commit timestamps rise, in mixed order. A mark follows
     each window, up to the time that is complete.
 
@@ -93,7 +102,9 @@ def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorde
         # A change waits once only, so it is late by one window at most.
         held = [change for change in fresh if rng.random() < disorder.held_back]
         held_ids = set(map(id, held))
-        yield from _shuffled([*waiting, *(change for change in fresh if id(change) not in held_ids)], disorder, rng)
+        yield from _shuffled(
+            [*waiting, *(change for change in fresh if id(change) not in held_ids)], disorder, rng
+        )
         certain = min((change.commit_timestamp for change in held), default=newest + 1) - 1
         if certain > 0:
             yield Mark(certain)
@@ -103,7 +114,9 @@ def disordered(transactions: Iterable[tuple[DataChange, ...]], disorder: Disorde
         yield Mark(newest, is_all=True)
 
 
-def _shuffled(changes: list[DataChange], disorder: Disorder, rng: random.Random) -> Iterator[DataChange]:
+def _shuffled(
+    changes: list[DataChange], disorder: Disorder, rng: random.Random
+) -> Iterator[DataChange]:
     going = [*changes, *(change for change in changes if rng.random() < disorder.repeated)]
     rng.shuffle(going)
     return iter(going)

@@ -75,10 +75,14 @@ def _given(root: Path) -> Path:
         (root / _MARK).touch()
         (root / _MARK).unlink()
     except OSError as error:
-        raise ConnectorError(f"The folder {root} cannot be used", str(error), "Name another with --output") from error
+        raise ConnectorError(
+            f"The folder {root} cannot be used", str(error), "Name another with --output"
+        ) from error
     if there := sorted(path.name for path in root.iterdir()):
         raise ConnectorError(
-            f"The folder {root} is not empty", f"it holds {there[0]!r}; nothing of it was touched", "Name a new folder, or remove this one"
+            f"The folder {root} is not empty",
+            f"it holds {there[0]!r}; nothing of it was touched",
+            "Name a new folder, or remove this one",
         )
     return root
 
@@ -110,4 +114,7 @@ def _broker_lives(folder: Path) -> bool:
     from connector.jars import JarStore
     from connector.kafka.local.broker import LocalBroker
 
-    return folder.is_dir() and LocalBroker.find(folder, JarStore.from_environment(os.environ)) is not None
+    return (
+        folder.is_dir()
+        and LocalBroker.find(folder, JarStore.from_environment(os.environ)) is not None
+    )

@@ -25,7 +25,10 @@ FILES_LAYOUTS: Final[tuple[Layout, ...]] = (
         ChildPartition("files-2", ("files-1",), b"m", b"t"),
         ChildPartition("files-3", ("files-1",), b"t", None),
     ),
-    (ChildPartition("files-4", ("files-0", "files-2"), b"", b"t"), ChildPartition("files-3", (), b"t", None)),
+    (
+        ChildPartition("files-4", ("files-0", "files-2"), b"", b"t"),
+        ChildPartition("files-3", (), b"t", None),
+    ),
     (
         ChildPartition("files-5", ("files-4",), b"", b"d"),
         ChildPartition("files-6", ("files-4",), b"d", b"t"),
@@ -44,7 +47,11 @@ def layout_at(index: int, commits: int) -> Layout:
 
 def holder(layout: Layout, key: bytes) -> str:
     """The stream partition whose range contains a key."""
-    return next(one.token for one in layout if (one.start_key or b"") <= key and (one.end_key is None or key < one.end_key))
+    return next(
+        one.token
+        for one in layout
+        if (one.start_key or b"") <= key and (one.end_key is None or key < one.end_key)
+    )
 
 
 def ends(before: Layout, after: Layout, at: int) -> Iterator[ChildPartitions]:
@@ -52,15 +59,24 @@ def ends(before: Layout, after: Layout, at: int) -> Iterator[ChildPartitions]:
     its children, also at a merge.
     """
     for parent in sorted({one.token for one in before} - {one.token for one in after}):
-        yield ChildPartitions(parent, at, 0, tuple(child for child in after if parent in child.parent_partition_tokens))
+        yield ChildPartitions(
+            parent,
+            at,
+            0,
+            tuple(child for child in after if parent in child.parent_partition_tokens),
+        )
 
 
 def numbers(layouts: tuple[Layout, ...]) -> dict[str, int]:
     """For each stream partition, the index of its first layout in `layouts`."""
-    return {one.token: number for number, layout in reversed(list(enumerate(layouts))) for one in layout}
+    return {
+        one.token: number for number, layout in reversed(list(enumerate(layouts))) for one in layout
+    }
 
 
-def steps_between(layouts: tuple[Layout, ...], first: int, last: int, at: int) -> Iterator[ChildPartitions]:
+def steps_between(
+    layouts: tuple[Layout, ...], first: int, last: int, at: int
+) -> Iterator[ChildPartitions]:
     """All reports between one layout and a later one, at one commit timestamp."""
     for before, after in pairwise(layouts[first : last + 1]):
         yield from ends(before, after, at)

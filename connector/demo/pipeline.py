@@ -25,7 +25,9 @@ POLL_S: Final = 0.2
 _ENTRY: Final = "from connector.cli import main; main()"
 _TAIL_BYTES: Final = 4000
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-QUICK_JAVA: Final = {"JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_QUICK}".strip()}
+QUICK_JAVA: Final = {
+    "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_QUICK}".strip()
+}
 """In a run of a few minutes, the JVM's optimising compiler costs a third of the time and gains
 less.
 
@@ -75,7 +77,11 @@ class Pipeline:
         """
         while not until():
             if self.process.poll() is not None:
-                raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
+                raise ConnectorError(
+                    f"{self.what} ended with code {self.process.returncode}",
+                    self.tail(),
+                    f"its log is {self.log}",
+                )
             watch(self)
             time.sleep(POLL_S)
 
@@ -85,21 +91,29 @@ class Pipeline:
             watch(self)
             time.sleep(POLL_S)
         if self.process.returncode:
-            raise ConnectorError(f"{self.what} ended with code {self.process.returncode}", self.tail(), f"its log is {self.log}")
+            raise ConnectorError(
+                f"{self.what} ended with code {self.process.returncode}",
+                self.tail(),
+                f"its log is {self.log}",
+            )
 
 
 Watch = Callable[[Pipeline], None]
 
 
 @contextmanager
-def running(folder: DemoFolder, number: int, *arguments: str, settings: dict[str, str] | None = None) -> Iterator[Pipeline]:
+def running(
+    folder: DemoFolder, number: int, *arguments: str, settings: dict[str, str] | None = None
+) -> Iterator[Pipeline]:
     """Run `connector --config … run` with `arguments`. At the end of the block it is killed if it
     still runs.
 
     `settings` are environment variables with priority over the configuration (OPS-1). Those of the
     user's shell are ignored.
     """
-    with _started(folder, folder.log(number), folder.log(number), "run", *arguments, settings=settings) as pipeline:
+    with _started(
+        folder, folder.log(number), folder.log(number), "run", *arguments, settings=settings
+    ) as pipeline:
         yield pipeline
 
 
@@ -107,12 +121,27 @@ def fresh_read(folder: DemoFolder, table: str, watch: Watch) -> tuple[list[str],
     """The output of `connector read TABLE --json`, and its message about the freshness. Raises
     `ConnectorError` if it fails.
     """
-    rows, said = outcome(folder, watch, "read", table, "--max-staleness", "0", "--json", "--memory", "1g", settings=QUICK_JAVA)
+    rows, said = outcome(
+        folder,
+        watch,
+        "read",
+        table,
+        "--max-staleness",
+        "0",
+        "--json",
+        "--memory",
+        "1g",
+        settings=QUICK_JAVA,
+    )
     return rows, next((line for line in said if line.startswith(f"{table} as of ")), "")
 
 
-def outcome(folder: DemoFolder, watch: Watch, *arguments: str, settings: dict[str, str] | None = None) -> tuple[list[str], list[str]]:
-    """The lines that a command prints, and its last messages. Raises `ConnectorError` if it fails."""
+def outcome(
+    folder: DemoFolder, watch: Watch, *arguments: str, settings: dict[str, str] | None = None
+) -> tuple[list[str], list[str]]:
+    """The lines that a command prints, and its last messages. Raises `ConnectorError` if it
+    fails.
+    """
     printed, log = folder.root / f"{arguments[0]}.out", folder.root / f"{arguments[0]}.log"
     with _started(folder, printed, log, *arguments, settings=settings) as command:
         command.finish(watch)
@@ -120,15 +149,28 @@ def outcome(folder: DemoFolder, watch: Watch, *arguments: str, settings: dict[st
 
 
 @contextmanager
-def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings: dict[str, str] | None) -> Iterator[Pipeline]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNECTOR__")}
+def _started(
+    folder: DemoFolder, out: Path, log: Path, *arguments: str, settings: dict[str, str] | None
+) -> Iterator[Pipeline]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("CONNECTOR__")
+    }
     command = [sys.executable, "-c", _ENTRY, "--config", str(folder.config), *arguments]
     with log.open("wb") as talk, nullcontext(talk) if out == log else out.open("wb") as data:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=data, stderr=talk, env=environment | (settings or {}), start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=data,
+            stderr=talk,
+            env=environment | (settings or {}),
+            start_new_session=True,
         )
-    guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, str(process.pid)], stdin=subprocess.PIPE, start_new_session=True)
-    started = Pipeline(process, log, "the pipeline" if arguments[0] == "run" else f"connector {arguments[0]}")
+    guard = subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD, str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
+    )
+    started = Pipeline(
+        process, log, "the pipeline" if arguments[0] == "run" else f"connector {arguments[0]}"
+    )
     try:
         yield started
     finally:
@@ -138,7 +180,9 @@ def _started(folder: DemoFolder, out: Path, log: Path, *arguments: str, settings
 
 
 def records_ingested(folder: DemoFolder, stream: str) -> int:
-    """The number of records in the changelog, from its newest commit (TBL-5). 0: there is no commit."""
+    """The number of records in the changelog, from its newest commit (TBL-5). 0: there is no
+    commit.
+    """
     return _records(_newest_commit(folder, stream))
 
 
@@ -147,7 +191,11 @@ def batch_with(folder: DemoFolder, stream: str, records: int) -> int | None:
     Otherwise None.
     """
     said = _newest_commit(folder, stream)
-    is_done = said and said["progress"]["ingest_batch"] == said["ingest_batch"] and _records(said) >= records
+    is_done = (
+        said
+        and said["progress"]["ingest_batch"] == said["ingest_batch"]
+        and _records(said) >= records
+    )
     return int(said["ingest_batch"]) if is_done else None
 
 

@@ -81,7 +81,14 @@ class _Target:
 _Maker = Callable[[_Target], bytes | None]
 
 
-def poison(targets: Sequence[DataChange], *, kafka_partitions: int, now: int, seed: int, unreadable: dict[str, SetCell]) -> list[Poison]:
+def poison(
+    targets: Sequence[DataChange],
+    *,
+    kafka_partitions: int,
+    now: int,
+    seed: int,
+    unreadable: dict[str, SetCell],
+) -> list[Poison]:
     """One record of each kind. They use the `targets` (at least one) in turn.
 
     `now` is the time in µs. `unreadable` has for a table a cell that its column cannot hold. For
@@ -92,7 +99,16 @@ def poison(targets: Sequence[DataChange], *, kafka_partitions: int, now: int, se
     made = []
     for number, (kind, (reason, rule, maker)) in enumerate(_KINDS.items()):
         target = _target(targets[number % len(targets)], kafka_partitions, now, rng)
-        made.append(Poison(kind, _KEYS.get(kind, target.change.row_key), maker(target), _headers(rng), reason, rule))
+        made.append(
+            Poison(
+                kind,
+                _KEYS.get(kind, target.change.row_key),
+                maker(target),
+                _headers(rng),
+                reason,
+                rule,
+            )
+        )
     for table, cell in unreadable.items():
         of_table = [change for change in targets if change.table == table]
         if of_table:
@@ -100,7 +116,11 @@ def poison(targets: Sequence[DataChange], *, kafka_partitions: int, now: int, se
             change = replace(target.change, entries=(*target.change.entries, cell))
             value = frame(encode(change, kafka_partitions), None)
             kind = f"a value that does not fit its column ({table})"
-            made.append(Poison(kind, change.row_key, value, _headers(rng), Reason.UNREADABLE_VALUE, table=table))
+            made.append(
+                Poison(
+                    kind, change.row_key, value, _headers(rng), Reason.UNREADABLE_VALUE, table=table
+                )
+            )
     rng.shuffle(made)
     return made
 
@@ -108,7 +128,12 @@ def poison(targets: Sequence[DataChange], *, kafka_partitions: int, now: int, se
 def _target(change: DataChange, kafka_partitions: int, now: int, rng: random.Random) -> _Target:
     family = change.entries[-1].family
     damage = (DeleteFamily(family), SetCell(family, b"poisoned", b"this must not be in any table"))
-    return _Target(replace(change, commit_timestamp=now, tie_breaker=2**62, entries=damage), kafka_partitions, now, rng)
+    return _Target(
+        replace(change, commit_timestamp=now, tie_breaker=2**62, entries=damage),
+        kafka_partitions,
+        now,
+        rng,
+    )
 
 
 def _headers(rng: random.Random) -> Headers:
@@ -137,14 +162,25 @@ def _huge_length(target: _Target) -> bytes:
 
 
 def _in_future(target: _Target) -> bytes:
-    return frame(encode(replace(target.change, commit_timestamp=target.now + _DAY_US), target.kafka_partitions), None)
+    return frame(
+        encode(
+            replace(target.change, commit_timestamp=target.now + _DAY_US), target.kafka_partitions
+        ),
+        None,
+    )
 
 
 def _heartbeat_in_future(target: _Target) -> bytes:
     """A frequent error: nanoseconds would be the year 50,000. One year ahead is enough to end a
     stream.
     """
-    return frame(encode(Heartbeat(target.change.stream_partition, target.now + 365 * _DAY_US), target.kafka_partitions), None)
+    return frame(
+        encode(
+            Heartbeat(target.change.stream_partition, target.now + 365 * _DAY_US),
+            target.kafka_partitions,
+        ),
+        None,
+    )
 
 
 def _two_branches(datum: dict[str, Any]) -> None:
@@ -160,33 +196,80 @@ _KINDS: Final[dict[str, tuple[Reason, str, _Maker]]] = {
     "an empty value": (*_UNFRAMED, lambda _: b""),
     "Avro without a frame": (*_UNFRAMED, lambda t: t.body),
     "JSON": (*_UNFRAMED, lambda _: b'{"delete": "everything"}'),
-    "an unknown fingerprint": (Reason.UNKNOWN_SCHEMA, "", lambda t: b"\xc3\x01" + t.rng.randbytes(8) + t.body),
-    "the id of a registry that is not there": (Reason.UNKNOWN_SCHEMA, "", lambda t: frame(t.body, 4711)),
-    "a truncated record": (*_UNDECODABLE, lambda t: t.value[: t.rng.randrange(12, len(t.value) - 1)]),
+    "an unknown fingerprint": (
+        Reason.UNKNOWN_SCHEMA,
+        "",
+        lambda t: b"\xc3\x01" + t.rng.randbytes(8) + t.body,
+    ),
+    "the id of a registry that is not there": (
+        Reason.UNKNOWN_SCHEMA,
+        "",
+        lambda t: frame(t.body, 4711),
+    ),
+    "a truncated record": (
+        *_UNDECODABLE,
+        lambda t: t.value[: t.rng.randrange(12, len(t.value) - 1)],
+    ),
     "trailing bytes": (*_UNDECODABLE, lambda t: t.value + b"\x00"),
     "bit rot in a length": (*_UNDECODABLE, _bit_rot),
     "a length of a terabyte": (*_UNDECODABLE, _huge_length),
     "two branches": (Reason.INVALID, Rule.BRANCHES, lambda t: t.altered(_two_branches)),
-    "no branch": (Reason.INVALID, Rule.BRANCHES, lambda t: t.altered(lambda datum: datum.update(data_change=None))),
-    "no stream partition": (Reason.INVALID, Rule.STREAM_PARTITION, lambda t: t.altered(lambda datum: datum.update(stream_partition=""))),
+    "no branch": (
+        Reason.INVALID,
+        Rule.BRANCHES,
+        lambda t: t.altered(lambda datum: datum.update(data_change=None)),
+    ),
+    "no stream partition": (
+        Reason.INVALID,
+        Rule.STREAM_PARTITION,
+        lambda t: t.altered(lambda datum: datum.update(stream_partition="")),
+    ),
     "more Kafka partitions than there are": (
         *(Reason.INVALID, Rule.KAFKA_PARTITIONS),
         lambda t: t.altered(lambda datum: datum.update(kafka_partitions=t.kafka_partitions + 1)),
     ),
-    "a bad table name": (Reason.INVALID, Rule.TABLE, lambda t: t.with_change(table="files; DROP TABLE accounts")),
+    "a bad table name": (
+        Reason.INVALID,
+        Rule.TABLE,
+        lambda t: t.with_change(table="files; DROP TABLE accounts"),
+    ),
     "an empty row key": (Reason.INVALID, Rule.ROW_KEY, lambda t: t.with_change(row_key=b"")),
-    "a commit in nanoseconds": (Reason.INVALID, Rule.COMMIT_TIMESTAMP, lambda t: t.with_change(commit_timestamp=t.now * 1000)),
-    "no source cluster": (Reason.INVALID, Rule.SOURCE_CLUSTER_ID, lambda t: t.with_change(source_cluster_id="")),
+    "a commit in nanoseconds": (
+        Reason.INVALID,
+        Rule.COMMIT_TIMESTAMP,
+        lambda t: t.with_change(commit_timestamp=t.now * 1000),
+    ),
+    "no source cluster": (
+        Reason.INVALID,
+        Rule.SOURCE_CLUSTER_ID,
+        lambda t: t.with_change(source_cluster_id=""),
+    ),
     "no entries": (Reason.INVALID, Rule.ENTRY_COUNT, lambda t: t.with_change(entries=[])),
     "an unknown kind of entry": (Reason.UNKNOWN_ENTRY, "", lambda t: t.with_entry(kind="UNKNOWN")),
-    "a bad family name": (Reason.INVALID, Rule.FAMILY, lambda t: t.with_entry(family="not a family")),
-    "a qualifier of 17 KiB": (Reason.INVALID, Rule.QUALIFIER, lambda t: t.with_entry(qualifier=b"q" * 17 * 1024)),
-    "a negative cell timestamp": (Reason.INVALID, Rule.CELL_TIMESTAMP, lambda t: t.with_entry(cell_timestamp=-1)),
+    "a bad family name": (
+        Reason.INVALID,
+        Rule.FAMILY,
+        lambda t: t.with_entry(family="not a family"),
+    ),
+    "a qualifier of 17 KiB": (
+        Reason.INVALID,
+        Rule.QUALIFIER,
+        lambda t: t.with_entry(qualifier=b"q" * 17 * 1024),
+    ),
+    "a negative cell timestamp": (
+        Reason.INVALID,
+        Rule.CELL_TIMESTAMP,
+        lambda t: t.with_entry(cell_timestamp=-1),
+    ),
     "a range that ends before it starts": (
         *(Reason.INVALID, Rule.CELL_RANGE),
         lambda t: t.with_entry(kind="DELETE_CELLS", range_start=2, range_end=1),
     ),
-    "a bad sequence number": (Reason.INVALID_SEQUENCE_NUMBER, "", lambda t: t.with_change(change_sequence_number="FFF//ABC")),
+    "a bad sequence number": (
+        Reason.INVALID_SEQUENCE_NUMBER,
+        "",
+        lambda t: t.with_change(change_sequence_number="FFF//ABC"),
+    ),
     "the key of another row": (Reason.KEY_MISMATCH, "", lambda t: t.value),
     "a row under the control key": (Reason.KEY_MISMATCH, "", lambda t: t.value),
     "no key": (Reason.KEY_MISMATCH, "", lambda t: t.value),

@@ -70,7 +70,9 @@ class Silence:
 
 @dataclass(slots=True)
 class Mistake:
-    """A change of a table that is sent once, with the key of another row, and not sent otherwise."""
+    """A change of a table that is sent once, with the key of another row, and not sent
+    otherwise.
+    """
 
     table: str
     change: DataChange | None = None
@@ -112,7 +114,13 @@ class Publisher:
         window: int,
         say: Callable[[str], None],
     ) -> None:
-        self._producer, self._kafka, self._topic, self._sources, self._seed = producer, kafka, topic, sources, seed
+        self._producer, self._kafka, self._topic, self._sources, self._seed = (
+            producer,
+            kafka,
+            topic,
+            sources,
+            seed,
+        )
         self._say = say
         self._watch: Callable[[int], None] = lambda count: None
         self._targets: list[DataChange] = []
@@ -124,10 +132,14 @@ class Publisher:
         for source in sources:
             transactions = self._counted(source)
             if source is told:
-                going = steps(transactions, source.layouts, Disorder(transactions=window), seed, parts)
+                going = steps(
+                    transactions, source.layouts, Disorder(transactions=window), seed, parts
+                )
             else:
                 going = steps(transactions, source.layouts, Disorder(), seed)
-            self.deliveries[source.table] = Delivery(source, going, {one.token for one in source.layouts[0]})
+            self.deliveries[source.table] = Delivery(
+                source, going, {one.token for one in source.layouts[0]}
+            )
 
     def begin(self) -> None:
         """Announce the live stream partitions. If a source begins later, also say that it has no
@@ -135,7 +147,9 @@ class Publisher:
         """
         for delivery in self.deliveries.values():
             source = delivery.source
-            self._control(ChildPartitions(source.root, max(1, source.begins - 1), 0, source.layouts[0]))
+            self._control(
+                ChildPartitions(source.root, max(1, source.begins - 1), 0, source.layouts[0])
+            )
             if source.begins > 1:
                 self._beat(delivery, source.begins - 1)
 
@@ -162,7 +176,9 @@ class Publisher:
         return Silence(min(delivery.live, key=lambda name: (delivery.sent[name], name)))
 
     def speak_again(self, table: str, silence: Silence) -> None:
-        """Send the changes that `silence` kept, and a heartbeat up to the last window of the others."""
+        """Send the changes that `silence` kept, and a heartbeat up to the last window of the
+        others.
+        """
         delivery = self.deliveries[table]
         for change in silence.kept:
             self._change(delivery, change)
@@ -170,7 +186,9 @@ class Publisher:
         self._producer.flush()
 
     def misdirect(self, table: str) -> Mistake:
-        """Send the next change of a table with the key of another row, as a wrong producer might do."""
+        """Send the next change of a table with the key of another row, as a wrong producer might
+        do.
+        """
         self._mistake = Mistake(table)
         return self._mistake
 
@@ -193,16 +211,22 @@ class Publisher:
         self._producer.flush()
         self._count_announced()
 
-    def _take(self, delivery: Delivery, silence: Silence | None = None) -> DataChange | ChildPartitions | Mark | None:
+    def _take(
+        self, delivery: Delivery, silence: Silence | None = None
+    ) -> DataChange | ChildPartitions | Mark | None:
         """Publish the next step of a source and return it. None: there are no more steps."""
         step = next(delivery.steps, None)
         match step:
-            case DataChange() if silence is not None and step.stream_partition == silence.stream_partition:
+            case DataChange() if (
+                silence is not None and step.stream_partition == silence.stream_partition
+            ):
                 silence.kept.append(step)
             case DataChange():
                 self._change(delivery, step)
             case ChildPartitions() if silence is not None:
-                delivery.steps = chain([step], delivery.steps)  # it may end the silent stream partition, which has more changes to send
+                delivery.steps = chain(
+                    [step], delivery.steps
+                )  # it may end the silent stream partition, which has more changes to send
                 return None
             case ChildPartitions():
                 self._end(delivery, step)
@@ -217,7 +241,11 @@ class Publisher:
 
     def _change(self, delivery: Delivery, change: DataChange) -> None:
         mistake = self._mistake
-        if mistake is not None and mistake.table == delivery.source.table and mistake.change in (None, change):
+        if (
+            mistake is not None
+            and mistake.table == delivery.source.table
+            and mistake.change in (None, change)
+        ):
             self._misdirect(mistake, change)
             return
         self._producer.send(change)
@@ -230,13 +258,24 @@ class Publisher:
     def _misdirect(self, mistake: Mistake, change: DataChange) -> None:
         if mistake.change is None:
             value = frame(encode(change, self._topic.kafka_partitions), None)
-            poison = Poison("an honest change under the key of another row", b"another row", value, (), Reason.KEY_MISMATCH)
+            poison = Poison(
+                "an honest change under the key of another row",
+                b"another row",
+                value,
+                (),
+                Reason.KEY_MISMATCH,
+            )
             mistake.change, (mistake.sent,) = change, self._send([poison])
 
     def _end(self, delivery: Delivery, report: ChildPartitions) -> None:
-        self._say(f"stream partition {report.stream_partition} ends; {' and '.join(map(_shown, report.children))} follow")
+        self._say(
+            f"stream partition {report.stream_partition} ends;"
+            f" {' and '.join(map(_shown, report.children))} follow"
+        )
         self._control(report)
-        delivery.live = delivery.live - {report.stream_partition} | {child.token for child in report.children}
+        delivery.live = delivery.live - {report.stream_partition} | {
+            child.token for child in report.children
+        }
 
     def _beat(self, delivery: Delivery, timestamp: int, silence: Silence | None = None) -> None:
         for name in sorted(delivery.live):
@@ -252,7 +291,9 @@ class Publisher:
 
     def _count_announced(self) -> None:
         """Count the announcements that the producer has repeated by itself."""
-        self.done.control_records += (self._producer.announced - self._announced) * self._producer.kafka_partitions
+        self.done.control_records += (
+            self._producer.announced - self._announced
+        ) * self._producer.kafka_partitions
         self._announced = self._producer.announced
 
     def _counted(self, source: Source) -> Iterable[tuple[DataChange, ...]]:
@@ -277,9 +318,15 @@ class Publisher:
         self._send(made)
 
     def _send(self, made: list[Poison]) -> list[SentPoison]:
-        places = send_raw_records(self._kafka, self._topic.topic, [RawRecord(one.key, one.value, one.headers) for one in made])
+        places = send_raw_records(
+            self._kafka,
+            self._topic.topic,
+            [RawRecord(one.key, one.value, one.headers) for one in made],
+        )
         sent = [
-            SentPoison(one, Position(self._topic.topic, self._topic.topic_id, kafka_partition, offset))
+            SentPoison(
+                one, Position(self._topic.topic, self._topic.topic_id, kafka_partition, offset)
+            )
             for one, (kafka_partition, offset) in zip(made, places, strict=True)
         ]
         self.done.poison += sent

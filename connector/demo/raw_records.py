@@ -30,7 +30,9 @@ class RawRecord:
     headers: Headers = ()
 
 
-def send_raw_records(kafka: KafkaConfig, topic: str, records: Sequence[RawRecord], timeout_s: float = 60.0) -> list[tuple[int, int]]:
+def send_raw_records(
+    kafka: KafkaConfig, topic: str, records: Sequence[RawRecord], timeout_s: float = 60.0
+) -> list[tuple[int, int]]:
     """Send records, each to the Kafka partition of its key. Returns the Kafka partition and offset
     of each one.
 
@@ -61,9 +63,16 @@ def send_raw_records(kafka: KafkaConfig, topic: str, records: Sequence[RawRecord
             producer.poll(0)
         producer.flush(timeout_s)
     except (BufferError, KafkaException, SystemError) as error:
-        raise DeliveryError(f"Raw records for {topic} were not taken", str(error), "Look after the brokers") from error
+        raise DeliveryError(
+            f"Raw records for {topic} were not taken", str(error), "Look after the brokers"
+        ) from error
     if len(positions) < len(records):
         missing = len(records) - len(positions)
         cause = refused[0] if refused else errors.text or f"no answer within {timeout_s:g} s"
-        raise DeliveryError(f"{missing} raw records were not delivered to {topic}", cause, "Look after the brokers", undelivered=missing)
+        raise DeliveryError(
+            f"{missing} raw records were not delivered to {topic}",
+            cause,
+            "Look after the brokers",
+            undelivered=missing,
+        )
     return [positions[number] for number in range(len(records))]

@@ -90,7 +90,12 @@ class Readers:
         stall_after_s: int,
     ) -> None:
         self._stall_after_s = stall_after_s
-        self._folder, self._chosen, self._outcome, self._snapshots = folder, chosen, outcome, snapshots
+        self._folder, self._chosen, self._outcome, self._snapshots = (
+            folder,
+            chosen,
+            outcome,
+            snapshots,
+        )
         self._source, self._publisher, self._run = source, publisher, run
         self._table = source.table
         self._history = History(str(folder.warehouse))
@@ -110,7 +115,11 @@ class Readers:
         before = 0
         for mark in self._publisher.windows(self._table):
             is_last = mark.is_all and len(self._commits) > parts(self._source, self._snapshots)[0]
-            if is_last or len(self._commits) * (self._snapshots + 5) >= (len(self._seen) + 1) * self._source.size:
+            if (
+                is_last
+                or len(self._commits) * (self._snapshots + 5)
+                >= (len(self._seen) + 1) * self._source.size
+            ):
                 self._await_cut(before)
                 before = mark.timestamp + 1
             if not whole_part and len(self._seen) >= self._snapshots:
@@ -119,8 +128,14 @@ class Readers:
                 self._await_cut(before)
                 break
         seen = len(self._seen)
-        of_what = "trees of as many commits, as `git ls-tree` lists them" if self._table == FILES_TABLE else "the sums of all operations"
-        self._outcome.notes.append(f"{seen} snapshots, each at another low watermark, were compared with the {of_what}")
+        of_what = (
+            "trees of as many commits, as `git ls-tree` lists them"
+            if self._table == FILES_TABLE
+            else "the sums of all operations"
+        )
+        self._outcome.notes.append(
+            f"{seen} snapshots, each at another low watermark, were compared with the {of_what}"
+        )
 
     def mend_letter(self) -> None:
         """Publish a part in which one change has a wrong key. Find its dead letter, repair and
@@ -147,10 +162,25 @@ class Readers:
                 say(f"  {shortened(line, 140)}")
         lacking = list(self._differences(table, expected))
         if lacking:
-            say(f"  without it the table differs from its commit in {counted(len(lacking), 'place')}: {shortened(lacking[0], 100)}")
+            say(
+                "  without it the table differs from its commit in"
+                f" {counted(len(lacking), 'place')}: {shortened(lacking[0], 100)}"
+            )
         else:
-            say("  without it the table equals its commit all the same: a newer change of the row has come since")
-        replay = ("dead-letters", "replay", letter_id, "--repair", "key-from-record", "--execute", "--why", "a wrong key")
+            say(
+                "  without it the table equals its commit all the same: a newer change of the row"
+                " has come since"
+            )
+        replay = (
+            "dead-letters",
+            "replay",
+            letter_id,
+            "--repair",
+            "key-from-record",
+            "--execute",
+            "--why",
+            "a wrong key",
+        )
         say(f"  mended and replayed: connector {shlex.join(replay)}")
         pipeline.outcome(self._folder, self._look, *replay)
         publisher.done.replayed += OFFSETS_OF_A_REPLAY
@@ -159,7 +189,10 @@ class Readers:
         self._outcome.differences += differences
         if not differences:
             say("  with it the table equals its commit")
-            self._outcome.notes.append("a change under a wrong key became a dead letter, was mended and replayed, and is in the table")
+            self._outcome.notes.append(
+                "a change under a wrong key became a dead letter, was mended and replayed, and is"
+                " in the table"
+            )
         self._is_whole = True
 
     def _until_applied(self) -> None:
@@ -170,7 +203,9 @@ class Readers:
     def _until_ingested(self) -> int:
         """Wait until everything that was published is ingested. Returns the last batch."""
         records = self._publisher.done.records
-        self._until(lambda: pipeline.batch_with(self._folder, STREAM, records) is not None, "ingest")
+        self._until(
+            lambda: pipeline.batch_with(self._folder, STREAM, records) is not None, "ingest"
+        )
         return pipeline.batch_with(self._folder, STREAM, records) or 0
 
     def see_stall(self) -> None:
@@ -188,57 +223,85 @@ class Readers:
             say("the history is too short for a stream partition to fall silent in")
             publisher.speak_again(table, silence)
             return
-        say(f"stream partition {silence.stream_partition} falls silent; the others send {counted(arrived, 'change')} and their heartbeats")
+        say(
+            f"stream partition {silence.stream_partition} falls silent; the others send"
+            f" {counted(arrived, 'change')} and their heartbeats"
+        )
         batch = self._until_ingested()
         kept = {change.row_key for change in silence.kept}
         after = self._state_below(mark.timestamp + 1)
         expected = {
-            key: row for state, is_kept in ((after, False), (before, True)) for key, row in state.items() if (key in kept) == is_kept
+            key: row
+            for state, is_kept in ((after, False), (before, True))
+            for key, row in state.items()
+            if (key in kept) == is_kept
         }
         self._read_fresh(expected)
         self._until(lambda: not self._is_cut and self._book.complete_to_batch >= batch, "the stall")
         found = open_table(str(self._folder.table(table)))
         self._compare(f"{table} past the watermark", expected, tuple(found.types), found.rows())
-        say(f"stream partition {silence.stream_partition} speaks again, and sends {counted(len(silence.kept), 'change')}")
+        say(
+            f"stream partition {silence.stream_partition} speaks again, and sends"
+            f" {counted(len(silence.kept), 'change')}"
+        )
         publisher.speak_again(table, silence)
 
     def see_end(self) -> None:
         """When everything is published and applied, read the remaining snapshots."""
         self._look(self._run)
         if not self._is_cut:
-            self._outcome.differences.append(f"table {self._table} is no consistent cut, though no stream partition is silent")
+            self._outcome.differences.append(
+                f"table {self._table} is no consistent cut, though no stream partition is silent"
+            )
 
     def _read_fresh(self, expected: Mapping[bytes, truth.Row]) -> None:
-        say(f"a fresh read, which merges what is not applied: connector read {self._table} --max-staleness 0")
+        say(
+            f"a fresh read, which merges what is not applied: connector read {self._table}"
+            " --max-staleness 0"
+        )
         began = time.monotonic()
         lines, said = pipeline.fresh_read(self._folder, self._table, self._look)
         rows = [json.loads(line) for line in lines]
         names = (KEYS[self._table], *_STATE[self._table], UNMAPPED)
-        values = [[_key(row[name]) if name == KEYS[self._table] else row[name] for name in names] for row in rows]
+        values = [
+            [_key(row[name]) if name == KEYS[self._table] else row[name] for name in names]
+            for row in rows
+        ]
         self._compare(f"{self._table} read fresh", expected, names, values)
-        self._outcome.rates.append(("a fresh read, with a JVM of its own", len(rows), "rows", time.monotonic() - began))
+        self._outcome.rates.append(
+            ("a fresh read, with a JVM of its own", len(rows), "rows", time.monotonic() - began)
+        )
         say(f"  {said}")
         if self._cut is not None:
             say(f"  a snapshot read stays where it was, at {view_of_time(self._cut.low_watermark)}")
 
     def _look(self, _run: Pipeline) -> None:
         """Read the new cuts, and whether the table is a consistent cut."""
-        for cut in reversed(self._history.cuts(STREAM, since=self._cut.recorded_at + 1 if self._cut else 0)):
+        for cut in reversed(
+            self._history.cuts(STREAM, since=self._cut.recorded_at + 1 if self._cut else 0)
+        ):
             self._cut = cut
             if self._is_whole:
                 self._read_snapshot(cut)
         self._book = book = table_state_of(str(self._folder.warehouse), self._table)
         if book.apply_number and book.is_consistent_cut != self._is_cut:
             self._is_cut = book.is_consistent_cut
-            say(f"table {self._table} is a consistent cut again" if self._is_cut else self._flag(book.inconsistent_since or 0))
+            say(
+                f"table {self._table} is a consistent cut again"
+                if self._is_cut
+                else self._flag(book.inconsistent_since or 0)
+            )
 
     def _flag(self, since: int) -> str:
-        held = lagging_partition(progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier)
+        held = lagging_partition(
+            progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier
+        )
         assert held is not None, "a table is past a watermark that somebody holds"
         at = view_of_time(held.watermark) if held.watermark else "nothing"
         return (
-            f"table {self._table} is no consistent cut since {view_of_time(since)}: {held.stream_partition} holds the low watermark "
-            f"at {at}, in Kafka partition {held.kafka_partition} (stall_after is {self._stall_after_s} s)"
+            f"table {self._table} is no consistent cut since {view_of_time(since)}:"
+            f" {held.stream_partition} holds the low watermark at {at}, in Kafka partition"
+            f" {held.kafka_partition} (stall_after is {self._stall_after_s} s)"
         )
 
     def _read_snapshot(self, cut: CutRecord) -> None:
@@ -247,14 +310,24 @@ class Readers:
         count = bisect_left(self._commits, (cut.low_watermark, ""))
         last = self._commits[count - 1][1] if count else "nothing"
         what = f"{self._table} at {view_of_time(cut.low_watermark)}"
-        is_equal = self._compare(what, self._state_below(cut.low_watermark), tuple(found.types), rows)
+        is_equal = self._compare(
+            what, self._state_below(cut.low_watermark), tuple(found.types), rows
+        )
         self._seen.add(last)
         say(
-            f"complete below {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}: snapshot {len(self._seen)}, "
-            f"{counted(len(rows), 'row')}, {'equals' if is_equal else 'DIFFERS from'} {last[:12]}, {count:,} of {self._source.size:,}"
+            f"complete below {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}:"
+            f" snapshot {len(self._seen)}, {counted(len(rows), 'row')},"
+            f" {'equals' if is_equal else 'DIFFERS from'} {last[:12]}, {count:,} of"
+            f" {self._source.size:,}"
         )
 
-    def _compare(self, what: str, expected: Mapping[bytes, truth.Row], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
+    def _compare(
+        self,
+        what: str,
+        expected: Mapping[bytes, truth.Row],
+        names: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+    ) -> bool:
         differences = list(self._row_differences(what, expected, names, rows))
         self._outcome.differences += differences
         return not differences
@@ -265,11 +338,21 @@ class Readers:
         return self._row_differences(what, expected, tuple(found.types), found.rows())
 
     def _row_differences(
-        self, what: str, expected: Mapping[bytes, truth.Row], names: Sequence[str], rows: Iterable[Sequence[Any]]
+        self,
+        what: str,
+        expected: Mapping[bytes, truth.Row],
+        names: Sequence[str],
+        rows: Iterable[Sequence[Any]],
     ) -> Iterator[str]:
         key, wanted = KEYS[self._table], {KEYS[self._table], *_STATE[self._table], UNMAPPED}
         places = [place for place, name in enumerate(names) if name in wanted]
-        return row_differences(what, key, expected, [names[place] for place in places], ([row[place] for place in places] for row in rows))
+        return row_differences(
+            what,
+            key,
+            expected,
+            [names[place] for place in places],
+            ([row[place] for place in places] for row in rows),
+        )
 
     @property
     def _commits(self) -> list[tuple[int, str]]:
@@ -282,7 +365,9 @@ class Readers:
             return {}
         _, last = self._commits[count - 1]
         if self._table == ACCOUNTS_TABLE:
-            return truth.accounts(self._chosen.operations[: int(last.removeprefix(TRANSACTION_ID)) + 1])
+            return truth.accounts(
+                self._chosen.operations[: int(last.removeprefix(TRANSACTION_ID)) + 1]
+            )
         assert self._chosen.history is not None, "files have a history"
         tree = truth.tree(self._chosen.history.folder, last)
         return {path: row for path, row in tree.items() if len(path) <= MAX_ROW_KEY_BYTES}

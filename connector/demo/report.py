@@ -1,4 +1,6 @@
-"""The report at the end of the demo: input, result, rates, rejected records, and commands to try next."""
+"""The report at the end of the demo: input, result, rates, rejected records, and commands to try
+next.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,20 @@ def show(outcome: Outcome, published: Published, folder: DemoFolder) -> None:
 
 
 def _what_went_in(outcome: Outcome, published: Published) -> object:
-    made = table("table", "changes", "sent again", "rows in the end", right=frozenset({"changes", "sent again", "rows in the end"}))
+    made = table(
+        "table",
+        "changes",
+        "sent again",
+        "rows in the end",
+        right=frozenset({"changes", "sent again", "rows in the end"}),
+    )
     for name, changes in published.changes.items():
-        made.add_row(name, f"{changes:,}", f"{published.deliveries[name] - changes:,}", f"{outcome.rows.get(name, 0):,}")
+        made.add_row(
+            name,
+            f"{changes:,}",
+            f"{published.deliveries[name] - changes:,}",
+            f"{outcome.rows.get(name, 0):,}",
+        )
     made.add_row("(control records)", f"{published.control_records:,}", "", "")
     made.add_row("(poison)", f"{len(published.poison):,}", "", "")
     return made
@@ -69,19 +82,36 @@ def _what_went_in(outcome: Outcome, published: Published) -> object:
 
 def _what_was_rejected(published: Published, letters: Sequence[DeadLetter]) -> object:
     details = {letter.id: letter.detail for letter in letters}
-    found = Counter((one.poison.reason, one.poison.rule) for one in published.poison if one.id in details)
+    found = Counter(
+        (one.poison.reason, one.poison.rule) for one in published.poison if one.id in details
+    )
     made = table("reason", "letters", "for instance", "because", right=frozenset({"letters"}))
     for (reason, rule), count in sorted(found.items()):
-        first = next(one for one in published.poison if (one.poison.reason, one.poison.rule) == (reason, rule) and one.id in details)
+        first = next(
+            one
+            for one in published.poison
+            if (one.poison.reason, one.poison.rule) == (reason, rule) and one.id in details
+        )
         detail = shown_bytes(details[first.id].encode(), limit=110)
         made.add_row(f"{reason} {rule}".strip(), f"{count:,}", first.poison.kind, detail)
     return made
 
 
 def _how_fast(outcome: Outcome) -> object:
-    made = table("stage", "how many", "seconds", "a second", right=frozenset({"how many", "seconds", "a second"}))
+    made = table(
+        "stage",
+        "how many",
+        "seconds",
+        "a second",
+        right=frozenset({"how many", "seconds", "a second"}),
+    )
     for stage, count, what, seconds in outcome.rates:
-        made.add_row(stage, f"{count:,} {what}" if count else "", f"{seconds:.1f}", f"{count / seconds:,.0f}" if count and seconds else "")
+        made.add_row(
+            stage,
+            f"{count:,} {what}" if count else "",
+            f"{seconds:.1f}",
+            f"{count / seconds:,.0f}" if count and seconds else "",
+        )
     made.add_row("everything", "", f"{outcome.total_s:.1f}", "")
     return made
 
@@ -92,14 +122,20 @@ def _what_came_out(outcome: Outcome, published: Published) -> list[str]:
         return [
             *map(escaped, outcome.notes),
             f"EQUAL: {rows} are, row by row and column by column, what the truth says,",
-            f"and the {len(published.poison):,} bad records, and no others, are dead letters, once each, with their bytes and reasons.",
+            (
+                f"and the {len(published.poison):,} bad records, and no others, are dead letters,"
+                " once each, with their bytes and reasons."
+            ),
         ]
     more = len(outcome.differences) - DIFFERENCES_SHOWN
     return [
         *map(escaped, outcome.notes),
         *(f"DIFFERENT: {escaped(line)}" for line in outcome.differences[:DIFFERENCES_SHOWN]),
         *([f"… and {more:,} more"] if more > 0 else []),
-        f"{len(outcome.differences):,} differences. This is a defect of the connector, or of the demo.",
+        (
+            f"{len(outcome.differences):,} differences. This is a defect of the connector, or of"
+            " the demo."
+        ),
     ]
 
 
@@ -114,7 +150,10 @@ def what_next(folder: DemoFolder, outcome: Outcome) -> list[str]:
     lines += [f"{connector} read {name} --limit 10" for name in outcome.rows]
     lines += ["# SQL on them, in Spark:"]
     lines += [f'{query} "{_QUERIES[name]}"' for name in outcome.rows]
-    lines += ["# the stream and what was rejected, once the broker runs again:", f"{program} broker start {broker}"]
+    lines += [
+        "# the stream and what was rejected, once the broker runs again:",
+        f"{program} broker start {broker}",
+    ]
     lines += [f"{connector} tail --limit 5", f"{connector} dead-letters list"]
     lines += [f"{connector} dead-letters show {damaged[0]}"] if damaged else []
     return [*lines, f"{program} broker stop {broker}"]
@@ -131,6 +170,12 @@ def _as_typed(program: str) -> str:
 
 
 _QUERIES: Mapping[str, str] = {
-    "files": "SELECT author, count(*) AS files, sum(size) AS bytes FROM files GROUP BY author ORDER BY files DESC",
-    "accounts": "SELECT count(*) AS accounts, sum(balance) / 100 AS money, min(balance) / 100 AS deepest_debt FROM accounts",
+    "files": (
+        "SELECT author, count(*) AS files, sum(size) AS bytes FROM files GROUP BY author ORDER BY"
+        " files DESC"
+    ),
+    "accounts": (
+        "SELECT count(*) AS accounts, sum(balance) / 100 AS money, min(balance) / 100 AS"
+        " deepest_debt FROM accounts"
+    ),
 }

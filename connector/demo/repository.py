@@ -38,26 +38,51 @@ class NoHistoryError(ConnectorError):
 
 
 def find_history(folder: Path) -> History:
-    """The history of the repository at or above `folder`, which may be bare. Raises `NoHistoryError`."""
+    """The history of the repository at or above `folder`, which may be bare. Raises
+    `NoHistoryError`.
+    """
     if shutil.which("git") is None:
-        raise NoHistoryError("there is no git on this machine", "the program is not on the PATH", "install git, 2.25 or newer")
+        raise NoHistoryError(
+            "there is no git on this machine",
+            "the program is not on the PATH",
+            "install git, 2.25 or newer",
+        )
     if not folder.is_dir():
-        raise NoHistoryError(f"there is no folder {folder}", "", "name the folder of a git repository")
+        raise NoHistoryError(
+            f"there is no folder {folder}", "", "name the folder of a git repository"
+        )
     head = _answer(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head is None:
         raise _no_commit(folder)
     commits = _answer(folder, "rev-list", "--count", "--first-parent", head)
     if commits is None:
-        raise NoHistoryError(f"the history of {folder} cannot be read", "git rev-list failed", f"see what `git -C {folder} fsck` says")
-    return History(folder, head, int(commits), _answer(folder, "rev-parse", "--is-shallow-repository") == "true")
+        raise NoHistoryError(
+            f"the history of {folder} cannot be read",
+            "git rev-list failed",
+            f"see what `git -C {folder} fsck` says",
+        )
+    return History(
+        folder,
+        head,
+        int(commits),
+        _answer(folder, "rev-parse", "--is-shallow-repository") == "true",
+    )
 
 
 def _no_commit(folder: Path) -> NoHistoryError:
     done = _git(folder, "rev-parse", "--git-dir")
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return NoHistoryError(f"{folder} is not in a git repository", said[0] if said else "git gives no reason", "name the folder of one")
-    return NoHistoryError(f"the repository at {folder} has no commit to start from", "its HEAD names none", "commit something first")
+        return NoHistoryError(
+            f"{folder} is not in a git repository",
+            said[0] if said else "git gives no reason",
+            "name the folder of one",
+        )
+    return NoHistoryError(
+        f"the repository at {folder} has no commit to start from",
+        "its HEAD names none",
+        "commit something first",
+    )
 
 
 def _answer(folder: Path, *arguments: str) -> str | None:
@@ -68,6 +93,12 @@ def _answer(folder: Path, *arguments: str) -> str | None:
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     # A git hook that starts this program has its own repository in the environment. That is not the
     # requested one.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")
+    }
     environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
-    return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False, env=environment)
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, check=False, env=environment
+    )

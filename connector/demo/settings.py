@@ -40,7 +40,8 @@ delete_retention = "3650d"
 """
 
 _TABLES: Final = {
-    capture.FILES_TABLE: """
+    capture.FILES_TABLE: (
+        """
 # One row for each file of the last commit.
 [tables.files]
 stream = "demo"
@@ -53,8 +54,10 @@ columns = [
   { name = "time", family = "f", type = "TIMESTAMP", encoding = "binary" },
   { name = "subject", family = "f", type = "STRING" },
 ]
-""",
-    bank.ACCOUNTS_TABLE: """
+"""
+    ),
+    bank.ACCOUNTS_TABLE: (
+        """
 # One row for each open account; the balance in cents.
 [tables.accounts]
 stream = "demo"
@@ -63,7 +66,8 @@ columns = [
   { name = "balance", family = "a", type = "INT64", encoding = "binary" },
   { name = "owner", family = "a", type = "STRING" },
 ]
-""",
+"""
+    ),
 }
 
 QUERY_SCRIPT: Final = '''\
@@ -78,15 +82,19 @@ from connector.spark.reader import read_table
 from connector.spark.session import start_session
 
 here = Path(__file__).resolve().parent
-spark = start_session(fetch("spark", JarStore.from_environment(os.environ)), scratch=here / "scratch")
+jars = fetch("spark", JarStore.from_environment(os.environ))
+spark = start_session(jars, scratch=here / "scratch")
 for folder in (here / "warehouse" / "tables").iterdir():
-    read_table(spark, str(here / "warehouse"), folder.name, allow_stale=True).rows.createOrReplaceTempView(folder.name)
+    table = read_table(spark, str(here / "warehouse"), folder.name, allow_stale=True)
+    table.rows.createOrReplaceTempView(folder.name)
 spark.sql(sys.argv[1]).show(100, truncate=False)
 spark.stop()
 '''
 
 
-def configuration(sources: Sequence[Source], bootstrap_servers: str, broker_folder: str, stall_after_s: int) -> str:
+def configuration(
+    sources: Sequence[Source], bootstrap_servers: str, broker_folder: str, stall_after_s: int
+) -> str:
     """The text of connector.toml for these sources."""
     head = _HEAD.format(
         broker=broker_folder,

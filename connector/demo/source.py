@@ -20,8 +20,8 @@ ENOUGH_CHANGES: Final = 2000
 ACCOUNTS: Final = 500
 TRANSFERS: Final = 2_500
 _BANK_OPENS_US: Final = 60_000_000
-"""The bank's first transaction is this long ago, in microseconds. That is after the history, because
-the low watermark passes the history first.
+"""The bank's first transaction is this long ago, in microseconds. That is after the history,
+because the low watermark passes the history first.
 """
 
 
@@ -68,7 +68,11 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
     """
     history, notes = _history(repository)
     opens = now - _BANK_OPENS_US
-    captured = None if history is None else capture.GitCapture(history.folder, history.head, history.commits, opens - 1)
+    captured = (
+        None
+        if history is None
+        else capture.GitCapture(history.folder, history.head, history.commits, opens - 1)
+    )
     sources = []
     changes = 0
     if history is not None and captured is not None:
@@ -80,17 +84,36 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
             if changes >= ENOUGH_CHANGES:
                 break
         cell = SetCell(capture.FAMILY, b"size", b"many")
-        sources.append(Source(capture.FILES_TABLE, history.commits, 1, FILES_LAYOUTS, chain(beginning, transactions), cell))
-        notes.append(f"{history.commits:,} commits of {history.folder} along first parents, up to {history.head[:12]}")
+        sources.append(
+            Source(
+                capture.FILES_TABLE,
+                history.commits,
+                1,
+                FILES_LAYOUTS,
+                chain(beginning, transactions),
+                cell,
+            )
+        )
+        notes.append(
+            f"{history.commits:,} commits of {history.folder} along first parents, up to"
+            f" {history.head[:12]}"
+        )
         if history.is_shallow:
-            notes.append("the clone is shallow: its oldest commit counts as the first one, with all its files")
+            notes.append(
+                "the clone is shallow: its oldest commit counts as the first one, with all its"
+                " files"
+            )
     operations: tuple[bank.Operation, ...] = ()
     if changes < ENOUGH_CHANGES:
         operations = tuple(bank.operations(accounts=ACCOUNTS, transfers=TRANSFERS, seed=seed))
         cell = SetCell(bank.FAMILY, b"balance", b"7 bytes")
         story = bank.transactions(operations, first=opens, last=now)
-        sources.append(Source(bank.ACCOUNTS_TABLE, len(operations), opens, bank.LAYOUTS, story, cell))
-        why = f"the history has {changes:,} changes only: beside it, " if history is not None else ""
+        sources.append(
+            Source(bank.ACCOUNTS_TABLE, len(operations), opens, bank.LAYOUTS, story, cell)
+        )
+        why = (
+            f"the history has {changes:,} changes only: beside it, " if history is not None else ""
+        )
         notes.append(f"{why}a bank of {ACCOUNTS:,} accounts and {TRANSFERS:,} transfers")
     return Input(tuple(sources), history, captured, operations, tuple(notes))
 
@@ -101,7 +124,12 @@ def _history(repository: Path | None) -> tuple[History | None, list[str]]:
     checkout = Path(connector.__file__).resolve().parents[1]
     # An installed package may be inside a repository of the user. The demo must not use that one.
     if not (checkout / ".git").exists():
-        return None, ["this program does not lie in a git checkout, so there is no history to capture; name one with --repository"]
+        return None, [
+            (
+                "this program is not in a git checkout, so there is no history to capture; name"
+                " one with --repository"
+            )
+        ]
     try:
         return find_history(checkout), []
     except NoHistoryError as error:

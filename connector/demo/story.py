@@ -94,8 +94,12 @@ def tell(choices: Choices) -> bool:
     return outcome.is_equal
 
 
-def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str, choices: Choices) -> tuple[KafkaConfig, TopicFacts]:
-    text = configuration(chosen.sources, bootstrap_servers, str(folder.broker), choices.stall_after_s)
+def _prepare(
+    folder: DemoFolder, chosen: Input, bootstrap_servers: str, choices: Choices
+) -> tuple[KafkaConfig, TopicFacts]:
+    text = configuration(
+        chosen.sources, bootstrap_servers, str(folder.broker), choices.stall_after_s
+    )
     folder.config.write_text(text, encoding="utf-8")
     folder.query.write_text(QUERY_SCRIPT, encoding="utf-8")
     kafka = load_config(folder.config, {}).kafka
@@ -103,7 +107,12 @@ def _prepare(folder: DemoFolder, chosen: Input, bootstrap_servers: str, choices:
 
 
 def _run_and_kill(
-    folder: DemoFolder, chosen: Input, kafka: KafkaConfig, topic: TopicFacts, choices: Choices, outcome: Outcome
+    folder: DemoFolder,
+    chosen: Input,
+    kafka: KafkaConfig,
+    topic: TopicFacts,
+    choices: Choices,
+    outcome: Outcome,
 ) -> tuple[Published, Readers]:
     """Start the pipeline and publish everything: first step by step for the readers, then the rest
     at once. Kill the pipeline during the rest.
@@ -112,12 +121,17 @@ def _run_and_kill(
     environment = {
         # Only this run uses small batches, so that it can be killed between two of them. Its bound
         # makes it apply all the time.
-        f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(max(_MIN_BATCH, told.size)),
+        f"CONNECTOR__STREAMS__{STREAM.upper()}__MAX_OFFSETS_PER_TRIGGER": str(
+            max(_MIN_BATCH, told.size)
+        ),
         f"CONNECTOR__TABLES__{told.table.upper()}__MAX_STALENESS": _MAX_STALENESS,
         **_quick_java(chosen),
     }
     say("starting the pipeline: connector run")
-    with pipeline.running(folder, 1, settings=environment) as run, ChangeProducer(kafka, topic) as producer:
+    with (
+        pipeline.running(folder, 1, settings=environment) as run,
+        ChangeProducer(kafka, topic) as producer,
+    ):
         publisher = Publisher(
             producer,
             kafka,
@@ -130,9 +144,18 @@ def _run_and_kill(
             say=say,
         )
         publisher.begin()
-        reading = Readers(folder, chosen, told, publisher, run, outcome, choices.snapshots, choices.stall_after_s)
+        reading = Readers(
+            folder, chosen, told, publisher, run, outcome, choices.snapshots, choices.stall_after_s
+        )
         reading.read_snapshots(whole_part=choices.is_full)
-        outcome.rates.append(("run: start, snapshots on the way", publisher.done.records, "records", time.monotonic() - run.started))
+        outcome.rates.append(
+            (
+                "run: start, snapshots on the way",
+                publisher.done.records,
+                "records",
+                time.monotonic() - run.started,
+            )
+        )
         if choices.is_full:
             began = time.monotonic()
             reading.mend_letter()
@@ -145,8 +168,14 @@ def _run_and_kill(
         run.kill()
         seconds = time.monotonic() - run.started
     ingested = pipeline.records_ingested(folder, STREAM)
-    say(f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of {published.records:,} records in the changelog")
-    outcome.notes.append(f"the pipeline was killed with {ingested:,} of {published.records:,} records in the changelog, and started again")
+    say(
+        f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of"
+        f" {published.records:,} records in the changelog"
+    )
+    outcome.notes.append(
+        f"the pipeline was killed with {ingested:,} of {published.records:,} records in the"
+        " changelog, and started again"
+    )
     return published, reading
 
 
@@ -159,16 +188,22 @@ def _publish_rest(publisher: Publisher, chosen: Input, outcome: Outcome) -> Publ
     outcome.rates.append(("publish the rest", published.records - before, "records", seconds))
     again = published.deliveries.total() - published.changes.total()
     say(
-        f"published {published.changes.total():,} changes in {published.transactions:,} transactions, in disorder, {again:,} twice; "
-        f"{published.control_records:,} control records; {len(published.poison):,} bad records"
+        f"published {published.changes.total():,} changes in {published.transactions:,}"
+        f" transactions, in disorder, {again:,} twice; {published.control_records:,} control"
+        f" records; {len(published.poison):,} bad records"
     )
     if chosen.capture is not None and chosen.capture.paths_left_out:
         count = len(chosen.capture.paths_left_out)
-        outcome.notes.append(f"{count:,} paths of more than {MAX_ROW_KEY_BYTES:,} bytes cannot be row keys and were left out (REC-14)")
+        outcome.notes.append(
+            f"{count:,} paths of more than {MAX_ROW_KEY_BYTES:,} bytes cannot be row keys and were"
+            " left out (REC-14)"
+        )
     return published
 
 
-def _run_to_the_end(folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome) -> None:
+def _run_to_the_end(
+    folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome
+) -> None:
     before = pipeline.records_ingested(folder, STREAM)
     say("starting the pipeline again: connector run --once")
     with pipeline.running(folder, 2, "--once", settings=_quick_java(chosen)) as run:
@@ -179,14 +214,30 @@ def _run_to_the_end(folder: DemoFolder, chosen: Input, published: Published, out
     watcher.progress.clear()
     say(f"everything is applied after {ended - run.started:.1f} s; {run.last_line()}")
     ingested_at = watcher.complete_at or ended
-    outcome.rates.append(("run --once: start, ingest", watcher.ingested - before, "records", ingested_at - run.started))
-    outcome.rates.append(("run --once: apply, end", published.deliveries.total(), "changes", ended - ingested_at))
+    outcome.rates.append(
+        (
+            "run --once: start, ingest",
+            watcher.ingested - before,
+            "records",
+            ingested_at - run.started,
+        )
+    )
+    outcome.rates.append(
+        ("run --once: apply, end", published.deliveries.total(), "changes", ended - ingested_at)
+    )
     if watcher.ingested != published.records:
-        outcome.differences.append(f"the changelog holds {watcher.ingested:,} records, {published.records:,} were published")
+        outcome.differences.append(
+            f"the changelog holds {watcher.ingested:,} records, {published.records:,} were"
+            " published"
+        )
 
 
 def _quick_java(chosen: Input) -> dict[str, str]:
-    return {} if sum(source.size for source in chosen.sources) > _LONG_RUN_TRANSACTIONS else pipeline.QUICK_JAVA
+    return (
+        {}
+        if sum(source.size for source in chosen.sources) > _LONG_RUN_TRANSACTIONS
+        else pipeline.QUICK_JAVA
+    )
 
 
 class _Watcher:
@@ -218,7 +269,9 @@ def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: O
     expected: dict[str, dict[bytes, truth.Row]] = {}
     if chosen.history is not None:
         files = truth.files(chosen.history.folder, chosen.history.head)
-        expected[FILES_TABLE] = {path: row for path, row in files.items() if len(path) <= MAX_ROW_KEY_BYTES}
+        expected[FILES_TABLE] = {
+            path: row for path, row in files.items() if len(path) <= MAX_ROW_KEY_BYTES
+        }
     if chosen.operations:
         expected[ACCOUNTS_TABLE] = truth.accounts(chosen.operations)
     for name, rows in expected.items():
@@ -226,10 +279,14 @@ def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: O
     if chosen.operations:
         _compare_money(folder, truth.deposits(chosen.operations), outcome)
     outcome.differences += letter_differences(published.poison, outcome.letters)
-    outcome.rates.append(("truth and comparison", sum(map(len, expected.values())), "rows", time.monotonic() - began))
+    outcome.rates.append(
+        ("truth and comparison", sum(map(len, expected.values())), "rows", time.monotonic() - began)
+    )
 
 
-def _compare_rows(folder: DemoFolder, name: str, expected: dict[bytes, truth.Row], outcome: Outcome) -> None:
+def _compare_rows(
+    folder: DemoFolder, name: str, expected: dict[bytes, truth.Row], outcome: Outcome
+) -> None:
     outcome.rows[name] = 0
     if not expected and not folder.table(name).is_dir():
         return  # no change, no table
@@ -244,6 +301,10 @@ def _compare_money(folder: DemoFolder, deposits: int, outcome: Outcome) -> None:
     column = list(found.types).index("balance")
     money = sum(row[column] or 0 for row in found.rows())
     if money == deposits:
-        outcome.notes.append(f"the balances add up to {deposits / 100:,.2f}, which is what was ever paid in")
+        outcome.notes.append(
+            f"the balances add up to {deposits / 100:,.2f}, which is what was ever paid in"
+        )
     else:
-        outcome.differences.append(f"the balances add up to {money:,} cents, but {deposits:,} were paid in")
+        outcome.differences.append(
+            f"the balances add up to {money:,} cents, but {deposits:,} were paid in"
+        )

@@ -23,7 +23,9 @@ class RowWrite:
     row_image: RowImage | None = None
 
 
-def commit(table: str, transaction_id: str, commit_timestamp: int, writes: Sequence[RowWrite]) -> tuple[DataChange, ...]:
+def commit(
+    table: str, transaction_id: str, commit_timestamp: int, writes: Sequence[RowWrite]
+) -> tuple[DataChange, ...]:
     """The changes of one transaction, in the order of `writes`. Raises `InvalidChangeError`."""
     last_of = {write.stream_partition: sequence for sequence, write in enumerate(writes)}
     return tuple(
@@ -37,7 +39,8 @@ def commit(table: str, transaction_id: str, commit_timestamp: int, writes: Seque
             transaction=Transaction(
                 server_transaction_id=transaction_id,
                 record_sequence=sequence,
-                is_last_record_in_transaction_in_partition=last_of[write.stream_partition] == sequence,
+                is_last_record_in_transaction_in_partition=last_of[write.stream_partition]
+                == sequence,
                 number_of_records_in_transaction=len(writes),
                 number_of_partitions_in_transaction=len(last_of),
             ),

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _LAST_SECOND: Final = 253402300799  # of the year 9999
 _BLANKS: Final = b" \t\r\n"  # the white space of git
 _TREES_KEPT: Final = 20_000
-_AT_ONCE: Final = 100  # requests under way: few enough that git never waits for us to read while we still write
+_AT_ONCE: Final = (
+    100  # requests under way: few enough that git never waits for us to read while we still write
+)
 
 Row = dict[str, object]
 _Tree = dict[bytes, tuple[str, bytes]]  # name -> mode in git's canonical form, object id
@@ -57,7 +59,12 @@ def files(folder: Path, head: str) -> dict[bytes, Row]:
         for path, commit in _last_commits(folder, head, objects, set(listed)):
             if commit not in commits:
                 commits[commit] = _describe(folder, objects, commit)
-            rows[path] = {"mode": listed[path].mode, "blob": listed[path].blob, "size": listed[path].size, **commits[commit]}
+            rows[path] = {
+                "mode": listed[path].mode,
+                "blob": listed[path].blob,
+                "size": listed[path].size,
+                **commits[commit],
+            }
     assert rows.keys() == listed.keys(), "the walk has to find a commit for every file of the tree"
     return rows
 
@@ -66,11 +73,16 @@ def tree(folder: Path, commit: str) -> dict[bytes, Row]:
     """The files of a commit's tree by path, as `git ls-tree` lists them: mode, blob and size.
     Raises `ConnectorError` as `files` does.
     """
-    return {path: {"mode": one.mode, "blob": one.blob, "size": one.size} for path, one in _list_tree(folder, commit)}
+    return {
+        path: {"mode": one.mode, "blob": one.blob, "size": one.size}
+        for path, one in _list_tree(folder, commit)
+    }
 
 
 def accounts(operations: Iterable[Operation]) -> dict[bytes, Row]:
-    """The rows of the table `accounts` by account: owner, and the sum of all payments in and out."""
+    """The rows of the table `accounts` by account: owner, and the sum of all payments in and
+    out.
+    """
     rows: dict[bytes, Row] = {}
     paid: dict[bytes, int] = {}
     for operation in operations:
@@ -88,7 +100,9 @@ def accounts(operations: Iterable[Operation]) -> dict[bytes, Row]:
 
 
 def deposits(operations: Iterable[Operation]) -> int:
-    """The sum of all deposits when accounts were opened. Transfers and closings do not change it."""
+    """The sum of all deposits when accounts were opened. Transfers and closings do not change
+    it.
+    """
     return sum(operation.deposit for operation in operations if isinstance(operation, Open))
 
 
@@ -101,13 +115,17 @@ def _list_tree(folder: Path, head: str) -> Iterator[tuple[bytes, _Listed]]:
                 yield path, _Listed(mode, blob, int(size) if size.isdecimal() else None)
 
 
-def _last_commits(folder: Path, head: str, objects: _Objects, remaining: set[bytes]) -> Iterator[tuple[bytes, str]]:
+def _last_commits(
+    folder: Path, head: str, objects: _Objects, remaining: set[bytes]
+) -> Iterator[tuple[bytes, str]]:
     """For each path the newest commit, along first parents, that changed it from the state of the
     commit before.
     """
     newer: tuple[str, bytes] | None = None
     with _plumbing(folder, ["rev-list", "--first-parent", head]) as (_, ids):
-        while remaining and (commits := [line.decode("ascii").strip() for line in islice(ids, _AT_ONCE)]):
+        while remaining and (
+            commits := [line.decode("ascii").strip() for line in islice(ids, _AT_ONCE)]
+        ):
             for commit, tree in zip(commits, objects.roots(commits), strict=True):
                 if newer is not None:
                     yield from _settle(objects, newer, tree, remaining)
@@ -116,7 +134,9 @@ def _last_commits(folder: Path, head: str, objects: _Objects, remaining: set[byt
             yield from _settle(objects, newer, None, remaining)
 
 
-def _settle(objects: _Objects, newer: tuple[str, bytes], before: bytes | None, remaining: set[bytes]) -> Iterator[tuple[bytes, str]]:
+def _settle(
+    objects: _Objects, newer: tuple[str, bytes], before: bytes | None, remaining: set[bytes]
+) -> Iterator[tuple[bytes, str]]:
     commit, tree = newer
     for path in _changed_paths(objects, tree, before):
         if path in remaining:
@@ -128,7 +148,9 @@ def _changed_paths(objects: _Objects, tree: bytes, before: bytes | None) -> Iter
     """The paths of `tree` that are missing in the tree `before`, or that differ there."""
     level: list[tuple[bytes, bytes, bytes | None]] = [(b"", tree, before)] if tree != before else []
     while level:
-        trees = objects.read_trees({one for _, new, old in level for one in (new, old) if one is not None})
+        trees = objects.read_trees(
+            {one for _, new, old in level for one in (new, old) if one is not None}
+        )
         below: list[tuple[bytes, bytes, bytes | None]] = []
         for prefix, new, old in level:
             was = trees[old] if old is not None else {}
@@ -137,7 +159,9 @@ def _changed_paths(objects: _Objects, tree: bytes, before: bytes | None) -> Iter
                 if mode != "040000":
                     yield prefix + name
                 elif entry != was_entry:
-                    below.append((prefix + name + b"/", entry, was_entry if was_mode == "040000" else None))
+                    below.append(
+                        (prefix + name + b"/", entry, was_entry if was_mode == "040000" else None)
+                    )
         level = below
 
 
@@ -165,14 +189,19 @@ class _Objects:
                 answer = self.answers.readline().split()
                 if len(answer) != 3:
                     raise ConnectorError(
-                        f"the object {name} is missing from the repository", "the clone is partial or damaged", "use a full clone"
+                        f"the object {name} is missing from the repository",
+                        "the clone is partial or damaged",
+                        "use a full clone",
                     )
                 yield bytes.fromhex(answer[0].decode("ascii")), self.answers.read(int(answer[2]))
                 self.answers.read(1)
 
     def roots(self, commits: Sequence[str]) -> list[bytes]:
         """The ids of the commits' trees. Their content is cached."""
-        found = [(tree, _parse_tree(content, len(tree))) for tree, content in self.read([f"{commit}^{{tree}}" for commit in commits])]
+        found = [
+            (tree, _parse_tree(content, len(tree)))
+            for tree, content in self.read([f"{commit}^{{tree}}" for commit in commits])
+        ]
         self.trees.update(found)
         return [tree for tree, _ in found]
 
@@ -193,7 +222,9 @@ def _parse_tree(content: bytes, id_bytes: int) -> _Tree:
 
 @cache
 def _canonical(mode: bytes) -> str:
-    """The mode in the form that git uses today. There are five modes. Old forms count as one of them."""
+    """The mode in the form that git uses today. There are five modes. Old forms count as one of
+    them.
+    """
     bits = int(mode, 8)
     match bits >> 12:
         case 0o10:
@@ -212,15 +243,29 @@ def _describe(folder: Path, objects: _Objects, commit: str) -> Row:
     head, _, message = raw.partition(b"\0")[0].partition(b"\n\n")
     lines = head.split(b"\n")
     author = next((line[len(b"author ") :] for line in lines if line.startswith(b"author ")), b"")
-    committer = next((line[len(b"committer ") :] for line in lines if line.startswith(b"committer ")), b"")
-    encoding = next((line[len(b"encoding ") :] for line in lines if line.startswith(b"encoding ")), b"UTF-8")
+    committer = next(
+        (line[len(b"committer ") :] for line in lines if line.startswith(b"committer ")), b""
+    )
+    encoding = next(
+        (line[len(b"encoding ") :] for line in lines if line.startswith(b"encoding ")), b"UTF-8"
+    )
     if encoding.upper() not in {b"UTF-8", b"UTF8"}:
         # Git and its libraries define the encodings and their names.
-        with _plumbing(folder, ["show", "-s", "--no-show-signature", "--encoding=UTF-8", "--format=%an%n%s", commit]) as (_, answers):
+        with _plumbing(
+            folder,
+            ["show", "-s", "--no-show-signature", "--encoding=UTF-8", "--format=%an%n%s", commit],
+        ) as (_, answers):
             name, subject, *_ = answers.read().split(b"\n")
     else:
-        name, subject = author[: author.find(b"<") if b"<" in author else 0].rstrip(_BLANKS), _subject(message)
-    return {"author": name.decode(errors="replace"), "time": _microseconds(committer), "subject": subject.decode(errors="replace")[:4096]}
+        name, subject = (
+            author[: author.find(b"<") if b"<" in author else 0].rstrip(_BLANKS),
+            _subject(message),
+        )
+    return {
+        "author": name.decode(errors="replace"),
+        "time": _microseconds(committer),
+        "subject": subject.decode(errors="replace")[:4096],
+    }
 
 
 def _subject(message: bytes) -> bytes:
@@ -241,12 +286,19 @@ def _microseconds(person: bytes) -> int | None:
 @contextmanager
 def _plumbing(folder: Path, arguments: list[str]) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Standard input and output of a git process, which ends with the block."""
-    kept = {name: value for name, value in os.environ.items() if re.match("GIT_CONFIG_|(?!GIT_)", name)}
+    kept = {
+        name: value for name, value in os.environ.items() if re.match("GIT_CONFIG_|(?!GIT_)", name)
+    }
     settings = {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1"}
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            ["git", *arguments], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=kept | settings
+            ["git", *arguments],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=kept | settings,
         ) as git,
     ):
         assert git.stdin is not None
@@ -261,4 +313,6 @@ def _plumbing(folder: Path, arguments: list[str]) -> Iterator[tuple[IO[bytes], I
         errors.seek(0)
         said = errors.read().decode(errors="replace")
         if "fatal:" in said:
-            raise ConnectorError(f"git {arguments[0]} failed in {folder}", said.strip(), "see what `git fsck` says")
+            raise ConnectorError(
+                f"git {arguments[0]} failed in {folder}", said.strip(), "see what `git fsck` says"
+            )

@@ -27,7 +27,14 @@ def find_java(environment: Mapping[str, str]) -> Path:
     """
     java = _look_up(environment)
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", check=False, timeout=60)
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=60,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JarError(f"{java} does not start", str(error), _REMEDY) from error
     said = answer.stderr + answer.stdout
@@ -35,7 +42,11 @@ def find_java(environment: Mapping[str, str]) -> Path:
     if answer.returncode != 0 or found is None:
         raise JarError(f"{java} does not say its version", said.strip()[-300:], _REMEDY)
     if int(found[1]) < OLDEST_JAVA:
-        raise JarError(f"Java {found[1]} at {java} is too old", f"Kafka and Spark need Java {OLDEST_JAVA} at least", _REMEDY)
+        raise JarError(
+            f"Java {found[1]} at {java} is too old",
+            f"Kafka and Spark need Java {OLDEST_JAVA} at least",
+            _REMEDY,
+        )
     return java
 
 

@@ -50,5 +50,7 @@ def parse_lock(text: str) -> tuple[LockedJar, ...]:
         organisation, artifact, version = coordinate.split(":")
         jars.append(LockedJar(organisation, artifact, version, int(size), sha256))
     artifacts = [(jar.organisation, jar.artifact) for jar in jars]
-    assert len(set(artifacts)) == len(artifacts), "a lock pins two versions of one artifact; Ivy would drop one of them"
+    assert len(set(artifacts)) == len(artifacts), (
+        "a lock pins two versions of one artifact; Ivy would drop one of them"
+    )
     return tuple(jars)

@@ -59,7 +59,9 @@ class JarStore:
         cache = environment.get("XDG_CACHE_HOME", "")
         settings = environment.get(IVY_SETTINGS_VARIABLE, "")
         # The XDG rules say that a relative path is not valid and must be ignored.
-        folder = (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
+        folder = (
+            (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
+        )
         return cls(folder, environment, Path(settings) if settings else None)
 
 
@@ -100,7 +102,10 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None
     ivy = _find_ivy()
     java = find_java(store.environment)
     megabytes = sum(jar.size_bytes for jar in jars) / 1e6
-    say(f"fetching {len(jars)} jars, {megabytes:.0f} MB, into {store.folder} (once for this machine)")
+    say(
+        f"fetching {len(jars)} jars, {megabytes:.0f} MB, into {store.folder} (once for this"
+        " machine)"
+    )
     # In the same folder, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=store.folder) as temporary:
         work = Path(temporary)
@@ -126,31 +131,63 @@ def _find_ivy() -> Path:
     remedy = "pip install lowmark[spark]"
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise JarError("Jars cannot be fetched: pyspark is not installed", "the Ivy inside it is what fetches them", remedy)
-    found = sorted(path for place in spec.submodule_search_locations for path in Path(place).glob("jars/ivy-*.jar"))
+        raise JarError(
+            "Jars cannot be fetched: pyspark is not installed",
+            "the Ivy inside it is what fetches them",
+            remedy,
+        )
+    found = sorted(
+        path
+        for place in spec.submodule_search_locations
+        for path in Path(place).glob("jars/ivy-*.jar")
+    )
     if not found:
         raise JarError(
-            "Jars cannot be fetched: this pyspark has no Ivy", f"no jars/ivy-*.jar in {spec.submodule_search_locations[0]}", remedy
+            "Jars cannot be fetched: this pyspark has no Ivy",
+            f"no jars/ivy-*.jar in {spec.submodule_search_locations[0]}",
+            remedy,
         )
     return found[-1]
 
 
-def _run_ivy(java: Path, ivy: Path, jars: Sequence[LockedJar], work: Path, store: JarStore, say: Say) -> tuple[int, list[str]]:
+def _run_ivy(
+    java: Path, ivy: Path, jars: Sequence[LockedJar], work: Path, store: JarStore, say: Say
+) -> tuple[int, list[str]]:
     module = work / "ivy.xml"
     module.write_text(_ivy_module(jars), "utf-8")
-    command = [str(java), "-jar", str(ivy), "-ivy", str(module), "-cache", str(work / "cache"), "-confs", "default"]
+    command = [
+        str(java),
+        "-jar",
+        str(ivy),
+        "-ivy",
+        str(module),
+        "-cache",
+        str(work / "cache"),
+        "-confs",
+        "default",
+    ]
     # Without -types: with it, Ivy would leave out artifacts with the packaging "bundle", and report
     # nothing.
     command += ["-retrieve", f"{work}/jars/[organisation]__[artifact]-[revision].[ext]"]
     if store.ivy_settings is not None:
         if not store.ivy_settings.is_file():
-            raise JarError(f"The Ivy settings file {store.ivy_settings} does not exist", "", f"Correct or unset {IVY_SETTINGS_VARIABLE}")
+            raise JarError(
+                f"The Ivy settings file {store.ivy_settings} does not exist",
+                "",
+                f"Correct or unset {IVY_SETTINGS_VARIABLE}",
+            )
         command += ["-settings", str(store.ivy_settings)]
     lines: deque[str] = deque(maxlen=_LINES_KEPT)
     done = 0
     environment = dict(store.environment)
     with subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as ivy_process:
         assert ivy_process.stdout is not None
         try:
@@ -168,8 +205,8 @@ def _run_ivy(java: Path, ivy: Path, jars: Sequence[LockedJar], work: Path, store
 
 def _ivy_module(jars: Sequence[LockedJar]) -> str:
     dependencies = "\n".join(
-        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
-        ' conf="default->default" transitive="false"/>'
+        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.artifact)}"
+        f' rev={quoteattr(jar.version)} conf="default->default" transitive="false"/>'
         for jar in jars
     )
     return f"""<ivy-module version="2.0">
@@ -184,7 +221,9 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 @contextmanager
 def _only_one(folder: Path, say: Say) -> Iterator[None]:
-    """Hold the lock of the folder. The system releases it when the process ends, also after a crash."""
+    """Hold the lock of the folder. The system releases it when the process ends, also after a
+    crash.
+    """
     with (folder / ".lock").open("a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,8 +252,10 @@ def _sha256(path: Path) -> str:
 def _refuse(jar: LockedJar, size_bytes: int, sha256: str) -> NoReturn:
     raise JarError(
         f"The jar {jar.coordinate} that was fetched is not the locked one and was thrown away",
-        f"it has {size_bytes} bytes and sha256 {sha256}, the lock says {jar.size_bytes} bytes and {jar.sha256}",
-        "Try again; if it stays so, somebody between here and the repository replaces files: ask who runs the mirror or proxy",
+        f"it has {size_bytes} bytes and sha256 {sha256}, the lock says {jar.size_bytes} bytes and"
+        f" {jar.sha256}",
+        "Try again; if it stays so, somebody between here and the repository replaces files: ask"
+        " who runs the mirror or proxy",
     )
 
 
@@ -222,13 +263,17 @@ def _explain(error: OSError, folder: Path) -> NoReturn:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         _explain_full_disk(folder, error)
     raise JarError(
-        f"The jar folder {folder} cannot be used", str(error), "Make it writable, or let XDG_CACHE_HOME name another place"
+        f"The jar folder {folder} cannot be used",
+        str(error),
+        "Make it writable, or let XDG_CACHE_HOME name another place",
     ) from error
 
 
 def _explain_full_disk(folder: Path, error: OSError | None = None) -> NoReturn:
     raise JarError(
-        "The disk is full: jars cannot be kept", f"no space left at {folder}", "Free 100 MB, or let XDG_CACHE_HOME name another disk"
+        "The disk is full: jars cannot be kept",
+        f"no space left at {folder}",
+        "Free 100 MB, or let XDG_CACHE_HOME name another disk",
     ) from error
 
 
@@ -242,10 +287,12 @@ def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -
         raise JarError(
             f"The jar repository cannot be reached: {some} not fetched",
             telling[0][:300],
-            f"Check the network, or let {IVY_SETTINGS_VARIABLE} name an Ivy settings file with a mirror",
+            f"Check the network, or let {IVY_SETTINGS_VARIABLE} name an Ivy settings file with a"
+            " mirror",
         )
     raise JarError(
         f"Jars could not be fetched: {some}" if absent else "Jars could not be fetched",
         "Ivy said: " + " | ".join(line.strip() for line in lines[-15:] if line.strip())[-800:],
-        f"Check that the repository has these versions, or let {IVY_SETTINGS_VARIABLE} name an Ivy settings file with another",
+        f"Check that the repository has these versions, or let {IVY_SETTINGS_VARIABLE} name an Ivy"
+        " settings file with another",
     )

@@ -21,7 +21,11 @@ READ_TIMEOUT_S: Final = 30.0
 
 
 def messages_between(
-    consumer: Consumer, kafka: KafkaConfig, errors: client.LastError, ranges: Mapping[int, tuple[int, int]], topic: str
+    consumer: Consumer,
+    kafka: KafkaConfig,
+    errors: client.LastError,
+    ranges: Mapping[int, tuple[int, int]],
+    topic: str,
 ) -> Iterator[Message]:
     """Yield every record between these offsets that a reader of committed transactions can see.
 
@@ -36,14 +40,20 @@ def messages_between(
         message = consumer.poll(0.5)
         if message is None:
             if time.monotonic() - heard_at > READ_TIMEOUT_S:
-                raise client.unreachable(kafka, errors.text or f"{topic}: nothing came within {READ_TIMEOUT_S:.0f} s")
+                raise client.unreachable(
+                    kafka, errors.text or f"{topic}: nothing came within {READ_TIMEOUT_S:.0f} s"
+                )
             continue
         heard_at = time.monotonic()
         error, number, offset = message.error(), message.partition(), message.offset()
         assert number is not None
         assert offset is not None
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise BrokerError(f"{topic} cannot be read", error.str(), "Check the rights on the topic, and the brokers")
+            raise BrokerError(
+                f"{topic} cannot be read",
+                error.str(),
+                "Check the rights on the topic, and the brokers",
+            )
         end = ranges[number][1]
         if number not in left:
             continue

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 REACH_TIMEOUT_S: Final = 5.0
 """How long to wait for the first answer of a broker, before it counts as unreachable."""
 
-_COMMON: Final = {"client.id": "lowmark", "reconnect.backoff.max.ms": "2000", "socket.keepalive.enable": "true"}
+_COMMON: Final = {
+    "client.id": "lowmark",
+    "reconnect.backoff.max.ms": "2000",
+    "socket.keepalive.enable": "true",
+}
 
 _PRODUCER: Final = {
     "enable.idempotence": "true",
@@ -48,21 +52,45 @@ _CONSUMER: Final = {
 }
 
 _PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "enable.idempotence": (("true",), "a retried record would otherwise be written twice or out of order (REC-17)"),
+    "enable.idempotence": (
+        ("true",),
+        "a retried record would otherwise be written twice or out of order (REC-17)",
+    ),
     "acks": (("all", "-1"), "a record counts as delivered once all replicas have it (REC-17)"),
-    "request.required.acks": (("all", "-1"), "a record counts as delivered once all replicas have it (REC-17)"),
-    "partitioner": (("murmur2_random",), "producers in every language must put a key on the same Kafka partition (REC-1)"),
-    "max.in.flight": (("1", "2", "3", "4", "5"), "an idempotent producer may have five requests under way (REC-17)"),
+    "request.required.acks": (
+        ("all", "-1"),
+        "a record counts as delivered once all replicas have it (REC-17)",
+    ),
+    "partitioner": (
+        ("murmur2_random",),
+        "producers in every language must put a key on the same Kafka partition (REC-1)",
+    ),
+    "max.in.flight": (
+        ("1", "2", "3", "4", "5"),
+        "an idempotent producer may have five requests under way (REC-17)",
+    ),
     "max.in.flight.requests.per.connection": (
         ("1", "2", "3", "4", "5"),
         "an idempotent producer may have five requests under way (REC-17)",
     ),
     "delivery.report.only.error": (("false",), "flush must know what was delivered (REC-17)"),
-    "transactional.id": ((), "it is named where a ChangeProducer is made, and no other client has one"),
+    "transactional.id": (
+        (),
+        "it is named where a ChangeProducer is made, and no other client has one",
+    ),
     "isolation.level": (("read_committed",), "readers see committed transactions only (REC-21)"),
-    "enable.auto.commit": (("false",), "a position is committed after its records were handled, never by a clock (REC-21)"),
-    "enable.auto.offset.store": (("false",), "a position is committed after its records were handled, never by a clock (REC-21)"),
-    "auto.offset.reset": (("error", "none"), "records that are gone are an error, never a silent jump (REC-4)"),
+    "enable.auto.commit": (
+        ("false",),
+        "a position is committed after its records were handled, never by a clock (REC-21)",
+    ),
+    "enable.auto.offset.store": (
+        ("false",),
+        "a position is committed after its records were handled, never by a clock (REC-21)",
+    ),
+    "auto.offset.reset": (
+        ("error", "none"),
+        "records that are gone are an error, never a silent jump (REC-4)",
+    ),
     "enable.partition.eof": (("true",), "a bounded reader ends by it (REC-21)"),
 }
 _PRODUCER_ONLY: Final = frozenset(
@@ -74,14 +102,47 @@ _PRODUCER_ONLY: Final = frozenset(
         "compression.level",
         "request.timeout.ms",
     }
-    | {"queue.buffering.max.ms", "queue.buffering.backpressure.threshold", "message.send.max.retries", "retries", "delivery.timeout.ms"}
-    | {"sticky.partitioning.linger.ms", "acks", "request.required.acks", "batch.num.messages", "dr_cb", "queuing.strategy"}
+    | {
+        "queue.buffering.max.ms",
+        "queue.buffering.backpressure.threshold",
+        "message.send.max.retries",
+        "retries",
+        "delivery.timeout.ms",
+    }
+    | {
+        "sticky.partitioning.linger.ms",
+        "acks",
+        "request.required.acks",
+        "batch.num.messages",
+        "dr_cb",
+        "queuing.strategy",
+    }
     | set(_PRODUCER)
 )
 _CONSUMER_ONLY: Final = frozenset(
-    {"group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "session.timeout.ms", "heartbeat.interval.ms"}
-    | {"max.poll.interval.ms", "partition.assignment.strategy", "fetch.min.bytes", "fetch.max.bytes", "fetch.wait.max.ms", "check.crcs"}
-    | {"fetch.message.max.bytes", "max.partition.fetch.bytes", "fetch.error.backoff.ms", "fetch.queue.backoff.ms", "queued.min.messages"}
+    {
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+    }
+    | {
+        "max.poll.interval.ms",
+        "partition.assignment.strategy",
+        "fetch.min.bytes",
+        "fetch.max.bytes",
+        "fetch.wait.max.ms",
+        "check.crcs",
+    }
+    | {
+        "fetch.message.max.bytes",
+        "max.partition.fetch.bytes",
+        "fetch.error.backoff.ms",
+        "fetch.queue.backoff.ms",
+        "queued.min.messages",
+    }
     | {"auto.commit.interval.ms", "coordinator.query.interval.ms", "offset.store.method"}
     | set(_CONSUMER)
 )
@@ -150,12 +211,16 @@ def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) 
     return _build(Consumer, _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY), errors)
 
 
-def admin(kafka: KafkaConfig, errors: LastError | None = None, timeout_s: float = REACH_TIMEOUT_S) -> AdminClient:
+def admin(
+    kafka: KafkaConfig, errors: LastError | None = None, timeout_s: float = REACH_TIMEOUT_S
+) -> AdminClient:
     """Return a client for topics, after a broker has answered. Raises `BrokerError` within about
     `timeout_s`.
     """
     heard = errors or LastError()
-    built: AdminClient = _build(AdminClient, _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY), heard)
+    built: AdminClient = _build(
+        AdminClient, _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY), heard
+    )
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
@@ -169,17 +234,24 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     return BrokerError(
         f"No Kafka broker answers at {kafka.bootstrap_servers}",
         cause,
-        "Check that it runs and that bootstrap_servers and the security settings of [kafka] are right" + _local(kafka.bootstrap_servers),
+        "Check that it runs and that bootstrap_servers and the security settings of [kafka] are"
+        " right" + _local(kafka.bootstrap_servers),
     )
 
 
 def _local(bootstrap_servers: str) -> str:
     """Return how to start a broker, if the address is on this machine."""
     host, _, port = bootstrap_servers.rpartition(":")
-    return f"; a local one, in the folder of its data: connector broker start --port {port}" if host in ("127.0.0.1", "localhost") else ""
+    return (
+        f"; a local one, in the folder of its data: connector broker start --port {port}"
+        if host in ("127.0.0.1", "localhost")
+        else ""
+    )
 
 
-def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0) -> _Answer:
+def wait_for(
+    future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
+) -> _Answer:
     """Return the answer to an admin request. Raises a `ConnectorError` that names the request
     `what`.
     """
@@ -191,7 +263,9 @@ def wait_for(future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: 
         raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
 
 
-def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
+def contents(
+    message: Message,
+) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
     """Return the unchanged key, value, headers and record timestamp of a record. Empty is not null.
 
     The record timestamp is in microseconds. It is 0 if Kafka has no timestamp.
@@ -206,19 +280,36 @@ def contents(message: Message) -> tuple[bytes | None, bytes | None, tuple[tuple[
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
     """Return the error for a request `what` that Kafka refused or did not answer."""
     codes = KafkaError
-    if error.code() in (codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._AUTHENTICATION, codes._SSL, codes._RESOLVE):
+    if error.code() in (
+        codes._TIMED_OUT,
+        codes._TRANSPORT,
+        codes._ALL_BROKERS_DOWN,
+        codes._AUTHENTICATION,
+        codes._SSL,
+        codes._RESOLVE,
+    ):
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
-        return BrokerError(f"Kafka refuses: {what}", error.str(), "Give this user the rights that docs list for this component")
-    return TopicError(f"Kafka refuses: {what}", error.str(), "Mend what it complains of and try again")
+        return BrokerError(
+            f"Kafka refuses: {what}",
+            error.str(),
+            "Give this user the rights that docs list for this component",
+        )
+    return TopicError(
+        f"Kafka refuses: {what}", error.str(), "Mend what it complains of and try again"
+    )
 
 
-def _settings(kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[str]) -> dict[str, Any]:
+def _settings(
+    kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[str]
+) -> dict[str, Any]:
     for name, value in kafka.settings.items():
         allowed, reason = _PROMISED.get(name, ((value,), ""))
         if value not in allowed:
             raise ConfigError(
-                f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}", reason, "Leave the setting out"
+                f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}",
+                reason,
+                "Leave the setting out",
             )
     # The Python client requires a bool here. Its default is the required value.
     left_out = unknown | {"delivery.report.only.error"}
@@ -230,5 +321,8 @@ def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastE
     try:
         return kind(settings | {"error_cb": errors}, logger=log)
     except KafkaException as error:
-        # "No such configuration property: ...": the text has the name of the setting, never its value.
-        raise ConfigError("A setting in [kafka] is not accepted", error.args[0].str(), "Correct or remove it") from error
+        # "No such configuration property: ...": the text has the name of the setting, never its
+        # value.
+        raise ConfigError(
+            "A setting in [kafka] is not accepted", error.args[0].str(), "Correct or remove it"
+        ) from error

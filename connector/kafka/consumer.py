@@ -118,13 +118,24 @@ class ChangeConsumer:
             BrokerError: No broker answers.
             ConfigError: A client setting is not allowed.
         """
-        assert group is None or kafka_partitions is None, "in a group, Kafka shares the Kafka partitions out"
-        self._kafka = kafka if group is None else replace(kafka, settings={**kafka.settings, "group.id": group})
+        assert group is None or kafka_partitions is None, (
+            "in a group, Kafka shares the Kafka partitions out"
+        )
+        self._kafka = (
+            kafka
+            if group is None
+            else replace(kafka, settings={**kafka.settings, "group.id": group})
+        )
         self._admin = client.admin(kafka)
         self._facts = topics.describe(kafka, topic, self._admin)
         self.warnings = topics.check(self._facts)
         self.finished = False
-        self._start, self._group, self._limits, self._tables = start, group, limits or Limits(), tables
+        self._start, self._group, self._limits, self._tables = (
+            start,
+            group,
+            limits or Limits(),
+            tables,
+        )
         self._whole_topic = group is None and kafka_partitions is None
         self._registry = RegistryClient(registry) if registry is not None else None
         self._by_id: dict[int, str | None] = {}
@@ -138,10 +149,16 @@ class ChangeConsumer:
         self._look_again_s = metadata_refresh_s
         self._heard_at = self._looked_at = time.monotonic()
         self._looked_at_us = now_us()
-        mine = sorted(set(kafka_partitions)) if kafka_partitions is not None else list(range(self._facts.kafka_partitions))
+        mine = (
+            sorted(set(kafka_partitions))
+            if kafka_partitions is not None
+            else list(range(self._facts.kafka_partitions))
+        )
         if beyond := [number for number in mine if not 0 <= number < self._facts.kafka_partitions]:
             raise TopicError(
-                f"{topic} has no Kafka partition {beyond[0]}", f"it has {self._facts.kafka_partitions}, counted from 0", "Name others"
+                f"{topic} has no Kafka partition {beyond[0]}",
+                f"it has {self._facts.kafka_partitions}, counted from 0",
+                "Name others",
             )
         places = self._places(mine) if group is None else {}
         self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
@@ -149,7 +166,12 @@ class ChangeConsumer:
             self._take(places)
             self._client.assign([self._place(number) for number in places])
         else:
-            self._client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
+            self._client.subscribe(
+                [topic],
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_revoke,
+            )
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records and wait for more. It ends only if the consumer is bounded. Raises as
@@ -217,7 +239,10 @@ class ChangeConsumer:
         `start` later.
         """
         facts = self._facts
-        return tuple(Position(facts.topic, facts.topic_id, number, following - 1) for number, following in sorted(self._next.items()))
+        return tuple(
+            Position(facts.topic, facts.topic_id, number, following - 1)
+            for number, following in sorted(self._next.items())
+        )
 
     def commit(self) -> None:
         """Store the positions of all returned records for the group.
@@ -225,10 +250,14 @@ class ChangeConsumer:
         Raises:
             BrokerError: Kafka did not store them.
         """
-        assert self._group is not None, "positions of a reader without a group are the caller's to store"
+        assert self._group is not None, (
+            "positions of a reader without a group are the caller's to store"
+        )
         # Store the topic's id, too: the next time, another topic may have the same name (REC-4).
         places = [
-            TopicPartition(self._facts.topic, number, offset, self._facts.topic_id) for number, offset in self._next.items() if offset >= 0
+            TopicPartition(self._facts.topic, number, offset, self._facts.topic_id)
+            for number, offset in self._next.items()
+            if offset >= 0
         ]
         if not places:
             return
@@ -236,7 +265,9 @@ class ChangeConsumer:
             self._client.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
             raise BrokerError(
-                f"Positions of the group {self._group} were not kept", error.args[0].str(), "What follows them will be read again"
+                f"Positions of the group {self._group} were not kept",
+                error.args[0].str(),
+                "What follows them will be read again",
             ) from error
 
     def close(self) -> None:
@@ -248,12 +279,19 @@ class ChangeConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     # Where to start.
 
-    def _places(self, numbers: list[int], committed: dict[int, int] | None = None) -> dict[int, int]:
+    def _places(
+        self, numbers: list[int], committed: dict[int, int] | None = None
+    ) -> dict[int, int]:
         """Return the first offset to read of each Kafka partition.
 
         Raises `TopicError` if records after a stored position were deleted.
@@ -264,7 +302,10 @@ class ChangeConsumer:
             for position in self._start:
                 if position.topic != self._facts.topic:
                     raise TopicError(
-                        f"A stored position is of the topic {position.topic}, not {self._facts.topic}", "", "Hand in this topic's"
+                        f"A stored position is of the topic {position.topic}, not"
+                        f" {self._facts.topic}",
+                        "",
+                        "Hand in this topic's",
                     )
                 topics.check_identity(position.topic_id, self._facts)
                 stored.setdefault(position.kafka_partition, position.offset + 1)
@@ -287,24 +328,33 @@ class ChangeConsumer:
     def _take(self, places: dict[int, int]) -> None:
         self._next.update(places)
         if self._ends is not None:
-            self._open.update(number for number, offset in places.items() if offset < self._ends.get(number, 0))
+            self._open.update(
+                number for number, offset in places.items() if offset < self._ends.get(number, 0)
+            )
             self.finished = not self._open
 
     def _gone(self, number: int, wanted: int, first: int, last: int) -> TopicError:
-        remedy = "Fetch the missing changes from the source (a backfill), then start anew from the beginning"
+        remedy = (
+            "Fetch the missing changes from the source (a backfill), then start anew from the"
+            " beginning"
+        )
         if wanted > last:
             return TopicError(
-                f"{self._facts.topic} ends before the place to go on: Kafka partition {number} at offset {last}, the place is {wanted}",
-                "the brokers lost records that were read before (an unclean leader election), or the place was kept wrongly",
+                f"{self._facts.topic} ends before the place to go on: Kafka partition {number} at"
+                f" offset {last}, the place is {wanted}",
+                "the brokers lost records that were read before (an unclean leader election), or"
+                " the place was kept wrongly",
                 remedy,
             )
         return TopicError(
-            f"Records of {self._facts.topic} were deleted before they were read: Kafka partition {number}, offsets {wanted} to {first - 1}",
+            f"Records of {self._facts.topic} were deleted before they were read: Kafka partition"
+            f" {number}, offsets {wanted} to {first - 1}",
             "retention, or somebody, deleted them while this reader was away",
             remedy,
         )
 
-    # Group membership. These run inside the client's poll, which loses exceptions. So they are stored in _trouble.
+    # Group membership. These run inside the client's poll, which loses exceptions. So they are
+    # stored in _trouble.
 
     def _on_assign(self, _consumer: object, given: list[TopicPartition]) -> None:
         self._guarded(lambda: self._assign(given))
@@ -331,11 +381,19 @@ class ChangeConsumer:
         for place in taken:
             self._next.pop(place.partition, None)
             self._open.discard(place.partition)
-        self._guarded(lambda: self._client.incremental_unassign(taken) if self._is_cooperative() else self._client.unassign())
+        self._guarded(
+            lambda: (
+                self._client.incremental_unassign(taken)
+                if self._is_cooperative()
+                else self._client.unassign()
+            )
+        )
 
     def _is_cooperative(self) -> bool:
         settings = self._kafka.settings
-        return settings.get("group.protocol") == "consumer" or "cooperative" in settings.get("partition.assignment.strategy", "")
+        return settings.get("group.protocol") == "consumer" or "cooperative" in settings.get(
+            "partition.assignment.strategy", ""
+        )
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -343,16 +401,23 @@ class ChangeConsumer:
         except ConnectorError as error:
             self._trouble = error
         except KafkaException as error:
-            self._trouble = BrokerError(f"The group {self._group} cannot be joined", error.args[0].str(), "Check the rights on the group")
+            self._trouble = BrokerError(
+                f"The group {self._group} cannot be joined",
+                error.args[0].str(),
+                "Check the rights on the group",
+            )
 
     # Records.
 
     def _receive(self, message: Message, number: int, offset: int) -> ConsumerRecord:
         facts = self._facts
         key, value, headers, arrived = client.contents(message)
-        source = KafkaRecord(Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers)
+        source = KafkaRecord(
+            Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers
+        )
         verdict = self._judge(source)
-        # The topic may have got more Kafka partitions (REC-14). A record from before the last refresh needs no new check.
+        # The topic may have got more Kafka partitions (REC-14). A record from before the last
+        # refresh needs no new check.
         if _names_too_many(verdict) and arrived > self._looked_at_us - ARRIVAL_MARGIN_S * 1_000_000:
             self._look_again()
             verdict = self._judge(source)
@@ -362,15 +427,27 @@ class ChangeConsumer:
 
     def _judge(self, source: KafkaRecord) -> ChangeRecord | Rejection:
         schema_id = confluent_id(source.value)
-        if schema_id is not None and self._registry is not None and self._by_id.get(schema_id) is None:
+        if (
+            schema_id is not None
+            and self._registry is not None
+            and self._by_id.get(schema_id) is None
+        ):
             self._by_id[schema_id] = self._registry.schema(schema_id)
         return validate_record(
-            source, schemas=self._schemas, limits=self._limits, kafka_partitions=self._facts.kafka_partitions, tables=self._tables
+            source,
+            schemas=self._schemas,
+            limits=self._limits,
+            kafka_partitions=self._facts.kafka_partitions,
+            tables=self._tables,
         )
 
     def _reach(self, number: int, following: int) -> None:
         self._next[number] = max(self._next[number], following)
-        if self._ends is not None and number in self._open and self._next[number] >= self._ends[number]:
+        if (
+            self._ends is not None
+            and number in self._open
+            and self._next[number] >= self._ends[number]
+        ):
             self._open.discard(number)
             self._client.pause([TopicPartition(self._facts.topic, number)])
             self.finished = not self._open
@@ -383,9 +460,15 @@ class ChangeConsumer:
             if number in self._next and offset is not None:
                 self._reach(number, offset)
             return
-        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and number in self._next:
+        if (
+            code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+            and number in self._next
+        ):
             self._look_again()
-            first, last = (ask(self._kafka, self._facts)[number] for ask in (topics.beginning_offsets, topics.end_offsets))
+            first, last = (
+                ask(self._kafka, self._facts)[number]
+                for ask in (topics.beginning_offsets, topics.end_offsets)
+            )
             raise self._gone(number, self._next[number], first, last)
         if code in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -396,7 +479,9 @@ class ChangeConsumer:
             self._look_again()
             return
         raise BrokerError(
-            f"{self._facts.topic} cannot be read", error.str(), "Check the rights on the topic and the group, and the brokers"
+            f"{self._facts.topic} cannot be read",
+            error.str(),
+            "Check the rights on the topic and the group, and the brokers",
         )
 
     def _look_again(self) -> None:
@@ -425,4 +510,8 @@ class ChangeConsumer:
 
 
 def _names_too_many(verdict: ChangeRecord | Rejection) -> bool:
-    return isinstance(verdict, Rejection) and verdict.reason is Reason.INVALID and verdict.rule == Rule.KAFKA_PARTITIONS
+    return (
+        isinstance(verdict, Rejection)
+        and verdict.reason is Reason.INVALID
+        and verdict.rule == Rule.KAFKA_PARTITIONS
+    )

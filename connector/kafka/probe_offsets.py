@@ -23,7 +23,9 @@ faster.
 """
 
 
-def look(kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ranges]) -> dict[int, Seen]:
+def look(
+    kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ranges]
+) -> dict[int, Seen]:
     """Read these offsets of each Kafka partition. They must have been written once.
 
     Missing offsets are gone: retention deleted them, or the brokers lost them. Raises `TopicError`
@@ -34,9 +36,16 @@ def look(kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ran
     topics.check_identity(topic_id, facts)
     topics.check(facts)
     first, end = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
-    there = {number: common(ranges, [Range(first.get(number, 0), end.get(number, 0))]) for number, ranges in places.items()}
+    there = {
+        number: common(ranges, [Range(first.get(number, 0), end.get(number, 0))])
+        for number, ranges in places.items()
+    }
     found: dict[int, list[Range]] = {number: [] for number in places}
-    few = {"group.id": "lowmark.audit", "queued.min.messages": "1000", "queued.max.messages.kbytes": "4096"}
+    few = {
+        "group.id": "lowmark.audit",
+        "queued.min.messages": "1000",
+        "queued.max.messages.kbytes": "4096",
+    }
     errors = client.LastError()
     with closing(client.consumer(kafka, errors, few)) as consumer:
         for spans in zip_longest(*(_spans(number, ranges) for number, ranges in there.items())):
@@ -47,7 +56,10 @@ def look(kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ran
                 assert offset is not None
                 if _is_in(offset, there[number]):
                     _add(found[number], offset)
-    return {number: Seen(union_ranges(found[number]), without(ranges, there[number])) for number, ranges in places.items()}
+    return {
+        number: Seen(union_ranges(found[number]), without(ranges, there[number]))
+        for number, ranges in places.items()
+    }
 
 
 def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:

@@ -91,13 +91,19 @@ class RegistryClient:
                 is incompatible.
         """
         subject = quote(self._config.subject(topic), safe="")
-        path = f"/subjects/{subject}/versions" if self._config.auto_register else f"/subjects/{subject}"
+        path = (
+            f"/subjects/{subject}/versions"
+            if self._config.auto_register
+            else f"/subjects/{subject}"
+        )
         answer = self._ask("POST", path, {"schema": schema})
         if answer is None:
             raise RegistryError(
                 f"The subject {self._config.subject(topic)} does not have our schema",
-                f"the registry at {self._config.url} does not know it there, and auto_register is off",
-                "Register schemas/change_record.v1.avsc under the subject, or set registry.auto_register = true",
+                f"the registry at {self._config.url} does not know it there, and auto_register"
+                " is off",
+                "Register schemas/change_record.v1.avsc under the subject, or set"
+                " registry.auto_register = true",
             )
         found = answer.get("id")
         if not isinstance(found, int) or not 0 <= found <= MAX_SCHEMA_ID:
@@ -112,7 +118,12 @@ class RegistryClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:
@@ -133,7 +144,9 @@ class RegistryClient:
             if pause_s is not None:
                 time.sleep(pause_s)
         raise RegistryError(
-            f"The schema registry at {self._config.url} cannot be reached", problem, "Check that it runs, and registry.url; then try again"
+            f"The schema registry at {self._config.url} cannot be reached",
+            problem,
+            "Check that it runs, and registry.url; then try again",
         )
 
     def _read(self, response: httpx.Response) -> dict[str, Any] | None:
@@ -145,14 +158,18 @@ class RegistryClient:
             raise RegistryError(
                 f"The schema registry at {self._config.url} refuses us",
                 f"HTTP {response.status_code}: {response.text[:300]}",
-                "Check registry.user and registry.password, or registry.bearer_token, and the rights on the subject",
+                "Check registry.user and registry.password, or registry.bearer_token, and the"
+                " rights on the subject",
             )
         if not isinstance(answer, dict):
             raise self._no_answer(f"HTTP {response.status_code}: {response.text[:300]}")
         if response.status_code == 404 and answer.get("error_code") in _NOT_FOUND:
             return None
         if response.status_code != 200:
-            raise self._no_answer(f"HTTP {response.status_code}, error {answer.get('error_code')}: {answer.get('message', '')}")
+            raise self._no_answer(
+                f"HTTP {response.status_code}, error {answer.get('error_code')}:"
+                f" {answer.get('message', '')}"
+            )
         return answer
 
     def _text(self, answer: dict[str, Any], name: str) -> str:
@@ -163,7 +180,9 @@ class RegistryClient:
 
     def _no_answer(self, cause: str) -> RegistryError:
         return RegistryError(
-            f"The schema registry at {self._config.url} gave no usable answer", cause, "Check registry.url and the registry's log"
+            f"The schema registry at {self._config.url} gave no usable answer",
+            cause,
+            "Check registry.url and the registry's log",
         )
 
 
@@ -171,15 +190,25 @@ def _connect(config: RegistryConfig) -> httpx.Client:
     try:
         import httpx
     except ImportError as error:
-        raise RegistryError("A schema registry is configured, but httpx is not installed", "", "pip install lowmark[registry]") from error
+        raise RegistryError(
+            "A schema registry is configured, but httpx is not installed",
+            "",
+            "pip install lowmark[registry]",
+        ) from error
     headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
     if config.bearer_token:
         headers["Authorization"] = f"Bearer {config.bearer_token}"
     try:
-        verify = ssl.create_default_context(cafile=config.ca_location) if config.ca_location else True
+        verify = (
+            ssl.create_default_context(cafile=config.ca_location) if config.ca_location else True
+        )
     except OSError as error:
         raise RegistryError(
-            f"registry.ca_location {config.ca_location} cannot be read", str(error), "Name a file of PEM certificates"
+            f"registry.ca_location {config.ca_location} cannot be read",
+            str(error),
+            "Name a file of PEM certificates",
         ) from error
     auth = (config.user, config.password) if config.user else None
-    return httpx.Client(base_url=config.url, headers=headers, auth=auth, verify=verify, timeout=config.timeout_s)
+    return httpx.Client(
+        base_url=config.url, headers=headers, auth=auth, verify=verify, timeout=config.timeout_s
+    )

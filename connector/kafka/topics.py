@@ -81,18 +81,22 @@ def check(facts: TopicFacts) -> list[str]:
     if "compact" in facts.cleanup_policy:
         raise TopicError(
             f"The topic {facts.topic} is compacted (cleanup.policy={facts.cleanup_policy})",
-            "compaction keeps the last record of a key, but a change may hold some columns only: the others would be lost",
-            f"Create another topic (connector topic create), or set cleanup.policy=delete on {facts.topic} before any change is in it",
+            "compaction keeps the last record of a key, but a change may hold some columns only:"
+            " the others would be lost",
+            "Create another topic (connector topic create), or set cleanup.policy=delete on"
+            f" {facts.topic} before any change is in it",
         )
     warnings = []
     if facts.timestamp_type != "LogAppendTime":
         warnings.append(
-            f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}: retention counts from what producers claim, "
-            "so old changes may be deleted as soon as they are written; set LogAppendTime"
+            f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}: retention"
+            " counts from what producers claim, so old changes may be deleted as soon as they are"
+            " written; set LogAppendTime"
         )
     if 0 <= facts.retention_ms < MIN_RETENTION_S * 1000:
         warnings.append(
-            f"The topic {facts.topic} keeps records for {facts.retention_ms / 3_600_000:g} hours only; a day at least is advised"
+            f"The topic {facts.topic} keeps records for {facts.retention_ms / 3_600_000:g} hours"
+            " only; a day at least is advised"
         )
     return warnings
 
@@ -102,8 +106,10 @@ def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
     if remembered_topic_id != facts.topic_id:
         raise TopicError(
             f"The topic {facts.topic} is not the one that was read before",
-            f"it was deleted and created again: its id was {remembered_topic_id} and is {facts.topic_id}",
-            "Stored positions mean nothing in it: find out what became of the old records, then start anew without them",
+            f"it was deleted and created again: its id was {remembered_topic_id} and is"
+            f" {facts.topic_id}",
+            "Stored positions mean nothing in it: find out what became of the old records, then"
+            " start anew without them",
         )
 
 
@@ -139,11 +145,14 @@ def create_topic(
     """
     if kafka_partitions < 1:
         raise ConfigError(
-            f"kafka_partitions is {kafka_partitions}, but must be at least 1", "", "Name how many Kafka partitions the topic gets"
+            f"kafka_partitions is {kafka_partitions}, but must be at least 1",
+            "",
+            "Name how many Kafka partitions the topic gets",
         )
     if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
         raise ConfigError(
-            f"retention is {retention_s} s, but must be from {MIN_RETENTION_S} (1 day) to {MAX_RETENTION_S} (7 days)",
+            f"retention is {retention_s} s, but must be from {MIN_RETENTION_S} (1 day) to"
+            f" {MAX_RETENTION_S} (7 days)",
             "less is lost in a long weekend, more is the changelog's work",
             "Choose a retention of 1 to 7 days",
         )
@@ -169,7 +178,10 @@ def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
     If both exist, only the right to describe them is necessary.
     """
     admin = client.admin(kafka)
-    if not {dead_letter_topic(source.topic), ledger_topic(source.topic)} <= admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics.keys():
+    if (
+        not {dead_letter_topic(source.topic), ledger_topic(source.topic)}
+        <= admin.list_topics(timeout=client.REACH_TIMEOUT_S).topics.keys()
+    ):
         _create_dead_letter_topics(admin, kafka, source)
 
 
@@ -213,14 +225,34 @@ def _create_dead_letter_topics(admin: AdminClient, kafka: KafkaConfig, source: T
         "retention.bytes": "-1",
         "max.message.bytes": str(largest),
     }
-    ledger = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime", "max.message.bytes": str(LETTER_HEADROOM_BYTES)}
-    _create(admin, kafka, dead_letter_topic(source.topic), source.kafka_partitions, source.replication_factor, letters)
+    ledger = {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(LETTER_HEADROOM_BYTES),
+    }
+    _create(
+        admin,
+        kafka,
+        dead_letter_topic(source.topic),
+        source.kafka_partitions,
+        source.replication_factor,
+        letters,
+    )
     _create(admin, kafka, ledger_topic(source.topic), 1, source.replication_factor, ledger)
 
 
-def _create(admin: AdminClient, kafka: KafkaConfig, topic: str, partitions: int, replicas: int, settings: Mapping[str, str]) -> bool:
+def _create(
+    admin: AdminClient,
+    kafka: KafkaConfig,
+    topic: str,
+    partitions: int,
+    replicas: int,
+    settings: Mapping[str, str],
+) -> bool:
     """Create a topic. Return False if it exists."""
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
+    new = NewTopic(
+        topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings)
+    )
     try:
         client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
     except TopicError as error:
@@ -236,7 +268,11 @@ def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
-        if found.error is None and len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
+        if (
+            found.error is None
+            and len(found.partitions) == partitions
+            and all(p.leader >= 0 for p in found.partitions.values())
+        ):
             return
         time.sleep(0.02)
 
@@ -262,28 +298,43 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
         "retention.ms": str(facts.retention_ms),
         "max.message.bytes": str(facts.max_message_bytes),
     }
-    differences = [f"{name} is {found[name]}, asked for was {asked[name]}" for name in asked if found[name] != asked[name]]
+    differences = [
+        f"{name} is {found[name]}, asked for was {asked[name]}"
+        for name in asked
+        if found[name] != asked[name]
+    ]
     if differences:
         raise TopicError(
-            f"The topic {facts.topic} exists already", "; ".join(differences), "Choose another name, or delete it with all its records"
+            f"The topic {facts.topic} exists already",
+            "; ".join(differences),
+            "Choose another name, or delete it with all its records",
         )
 
 
 def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     asked = f"describe topic {topic}"
     try:
-        description = client.wait_for(admin.describe_topics(TopicCollection([topic]), request_timeout=_ASK_TIMEOUT_S)[topic], kafka, asked)
+        description = client.wait_for(
+            admin.describe_topics(TopicCollection([topic]), request_timeout=_ASK_TIMEOUT_S)[topic],
+            kafka,
+            asked,
+        )
     except TopicError as error:
         if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicError(
-                f"There is no topic {topic}", f"Kafka at {kafka.bootstrap_servers} has none", f"connector topic create {topic}"
+                f"There is no topic {topic}",
+                f"Kafka at {kafka.bootstrap_servers} has none",
+                f"connector topic create {topic}",
             ) from error
         raise
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    configs = client.wait_for(admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource], kafka, asked)
+    configs = client.wait_for(
+        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource], kafka, asked
+    )
     return TopicFacts(
         topic=topic,
-        # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the URL-safe form.
+        # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the
+        # URL-safe form.
         topic_id=str(description.topic_id).replace("+", "-").replace("/", "_"),
         kafka_partitions=len(description.partitions),
         replication_factor=len(description.partitions[0].replicas),
@@ -303,9 +354,16 @@ def _offsets(
 ) -> dict[int, int]:
     asked = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
     answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=_ASK_TIMEOUT_S)
-    return {place.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset for place, answer in answers.items()}
+    return {
+        place.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset
+        for place, answer in answers.items()
+    }
 
 
 def _code_of(error: TopicError | BrokerError) -> int:
     cause = error.__cause__
-    return cause.args[0].code() if cause is not None and cause.args and isinstance(cause.args[0], KafkaError) else 0
+    return (
+        cause.args[0].code()
+        if cause is not None and cause.args and isinstance(cause.args[0], KafkaError)
+        else 0
+    )

@@ -3,8 +3,8 @@
 Each call is repeated while Kafka allows it. The remaining errors have three meanings:
 
     it must be aborted    none of its records will be read
-    we are shut out       another producer has started with the same transactional id. This one must not send again
-    any other error       the outcome is unknown
+    we are shut out       another producer has started with the same transactional id. This one must
+    not send again any other error       the outcome is unknown
 
 In the first and the last case, the client is closed. The next client with the same id ends the open
 transaction. After that, late requests of the old client cannot end another transaction.
@@ -36,13 +36,21 @@ START_TIMEOUT_S: Final = 30.0
 ABORT_TIMEOUT_S: Final = 5.0
 """If an abort takes longer, the next client with the same id aborts the transaction."""
 
-_SHUT_OUT: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+_SHUT_OUT: Final = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+)
 
 
 def settings(transactional_id: str) -> dict[str, str]:
     """Return the client settings. A record must not wait longer than its transaction."""
     timeout_ms = str(round(TIMEOUT_S * 1000))
-    return {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "message.timeout.ms": timeout_ms}
+    return {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": timeout_ms,
+        "message.timeout.ms": timeout_ms,
+    }
 
 
 def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None:
@@ -73,7 +81,8 @@ def shut_out(topic: str, transactional_id: str, cause: str) -> WriterConflictErr
     return WriterConflictError(
         f"Another producer has taken over the transactions of {transactional_id} on {topic}",
         cause,
-        "Stop one of the two: each stream partition has one producer at a time. What this one has not committed was not delivered",
+        "Stop one of the two: each stream partition has one producer at a time. What this one has"
+        " not committed was not delivered",
     )
 
 

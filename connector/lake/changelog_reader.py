@@ -26,15 +26,18 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
-      WHERE kind IN ('change', 'control', 'rejected') AND "offset" IS NOT NULL AND kafka_partition IS NOT NULL AND {batches}
+      WHERE kind IN ('change', 'control', 'rejected') AND "offset" IS NOT NULL
+          AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
-      SELECT *, place - row_number() OVER (PARTITION BY kafka_partition, times ORDER BY place) AS island FROM logged)
+      SELECT *, place - row_number() OVER (PARTITION BY kafka_partition,
+      times ORDER BY place) AS island FROM logged)
     SELECT kafka_partition, min(place), max(place) + 1, times FROM numbered
     GROUP BY kafka_partition, times, island ORDER BY 1, 2
 """
 _REJECTED: Final = """
-    SELECT letter_id, "key", value, headers FROM t WHERE kind = 'rejected' AND ingest_batch > {after} AND ingest_batch <= {to}
+    SELECT letter_id, "key", value, headers FROM t WHERE kind = 'rejected'
+        AND ingest_batch > {after} AND ingest_batch <= {to}
 """
 
 
@@ -72,13 +75,18 @@ class Logged:
                 # Rows that other programs added may have no batch number of lowmark.
                 of_step = f"({of_step} OR ingest_batch < 1 OR ingest_batch IS NULL)"
             found = self._selected(_RUNS.format(batches=of_step))
-            yield {number: [Run(*run) for _, *run in runs] for number, runs in groupby(found, key=lambda row: row[0])}
+            yield {
+                number: [Run(*run) for _, *run in runs]
+                for number, runs in groupby(found, key=lambda row: row[0])
+            }
 
     def rejected(self, after: int) -> Iterator[tuple[str, bytes]]:
         """The dead-letter id and `audit.digest` of each rejected row after batch `after` whose dead
         letters are published.
         """
-        for letter_id, key, value, headers in self._selected(_REJECTED.format(after=after, to=self.settled_batch)):
+        for letter_id, key, value, headers in self._selected(
+            _REJECTED.format(after=after, to=self.settled_batch)
+        ):
             pairs = tuple((header["key"], header["value"]) for header in headers or ())
             yield letter_id or "(a rejected row without a letter id)", digest(key, value, pairs)
 
@@ -109,7 +117,8 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         raise TableError(
             f"No commit of {path} is of stream {stream}",
             "Another table lies there, or its log was cut off",
-            "Look at its history (DESCRIBE HISTORY), and name the warehouse that the stream was ingested to",
+            "Look at its history (DESCRIBE HISTORY), and name the warehouse that the stream was"
+            " ingested to",
         )
     progress = ours["progress"]
     return Logged(
@@ -121,14 +130,18 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         end=_offsets(ours["end_offsets"]),
         foreign_commits=foreign_commits,
         _trimmed_to=int(ours.get("trimmed_to", 0)),
-        _rows=int(progress["changes"]) + int(progress["control"]) + sum(progress["rejected"].values()),
+        _rows=int(progress["changes"])
+        + int(progress["control"])
+        + sum(progress["rejected"].values()),
         _step_rows=step_rows,
         _delta=delta,
     )
 
 
 def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
-    """The metadata of the stream's newest commit, and the number of later commits by other programs."""
+    """The metadata of the stream's newest commit, and the number of later commits by other
+    programs.
+    """
     for limit in (1, None):
         for newer, commit in enumerate(delta.history(limit)):
             said = table_state_of(commit)

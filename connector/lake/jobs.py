@@ -20,14 +20,18 @@ from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
 
 _JOBS: Final = {
     **dict.fromkeys(("kind", "table", "error"), "string"),
-    **dict.fromkeys(("started_at", "ended_at", "from_batch", "to_batch", "changes", "letters"), "int64"),
+    **dict.fromkeys(
+        ("started_at", "ended_at", "from_batch", "to_batch", "changes", "letters"), "int64"
+    ),
     **dict.fromkeys(("watermark_before", "watermark_after"), "int64"),
     "stream": "string",
     **dict.fromkeys(("files", "bytes", "live_bytes", "disk_bytes"), "int64"),
 }
 _CUTS: Final = {
     **dict.fromkeys(("stream", "table"), "string"),
-    **dict.fromkeys(("low_watermark", "to_batch", "revision", "merged", "recorded_at", "version"), "int64"),
+    **dict.fromkeys(
+        ("low_watermark", "to_batch", "revision", "merged", "recorded_at", "version"), "int64"
+    ),
 }
 
 JOBS_KEPT_US: Final = 30 * 86_400_000_000
@@ -46,24 +50,48 @@ class History:
 
     def add_job(self, job: Job) -> None:
         """Add a job."""
-        append(self._jobs, [{**asdict(job), "kind": job.kind.value}], _JOBS, lambda: self._jobs_to_forget(job.ended_at))
+        append(
+            self._jobs,
+            [{**asdict(job), "kind": job.kind.value}],
+            _JOBS,
+            lambda: self._jobs_to_forget(job.ended_at),
+        )
 
     def add_cut(self, cut: CutRecord) -> None:
         """Add a cut."""
         common = {name: value for name, value in asdict(cut).items() if name != "versions"}
-        append(self._cuts, [{**common, "table": table, "version": version} for table, version in cut.versions.items()], _CUTS)
+        append(
+            self._cuts,
+            [
+                {**common, "table": table, "version": version}
+                for table, version in cut.versions.items()
+            ],
+            _CUTS,
+        )
 
-    def jobs(self, table: str, *, since: int = 0, limit: int | None = None, kinds: Collection[JobKind] = tuple(JobKind)) -> list[Job]:
+    def jobs(
+        self,
+        table: str,
+        *,
+        since: int = 0,
+        limit: int | None = None,
+        kinds: Collection[JobKind] = tuple(JobKind),
+    ) -> list[Job]:
         """The jobs of a table, of some kinds, that ended at or after `since` (microseconds), the
         newest first.
         """
         wanted = ", ".join(quoted(kind.value) for kind in kinds)
-        condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY ended_at DESC'
+        condition = (
+            f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY'
+            " ended_at DESC"
+        )
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
         return [_job(row) for row in rows]
 
     def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
-        """The newest job of each kind of maintenance, of a table or of a stream's changelog (JOB-1)."""
+        """The newest job of each kind of maintenance, of a table or of a stream's changelog
+        (JOB-1).
+        """
         of = _of(table, stream)
         newest = {}
         for kind in MAINTENANCE:
@@ -85,8 +113,14 @@ class History:
         """The duration of each successful apply of a table that ended at or after `since`
         (microseconds).
         """
-        condition = f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND ended_at >= {since}"
-        return [row["duration"] for row in select(self._jobs, condition, "ended_at - started_at AS duration")]
+        condition = (
+            f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND"
+            f" ended_at >= {since}"
+        )
+        return [
+            row["duration"]
+            for row in select(self._jobs, condition, "ended_at - started_at AS duration")
+        ]
 
     def cuts(self, stream: str, *, since: int = 0) -> list[CutRecord]:
         """The cuts of a stream that were recorded at or after `since` (microseconds), the newest
@@ -101,35 +135,57 @@ class History:
         found = self._found(f"{of_stream} AND recorded_at = {newest}")
         return found[0] if found else None
 
-    def forget_cuts(self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None) -> None:
+    def forget_cuts(
+        self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None
+    ) -> None:
         """Remove the cuts of a stream that name a table in a version below that in `oldest`, except
         the cut `but` (TBL-23).
         """
-        gone = [cut for cut in self.cuts(stream) if any(version < oldest.get(name, 0) for name, version in cut.versions.items())]
-        times = sorted({cut.recorded_at for cut in gone if but is None or cut.recorded_at != but.recorded_at})
+        gone = [
+            cut
+            for cut in self.cuts(stream)
+            if any(version < oldest.get(name, 0) for name, version in cut.versions.items())
+        ]
+        times = sorted(
+            {cut.recorded_at for cut in gone if but is None or cut.recorded_at != but.recorded_at}
+        )
         if times:
-            delete(self._cuts, f"stream = {quoted(stream)} AND recorded_at IN ({', '.join(map(str, times))})")
+            delete(
+                self._cuts,
+                f"stream = {quoted(stream)} AND recorded_at IN ({', '.join(map(str, times))})",
+            )
 
     def _jobs_to_forget(self, now: int) -> str:
         """The SQL condition of jobs that are too old, or too many."""
         of_many = f"true ORDER BY ended_at DESC LIMIT 1 OFFSET {MAX_JOBS}"
-        newest_of_many = max((row["ended_at"] for row in select(self._jobs, of_many, "ended_at")), default=0)
+        newest_of_many = max(
+            (row["ended_at"] for row in select(self._jobs, of_many, "ended_at")), default=0
+        )
         return f"ended_at <= {max(now - JOBS_KEPT_US, newest_of_many)}"
 
     def _found(self, condition: str) -> list[CutRecord]:
-        rows = select(self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC")
+        rows = select(
+            self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC"
+        )
         by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
         return [_cut(common, list(of_cut)) for common, of_cut in by_cut]
 
 
 def _of(table: str, stream: str) -> str:
     """The SQL condition of the jobs of a table. Without a table, those of a stream's changelog."""
-    return f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
+    return (
+        f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
+    )
 
 
 def _job(row: Mapping[str, Any]) -> Job:
     """A row as a job. A column that an older release did not write has its default value."""
-    return Job(**{**{name: value for name, value in row.items() if value is not None}, "kind": JobKind(row["kind"])})
+    return Job(
+        **{
+            **{name: value for name, value in row.items() if value is not None},
+            "kind": JobKind(row["kind"]),
+        }
+    )
 
 
 def _cut(common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:

@@ -16,7 +16,14 @@ from typing import Any, Final
 from connector import warehouse as places
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
-from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride, bounds_in, paces_in, saying
+from connector.state.overrides import (
+    ClosePartition,
+    PaceOverride,
+    StalenessOverride,
+    bounds_in,
+    paces_in,
+    saying,
+)
 
 _ENDS: Final = {
     **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
@@ -39,7 +46,9 @@ class Overrides:
         self._ends = places.closed_partitions(warehouse)
 
     def bounds(self) -> dict[str, int]:
-        """The staleness overrides in seconds, by table. They have priority over the configuration."""
+        """The staleness overrides in seconds, by table. They have priority over the
+        configuration.
+        """
         return bounds_in(newest_stored(self._settings))
 
     def paces(self) -> dict[str, int]:
@@ -60,10 +69,17 @@ class Overrides:
         """The closed stream partitions of a stream with numbers greater than `above`, in order."""
         if int((newest_stored(self._ends) or {}).get("number", 0)) <= above:
             return []
-        return [ClosePartition(**row) for row in select(self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")]
+        return [
+            ClosePartition(**row)
+            for row in select(
+                self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number"
+            )
+        ]
 
     def add_closed(self, override: ClosePartition) -> None:
-        """Close a stream partition. The action gets the next number, or its own if that is greater."""
+        """Close a stream partition. The action gets the next number, or its own if that is
+        greater.
+        """
 
         def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             number = max(override.number, int(said.get("number", 0)) + 1)

@@ -42,7 +42,9 @@ class PlainTable:
         """
         yield from self.select(self.types)
 
-    def select(self, columns: Iterable[str], where: str = "true", *table_state: str) -> Iterator[tuple[Any, ...]]:
+    def select(
+        self, columns: Iterable[str], where: str = "true", *table_state: str
+    ) -> Iterator[tuple[Any, ...]]:
         """These columns of the rows for which an SQL condition is true, as in `rows`. Internal
         columns follow them.
         """
@@ -59,7 +61,11 @@ class PlainTable:
     @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties."""
-        return {name: value for name, value in self._delta.metadata().configuration.items() if value is not None}
+        return {
+            name: value
+            for name, value in self._delta.metadata().configuration.items()
+            if value is not None
+        }
 
 
 def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
@@ -76,7 +82,9 @@ def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
 
 def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of an Arrow batch as Python values."""
-    return zip(*(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True)
+    return zip(
+        *(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True
+    )
 
 
 def newest_stored(path: str) -> Mapping[str, Any] | None:
@@ -104,11 +112,17 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
         fields = delta.schema().fields
     except not_found as error:
         raise TableError(
-            f"There is no table at {path}", "nothing was applied to it yet", "run the pipeline: connector run --once"
+            f"There is no table at {path}",
+            "nothing was applied to it yet",
+            "run the pipeline: connector run --once",
         ) from error
     except unreadable as error:
         raise trouble(path, "read", error) from error
-    types = {field.name: str(getattr(field.type, "type", "map")) for field in fields if field.name not in BOOKKEEPING}
+    types = {
+        field.name: str(getattr(field.type, "type", "map"))
+        for field in fields
+        if field.name not in BOOKKEEPING
+    }
     return PlainTable(delta.version(), types, table_state_of(newest[0]) if newest else {}, delta)
 
 
@@ -119,7 +133,9 @@ def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exceptio
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError as error:
         remedy = "install it: pip install 'lowmark[lake]'"
-        raise TableError("Tables cannot be read without the deltalake package", str(error), remedy) from error
+        raise TableError(
+            "Tables cannot be read without the deltalake package", str(error), remedy
+        ) from error
     return DeltaTable, TableNotFoundError, (DeltaError, OSError, ValueError)
 
 
@@ -129,7 +145,9 @@ def _selected(name: str, type_: str) -> str:
 
 
 def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata of a commit in a table's history. It is empty if the commit is not one of lowmark."""
+    """The metadata of a commit in a table's history. It is empty if the commit is not one of
+    lowmark.
+    """
     user_metadata = commit.get("userMetadata")
     try:
         said = json.loads(user_metadata) if isinstance(user_metadata, str) else {}

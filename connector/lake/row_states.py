@@ -17,7 +17,15 @@ from connector import warehouse as places
 from connector.errors import TableError
 from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
-from connector.records.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
+from connector.records.model import (
+    ChangeType,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    SetCell,
+    Transaction,
+)
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
 from connector.state.table_state import TableState
@@ -31,9 +39,11 @@ from connector.tables.values import DataType, Unreadable, write_value
 _EPOCH: Final = date(1970, 1, 1)
 _SECTION_BYTES: Final = 8
 _PENDING: Final = """
-    SELECT row_key, arrow_cast(commit_timestamp, 'Int64') AS commit_timestamp, tie_breaker, "transaction", change_sequence_number, entries,
+    SELECT row_key, arrow_cast(commit_timestamp, 'Int64') AS commit_timestamp, tie_breaker,
+    "transaction", change_sequence_number, entries,
       order_position
-    FROM t WHERE kind = 'change' AND "table" = '{source}' AND ingest_batch > {after} AND row_key IN ({keys})
+    FROM t WHERE kind = 'change' AND "table" = '{source}' AND ingest_batch > {after}
+        AND row_key IN ({keys})
 """
 
 
@@ -61,8 +71,8 @@ class RowStates:
         self._changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
     def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
-        """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table cannot
-        read has no row.
+        """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
+        cannot read has no row.
         """
         read = {row_key: self.definition.key.read_key(row_key) for row_key in row_keys}
         by_key = {key: row_key for row_key, key in read.items() if not isinstance(key, Unreadable)}
@@ -76,24 +86,39 @@ class RowStates:
             states[row_key] = join(states[row_key], state)
         return states
 
-    def _stored(self, keys: list[tuple[object, ...]]) -> Iterator[tuple[tuple[object, ...], RowState]]:
+    def _stored(
+        self, keys: list[tuple[object, ...]]
+    ) -> Iterator[tuple[tuple[object, ...], RowState]]:
         parts = self.definition.key.parts
         # The first key part limits the search enough. The result may have other rows too.
-        first = f'"{parts[0].name}" IN ({", ".join(sorted({_literal(parts[0].type, key[0]) for key in keys}))})'
+        first = (
+            f'"{parts[0].name}" IN'
+            f" ({', '.join(sorted({_literal(parts[0].type, key[0]) for key in keys}))})"
+        )
         names = [part.name for part in parts]
-        columns = [column.name for column in self.definition.columns] if self.definition.versions is Versions.LATEST else []
+        columns = (
+            [column.name for column in self.definition.columns]
+            if self.definition.versions is Versions.LATEST
+            else []
+        )
         if self._table is not None:
             for row in self._table.select([*names, *columns], first, STATE):
                 yield self._key(row), self._state(row[-1], row[len(names) : -1])
         if self._graveyard is not None:
             named = "".join(
-                f" OR (_apply_number = {apply} AND _attempt_id = {quoted(attempt)})" for apply, attempt in self._book.attempt_ids.items()
+                f" OR (_apply_number = {apply} AND _attempt_id = {quoted(attempt)})"
+                for apply, attempt in self._book.attempt_ids.items()
             )
-            for row in self._graveyard.select(names, f"{first} AND (_apply_number <= {self._book.vacuumed_to}{named})", STATE):
+            for row in self._graveyard.select(
+                names, f"{first} AND (_apply_number <= {self._book.vacuumed_to}{named})", STATE
+            ):
                 yield self._key(row), self._state(row[-1], [None] * len(columns))
 
     def _key(self, row: tuple[Any, ...]) -> tuple[object, ...]:
-        return tuple(_plain(part.type, value) for part, value in zip(self.definition.key.parts, row, strict=False))
+        return tuple(
+            _plain(part.type, value)
+            for part, value in zip(self.definition.key.parts, row, strict=False)
+        )
 
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         # The order is null if no column and no family of the row was written by it.
@@ -104,31 +129,52 @@ class RowStates:
             if (index := _at(stored["column_entries"], n)) is not None:
                 order = orders[stored["column_orders"][n]]._replace(entry_index=index)
                 plain = _plain(column.type, value)
-                as_bytes = None if plain is None else write_value(column.type, column.encoding, plain)
-                cells[CellName(*column.cell, None)] = Cell(order, _at(stored["cell_timestamps"], n) or 0, as_bytes)
+                as_bytes = (
+                    None if plain is None else write_value(column.type, column.encoding, plain)
+                )
+                cells[CellName(*column.cell, None)] = Cell(
+                    order, _at(stored["cell_timestamps"], n) or 0, as_bytes
+                )
         families = list(dict.fromkeys(column.family for column in self.definition.columns))
         for n, family in enumerate(families):
             if (index := _at(stored["family_entries"], n)) is not None:
-                tombstones[Tombstone(family, None, 0, 0)] = orders[stored["family_orders"][n]]._replace(entry_index=index)
+                tombstones[Tombstone(family, None, 0, 0)] = orders[
+                    stored["family_orders"][n]
+                ]._replace(entry_index=index)
         for one in stored["residual"] or ():
-            order = self._order(one["order"]["change"])._replace(entry_index=one["order"]["entry_index"])
+            order = self._order(one["order"]["change"])._replace(
+                entry_index=one["order"]["entry_index"]
+            )
             family, qualifier = one["family"], one["qualifier"]
             if qualifier is None:
                 tombstones[Tombstone(family, None, 0, 0)] = order
             elif one["range_start"] is not None:
-                tombstones[Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])] = order
+                tombstones[
+                    Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])
+                ] = order
             else:
-                version = one["cell_timestamp"] if self.definition.versions is Versions.ALL else None
+                version = (
+                    one["cell_timestamp"] if self.definition.versions is Versions.ALL else None
+                )
                 as_bytes = None if one["value"] is None else bytes(one["value"])
-                cells[CellName(family, bytes(qualifier), version)] = Cell(order, one["cell_timestamp"] or 0, as_bytes)
+                cells[CellName(family, bytes(qualifier), version)] = Cell(
+                    order, one["cell_timestamp"] or 0, as_bytes
+                )
         return RowState(cells, tombstones)
 
     def _order(self, stored: Mapping[str, Any]) -> ChangeOrder:
         position = OrderPosition(*(stored[name] for name in OrderPosition._fields))
         if self.definition.order is OrderBy.COMMIT:
-            return ChangeOrder((stored["commit_timestamp"], stored["tie_breaker"], stored["record_sequence"]), position, 0)
+            return ChangeOrder(
+                (stored["commit_timestamp"], stored["tie_breaker"], stored["record_sequence"]),
+                position,
+                0,
+            )
         number = bytes(stored["sequence_number"])
-        sections = (number[start : start + _SECTION_BYTES] for start in range(0, len(number), _SECTION_BYTES))
+        sections = (
+            number[start : start + _SECTION_BYTES]
+            for start in range(0, len(number), _SECTION_BYTES)
+        )
         return ChangeOrder(tuple(int.from_bytes(section) for section in sections), position, 0)
 
     def _pending(self, row_keys: list[bytes]) -> Iterator[tuple[bytes, RowState]]:
@@ -138,8 +184,18 @@ class RowStates:
         if self._changelog is None:
             return
         keys = ", ".join(_literal(DataType.BYTES, row_key) for row_key in row_keys)
-        query = _PENDING.format(source=self.definition.source, after=self._book.complete_to_batch, keys=keys)
-        for row_key, at, tie_breaker, transaction, number, entries, position in self._changelog.query(query):
+        query = _PENDING.format(
+            source=self.definition.source, after=self._book.complete_to_batch, keys=keys
+        )
+        for (
+            row_key,
+            at,
+            tie_breaker,
+            transaction,
+            number,
+            entries,
+            position,
+        ) in self._changelog.query(query):
             change = DataChange(
                 stream_partition="-",
                 table=self.definition.source,
@@ -147,13 +203,24 @@ class RowStates:
                 commit_timestamp=at,
                 tie_breaker=tie_breaker,
                 transaction=transaction
-                and Transaction(transaction["server_transaction_id"], record_sequence=transaction["record_sequence"]),
+                and Transaction(
+                    transaction["server_transaction_id"],
+                    record_sequence=transaction["record_sequence"],
+                ),
                 change_sequence_number=number,
                 change_type=ChangeType.USER,
                 entries=tuple(map(_entry, entries)),
             )
             if not isinstance(read_change(self.definition, change), Rejection):
-                yield change.row_key, lift(change, OrderPosition(**position), self.definition.order, self.definition.versions)
+                yield (
+                    change.row_key,
+                    lift(
+                        change,
+                        OrderPosition(**position),
+                        self.definition.order,
+                        self.definition.versions,
+                    ),
+                )
 
 
 def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:
@@ -171,7 +238,11 @@ def _entry(stored: Mapping[str, Any]) -> Entry:
         case "DELETE_FAMILY":
             return DeleteFamily(family)
         case kind:
-            raise TableError("The changelog holds an entry that this release does not know", str(kind), "Upgrade the connector")
+            raise TableError(
+                "The changelog holds an entry that this release does not know",
+                str(kind),
+                "Upgrade the connector",
+            )
 
 
 def _at(stored: list[int | None] | None, place: int) -> int | None:

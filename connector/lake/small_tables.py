@@ -25,7 +25,12 @@ Following = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, 
 """Makes a row and the metadata of its commit from the metadata of the newest commit."""
 
 
-def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str], forget: Callable[[], str | None] = lambda: None) -> None:
+def append(
+    path: str,
+    rows: Sequence[Mapping[str, Any]],
+    types: Mapping[str, str],
+    forget: Callable[[], str | None] = lambda: None,
+) -> None:
     """Append rows with these columns (`string` or `int64`) in one commit. The first commit creates
     the table. Raises `TableError`.
 
@@ -36,7 +41,9 @@ def append(path: str, rows: Sequence[Mapping[str, Any]], types: Mapping[str, str
     from deltalake.exceptions import DeltaError
 
     try:
-        write_deltalake(path, as_arrow(rows, types), mode="append", schema_mode="merge", configuration=_KEPT)
+        write_deltalake(
+            path, as_arrow(rows, types), mode="append", schema_mode="merge", configuration=_KEPT
+        )
         table = DeltaTable(path)
         if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
             tidy(table, forget())
@@ -53,13 +60,17 @@ def tidy(table: DeltaTable, forget: str | None = None) -> None:
     if forget is not None:
         table.delete(forget)
     table.optimize.compact()
-    table.vacuum(retention_hours=OLD_VERSIONS_KEPT_H, enforce_retention_duration=False, dry_run=False)
+    table.vacuum(
+        retention_hours=OLD_VERSIONS_KEPT_H, enforce_retention_duration=False, dry_run=False
+    )
     table.create_checkpoint()
     table.cleanup_metadata()
 
 
 def delete(path: str, condition: str) -> None:
-    """Remove the rows for which an SQL condition is true, if there is a table. Raises `TableError`."""
+    """Remove the rows for which an SQL condition is true, if there is a table. Raises
+    `TableError`.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -84,12 +95,23 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
         try:
             table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
             row, said = following(table_state_of(table.history(1)[0]) if table else {})
-            saying = CommitProperties(custom_metadata={"userMetadata": json.dumps({"lowmark": said})}, max_commit_retries=0)
+            saying = CommitProperties(
+                custom_metadata={"userMetadata": json.dumps({"lowmark": said})},
+                max_commit_retries=0,
+            )
             if table is None:
-                write_deltalake(path, as_arrow([row], types), mode="error", commit_properties=saying)
+                write_deltalake(
+                    path, as_arrow([row], types), mode="error", commit_properties=saying
+                )
             else:
                 # A table of an earlier release gets the columns that it lacks.
-                write_deltalake(table, as_arrow([row], types), mode="append", schema_mode="merge", commit_properties=saying)
+                write_deltalake(
+                    table,
+                    as_arrow([row], types),
+                    mode="append",
+                    schema_mode="merge",
+                    commit_properties=saying,
+                )
         except (DeltaError, OSError, ValueError) as error:
             if attempt == ATTEMPTS - 1:
                 raise trouble(path, "written", error) from error
@@ -97,7 +119,9 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
             return
 
 
-def select(path: str, condition: str, columns: str = "*", *, needs: str | None = None) -> list[dict[str, Any]]:
+def select(
+    path: str, condition: str, columns: str = "*", *, needs: str | None = None
+) -> list[dict[str, Any]]:
     """The rows of the table for which the SQL `condition` is true. The list is empty if there is no
     table, or no column `needs`.
 
@@ -115,7 +139,9 @@ def select(path: str, condition: str, columns: str = "*", *, needs: str | None =
     if needs is not None and needs not in {field.name for field in delta.schema().fields}:
         return []
     found = batches(delta, f"SELECT {columns} FROM t WHERE {condition}")  # noqa: S608, names are quoted
-    return [dict(zip(batch.schema.names, row, strict=True)) for batch in found for row in rows_in(batch)]
+    return [
+        dict(zip(batch.schema.names, row, strict=True)) for batch in found for row in rows_in(batch)
+    ]
 
 
 def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any:
@@ -123,7 +149,9 @@ def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any
     from arro3.core import Array, DataType, Table
 
     of = {"string": DataType.string(), "int64": DataType.int64()}
-    columns: dict[str, Any] = {name: Array([row.get(name) for row in rows], of[type_]) for name, type_ in types.items()}
+    columns: dict[str, Any] = {
+        name: Array([row.get(name) for row in rows], of[type_]) for name, type_ in types.items()
+    }
     return Table.from_pydict(columns)
 
 

@@ -1,4 +1,6 @@
-"""Reads the state of a stream and its tables from the newest commits, without a JVM (OPS-5, TBL-20)."""
+"""Reads the state of a stream and its tables from the newest commits, without a JVM (OPS-5,
+TBL-20).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     progress, stored = Progress.from_json(said["progress"], UNKNOWN), said.get("frontier")
     if not with_frontier or not progress.ingest_batch:
         return progress
-    return replace(progress, frontier=_frontier(path, progress.ingest_batch) if stored is None else Frontier.from_json(stored))
+    return replace(
+        progress,
+        frontier=(
+            _frontier(path, progress.ingest_batch) if stored is None else Frontier.from_json(stored)
+        ),
+    )
 
 
 def _frontier(path: str, ingest_batch: int) -> Frontier:
@@ -55,7 +62,11 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
     said = _said_of(places.changelog(warehouse, stream), "stream", stream)
     if said is None or said["progress"]["ingest_batch"] < said["ingest_batch"]:
         return None
-    return int(said["ingest_batch"]) if all(said["end_offsets"].get(str(number), 0) >= end for number, end in ends.items()) else None
+    return (
+        int(said["ingest_batch"])
+        if all(said["end_offsets"].get(str(number), 0) >= end for number, end in ends.items())
+        else None
+    )
 
 
 def table_state_of(warehouse: str, table: str) -> TableState:
@@ -73,6 +84,8 @@ def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     said = newest_stored(path)
     if said is not None and said.get(what) != name:
         raise TableError(
-            f"The newest commit of {path} is not of {what} {name}", "Somebody else wrote to it", "Restore it to our last version"
+            f"The newest commit of {path} is not of {what} {name}",
+            "Somebody else wrote to it",
+            "Restore it to our last version",
         )
     return said

@@ -42,7 +42,9 @@ Reader = Callable[[bytes, int], tuple[Datum, int]]
 `DamagedError`.
 """
 
-PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+PRIMITIVES: Final = frozenset(
+    {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+)
 _LONG_MASK: Final = 2**64 - 1
 _INT_MASK: Final = 2**32 - 1
 
@@ -94,7 +96,9 @@ def _read_bytes(data: bytes, start: int) -> tuple[bytes, int]:
         if length < 0:
             raise DamagedError(start, f"a negative length, {length}")
         if length > MAX_LENGTH_BYTES:
-            raise DamagedError(start, f"a length of {length} bytes, above the limit of {MAX_LENGTH_BYTES}")
+            raise DamagedError(
+                start, f"a length of {length} bytes, above the limit of {MAX_LENGTH_BYTES}"
+            )
         end = begin + length
     if end > len(data):
         raise DamagedError(start, f"{end - begin} bytes announced, {len(data) - begin} left")
@@ -131,7 +135,9 @@ PRIMITIVE_READERS: Final[Mapping[str, Reader]] = {
     "boolean": _read_boolean,
     "int": read_int,
     "long": _read_long,
-    "float": fixed_reader(4),  # our schema has no floating point numbers: these are read only to be dropped
+    "float": fixed_reader(
+        4
+    ),  # our schema has no floating point numbers: these are read only to be dropped
     "double": fixed_reader(8),
     "bytes": _read_bytes,
     "string": _read_string,
@@ -146,7 +152,11 @@ def skip_bytes(data: bytes, start: int) -> tuple[None, int]:
     return None, end
 
 
-PRIMITIVE_SKIPPERS: Final[Mapping[str, Reader]] = {**PRIMITIVE_READERS, "bytes": skip_bytes, "string": skip_bytes}
+PRIMITIVE_SKIPPERS: Final[Mapping[str, Reader]] = {
+    **PRIMITIVE_READERS,
+    "bytes": skip_bytes,
+    "string": skip_bytes,
+}
 
 
 def refusing_reader(what: str) -> Reader:
@@ -188,7 +198,9 @@ def enum_reader(symbols: list[str | None]) -> Reader:
             raise DamagedError(start, f"symbol {index} of an enum with {len(symbols)}")
         symbol = symbols[index]
         if symbol is None:
-            raise DamagedError(start, f"symbol {index} of an enum, which this release does not know")
+            raise DamagedError(
+                start, f"symbol {index} of an enum, which this release does not know"
+            )
         return symbol, end
 
     return read

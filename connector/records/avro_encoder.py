@@ -51,12 +51,18 @@ def encode_body(record: Record, kafka_partitions: int) -> bytes:
         pieces.append(b"\x00\x00")
         return b"".join(pieces)
     if isinstance(record, Heartbeat):
-        return b"".join((head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00"))
+        return b"".join(
+            (head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00")
+        )
     return b"".join((head, b"\x00\x00\x02", _child_partitions(record)))
 
 
 def _append_data_change(pieces: list[bytes], change: DataChange) -> None:
-    commit_timestamp, cluster, estimate = _long(change.commit_timestamp), change.source_cluster_id, change.estimated_low_watermark
+    commit_timestamp, cluster, estimate = (
+        _long(change.commit_timestamp),
+        change.source_cluster_id,
+        change.estimated_low_watermark,
+    )
     pieces += (
         _name(change.table),
         _bytes(change.row_key),
@@ -70,17 +76,30 @@ def _append_data_change(pieces: list[bytes], change: DataChange) -> None:
     _append_entries(pieces, change.entries, change.commit_timestamp, commit_timestamp)
     pieces += (
         b"\x00" if change.transaction is None else _transaction(change.transaction),
-        b"\x00" if change.change_sequence_number is None else b"\x02" + _text(change.change_sequence_number),
+        (
+            b"\x00"
+            if change.change_sequence_number is None
+            else b"\x02" + _text(change.change_sequence_number)
+        ),
         b"\x00" if change.row_image is None else _row_image(change.row_image),
     )
 
 
-def _append_entries(pieces: list[bytes], entries: tuple[Entry, ...], commit_timestamp: int, commit_timestamp_bytes: bytes) -> None:
+def _append_entries(
+    pieces: list[bytes],
+    entries: tuple[Entry, ...],
+    commit_timestamp: int,
+    commit_timestamp_bytes: bytes,
+) -> None:
     pieces.append(_long(len(entries)))
     for entry in entries:
         if isinstance(entry, SetCell):
             qualifier, value, timestamp = entry.qualifier, entry.value, entry.cell_timestamp
-            remembering = _set_cell_head if len(qualifier) <= _MAX_REMEMBERED_BYTES else _set_cell_head.__wrapped__
+            remembering = (
+                _set_cell_head
+                if len(qualifier) <= _MAX_REMEMBERED_BYTES
+                else _set_cell_head.__wrapped__
+            )
             length = len(value)
             pieces += (
                 remembering(entry.family, qualifier),
@@ -137,20 +156,46 @@ def _transaction(transaction: Transaction) -> bytes:
 
 def _row_image(image: RowImage) -> bytes:
     columns = [
-        _text(column.name) + _text(column.type) + (b"\x01" if column.is_primary_key else b"\x00") + _long(column.ordinal_position)
+        _text(column.name)
+        + _text(column.type)
+        + (b"\x01" if column.is_primary_key else b"\x00")
+        + _long(column.ordinal_position)
         for column in image.column_types
     ]
-    cells = [_text(cell.family) + _bytes(cell.qualifier) + _bytes(cell.value) + _long(cell.cell_timestamp) for cell in image.old_cells]
-    return b"".join((b"\x02", _MOD_TYPES[image.mod_type], _text(image.value_capture_type), _array(columns), _array(cells)))
+    cells = [
+        _text(cell.family)
+        + _bytes(cell.qualifier)
+        + _bytes(cell.value)
+        + _long(cell.cell_timestamp)
+        for cell in image.old_cells
+    ]
+    return b"".join(
+        (
+            b"\x02",
+            _MOD_TYPES[image.mod_type],
+            _text(image.value_capture_type),
+            _array(columns),
+            _array(cells),
+        )
+    )
 
 
 def _child_partitions(ended: ChildPartitions) -> bytes:
-    return _long(ended.start_timestamp) + _long(ended.record_sequence) + _array([_child(child) for child in ended.children])
+    return (
+        _long(ended.start_timestamp)
+        + _long(ended.record_sequence)
+        + _array([_child(child) for child in ended.children])
+    )
 
 
 def _child(child: ChildPartition) -> bytes:
     parents = _array([_text(token) for token in child.parent_partition_tokens])
-    return _text(child.token) + parents + _optional_bytes(child.start_key) + _optional_bytes(child.end_key)
+    return (
+        _text(child.token)
+        + parents
+        + _optional_bytes(child.start_key)
+        + _optional_bytes(child.end_key)
+    )
 
 
 def _array(items: list[bytes]) -> bytes:

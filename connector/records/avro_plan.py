@@ -66,14 +66,20 @@ def _names(schema: Datum) -> dict[str, Datum]:
             if node.get("type") in ("record", "error", "enum", "fixed"):
                 found[node["name"]] = node
             waiting.extend(field["type"] for field in node.get("fields", ()))
-            waiting.extend(node[part] for part in ("type", "items", "values") if isinstance(node.get(part), (dict, list)))
+            waiting.extend(
+                node[part]
+                for part in ("type", "items", "values")
+                if isinstance(node.get(part), (dict, list))
+            )
     return found
 
 
 class _Compiler:
     """Makes readers for the types of two schemas. A reader schema of None means: skip the value."""
 
-    def __init__(self, writer_names: Mapping[str, Datum], reader_names: Mapping[str, Datum]) -> None:
+    def __init__(
+        self, writer_names: Mapping[str, Datum], reader_names: Mapping[str, Datum]
+    ) -> None:
         self.writer_names = writer_names
         self.reader_names = reader_names
         self.open_records: list[str] = []
@@ -83,7 +89,10 @@ class _Compiler:
     def resolving(self, writer: Datum, reader: Datum | None) -> Reader:
         self.nodes += 1
         if self.nodes > MAX_SCHEMA_NODES or self.depth >= MAX_SCHEMA_DEPTH:
-            raise _RefusedSchemaError(f"has more than {MAX_SCHEMA_NODES} types, or more than {MAX_SCHEMA_DEPTH} of them within each other")
+            raise _RefusedSchemaError(
+                f"has more than {MAX_SCHEMA_NODES} types, or more than {MAX_SCHEMA_DEPTH} of them"
+                " within each other"
+            )
         self.depth += 1
         try:
             return self._resolving(writer, reader)
@@ -102,8 +111,14 @@ class _Compiler:
         if reader is not None and not self._matches(writer, reader):
             raise UnreadableSchemaError(f"has {_shown(writer)} where {_shown(reader)} is needed")
         if kind in PRIMITIVES:
-            return PRIMITIVE_SKIPPERS[kind] if reader is None else PRIMITIVE_READERS[_promoted(kind, reader)]
-        return self._skipping(writer, kind) if reader is None else self._reading(writer, kind, reader)
+            return (
+                PRIMITIVE_SKIPPERS[kind]
+                if reader is None
+                else PRIMITIVE_READERS[_promoted(kind, reader)]
+            )
+        return (
+            self._skipping(writer, kind) if reader is None else self._reading(writer, kind, reader)
+        )
 
     def _skipping(self, writer: Datum, kind: str) -> Reader:
         match kind:
@@ -146,11 +161,18 @@ class _Compiler:
 
     def _matching_branch(self, writer: Datum, reader: list[Datum]) -> Datum:
         branches = [_plain(branch, self.reader_names) for branch in reader]
-        exact = [branch for branch in branches if _kind(branch) == _kind(writer) and self._matches(writer, branch)]
+        exact = [
+            branch
+            for branch in branches
+            if _kind(branch) == _kind(writer) and self._matches(writer, branch)
+        ]
         for branch in exact or branches:
             if self._matches(writer, branch):
                 return branch
-        raise UnreadableSchemaError(f"has {_shown(writer)} where none of {', '.join(_shown(branch) for branch in branches)} is")
+        raise UnreadableSchemaError(
+            f"has {_shown(writer)} where none of"
+            f" {', '.join(_shown(branch) for branch in branches)} is"
+        )
 
     def _matches(self, writer: Datum, reader: Datum) -> bool:
         """Compare two types without their content.
@@ -163,7 +185,9 @@ class _Compiler:
             return kinds in _PROMOTIONS
         if kinds[0] in _NAMED:
             name = _last_part(writer["name"])
-            return name == _last_part(reader["name"]) or name in map(_last_part, reader.get("aliases", ()))
+            return name == _last_part(reader["name"]) or name in map(
+                _last_part, reader.get("aliases", ())
+            )
         return True
 
     def _item(self, writer: Datum, reader: Datum | None) -> Reader:
@@ -198,7 +222,9 @@ class _Compiler:
 
     def _open_record(self, writer: Datum, reader: Datum | None) -> Reader:
         wanted = {} if reader is None else {field["name"]: field for field in reader["fields"]}
-        aliases = {alias: name for name, field in wanted.items() for alias in field.get("aliases", ())}
+        aliases = {
+            alias: name for name, field in wanted.items() for alias in field.get("aliases", ())
+        }
         steps: list[tuple[str, Reader, bool]] = []
         for field in writer["fields"]:
             target = field["name"] if field["name"] in wanted else aliases.get(field["name"], "")
@@ -216,7 +242,9 @@ class _Compiler:
 
 
 def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
-    """Resolve names and wrappers: return a primitive name, a list, or the dict of a complex type."""
+    """Resolve names and wrappers: return a primitive name, a list, or the dict of a complex
+    type.
+    """
     while True:
         if isinstance(schema, str) and schema not in PRIMITIVES:
             if schema not in names:
@@ -239,9 +267,15 @@ def _check_legal(writer: Datum) -> None:
         return
     names = [_last_part(writer["name"])] if "name" in writer else []
     if isinstance(writer, list):
-        unnamed = [_kind(branch) for branch in writer if isinstance(branch, list) or _kind(branch) not in _NAMED]
+        unnamed = [
+            _kind(branch)
+            for branch in writer
+            if isinstance(branch, list) or _kind(branch) not in _NAMED
+        ]
         if "union" in unnamed or len(set(unnamed)) < len(unnamed):
-            raise _RefusedSchemaError("has a union within a union, or of two types that cannot be told apart")
+            raise _RefusedSchemaError(
+                "has a union within a union, or of two types that cannot be told apart"
+            )
     elif "fields" in writer:
         fields = [field["name"] for field in writer["fields"]]
         if len(set(fields)) < len(fields):

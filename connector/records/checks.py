@@ -8,7 +8,8 @@ tables below define the rules, from top to bottom:
     TABLE to ENTRY_COUNT                               of a data change
     RESUME_TOKEN                                       of a data change or a heartbeat
     UNKNOWN_ENTRY                                      a separate reason
-    FAMILY, QUALIFIER, CELL_TIMESTAMP, CELL_RANGE      of the entries. Each rule is checked for all entries
+    FAMILY, QUALIFIER, CELL_TIMESTAMP, CELL_RANGE      of the entries. Each rule is checked for all
+    entries
                                                        before the next rule
     HEARTBEAT_TIMESTAMP | START_TIMESTAMP, CHILDREN    of the control records
     INVALID_SEQUENCE_NUMBER                            a separate reason
@@ -78,7 +79,11 @@ def _is_range(entry: Datum) -> bool:
 def _is_child(child: Datum) -> bool:
     if not all(map(_is_stream_partition, (child["token"], *child["parent_partition_tokens"]))):
         return False
-    return not child["start_key"] or not child["end_key"] or bool(child["start_key"] < child["end_key"])
+    return (
+        not child["start_key"]
+        or not child["end_key"]
+        or bool(child["start_key"] < child["end_key"])
+    )
 
 
 _TIMESTAMP_WORDS: Final = f"microseconds from 1 to {MAX_TIMESTAMP}"
@@ -90,7 +95,12 @@ RECORD_CHECKS: Final[Sequence[Check]] = (
         lambda record: sum(record[branch] is not None for branch in BRANCHES) == 1,
         "exactly one of data_change, heartbeat and child_partitions is filled",
     ),
-    (Rule.STREAM_PARTITION, "stream_partition", _is_stream_partition, f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text"),
+    (
+        Rule.STREAM_PARTITION,
+        "stream_partition",
+        _is_stream_partition,
+        f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text",
+    ),
     (Rule.KAFKA_PARTITIONS, "kafka_partitions", lambda count: count >= 1, "at least 1"),
 )
 """Of every record. KAFKA_PARTITIONS also has an upper bound, which needs the topic. It is checked
@@ -105,7 +115,12 @@ _RESUME_TOKEN: Final[Check] = (
 )
 
 CHANGE_CHECKS: Final[Sequence[Check]] = (
-    (Rule.TABLE, "table", lambda table: table_matches(table) is not None, "1 to 128 of the characters - _ . a-z A-Z 0-9"),
+    (
+        Rule.TABLE,
+        "table",
+        lambda table: table_matches(table) is not None,
+        "1 to 128 of the characters - _ . a-z A-Z 0-9",
+    ),
     (
         Rule.ROW_KEY,
         "row_key",
@@ -120,21 +135,46 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         "source_cluster_id is given for USER, empty for GARBAGE_COLLECTION",
     ),
     _RESUME_TOKEN,
-    (Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", lambda estimate: estimate >= 0, "at least 0"),
+    (
+        Rule.ESTIMATED_LOW_WATERMARK,
+        "estimated_low_watermark",
+        lambda estimate: estimate >= 0,
+        "at least 0",
+    ),
     (
         Rule.TRANSACTION,
         "transaction",
         lambda transaction: transaction is None or transaction["record_sequence"] >= 0,
         "without a record_sequence below 0",
     ),
-    (Rule.ENTRY_COUNT, "entries", lambda entries: 1 <= len(entries) <= MAX_ENTRIES, f"1 to {MAX_ENTRIES} entries"),
+    (
+        Rule.ENTRY_COUNT,
+        "entries",
+        lambda entries: 1 <= len(entries) <= MAX_ENTRIES,
+        f"1 to {MAX_ENTRIES} entries",
+    ),
 )
 
 ENTRY_CHECKS: Final[Sequence[Check]] = (
-    (Rule.FAMILY, "family", lambda family: family_matches(family) is not None, "1 to 64 of the characters - _ . a-z A-Z 0-9"),
-    (Rule.QUALIFIER, "qualifier", lambda qualifier: len(qualifier) <= MAX_QUALIFIER_BYTES, f"at most {MAX_QUALIFIER_BYTES} bytes"),
+    (
+        Rule.FAMILY,
+        "family",
+        lambda family: family_matches(family) is not None,
+        "1 to 64 of the characters - _ . a-z A-Z 0-9",
+    ),
+    (
+        Rule.QUALIFIER,
+        "qualifier",
+        lambda qualifier: len(qualifier) <= MAX_QUALIFIER_BYTES,
+        f"at most {MAX_QUALIFIER_BYTES} bytes",
+    ),
     (Rule.CELL_TIMESTAMP, "cell_timestamp", lambda timestamp: timestamp >= 0, "at least 0"),
-    (Rule.CELL_RANGE, "", _is_range, "range_start is at least 0, and below range_end unless that is 0"),
+    (
+        Rule.CELL_RANGE,
+        "",
+        _is_range,
+        "range_start is at least 0, and below range_end unless that is 0",
+    ),
 )
 
 HEARTBEAT_CHECKS: Final[Sequence[Check]] = (
@@ -148,7 +188,10 @@ CHILD_PARTITIONS_CHECKS: Final[Sequence[Check]] = (
         Rule.CHILDREN,
         "children",
         lambda children: all(map(_is_child, children)),
-        f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text, and key ranges that start before they end",
+        (
+            f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text, and key ranges that start"
+            " before they end"
+        ),
     ),
 )
 
@@ -163,7 +206,9 @@ def to_record(datum: Datum, kafka_partitions: int | None) -> Record | Rejection:
     if broken is not None:
         return broken
     if kafka_partitions is not None and datum["kafka_partitions"] > kafka_partitions:
-        detail = f"kafka_partitions is {datum['kafka_partitions']}, but the topic has {kafka_partitions}"
+        detail = (
+            f"kafka_partitions is {datum['kafka_partitions']}, but the topic has {kafka_partitions}"
+        )
         return Rejection(Reason.INVALID, detail, Rule.KAFKA_PARTITIONS.value)
     return _judge_branch(datum) or build(datum)
 
@@ -176,7 +221,9 @@ def build(datum: Datum) -> Record:
     if datum["data_change"] is not None:
         return _data_change(stream_partition, datum["data_change"])
     if datum["heartbeat"] is not None:
-        return Heartbeat(stream_partition, datum["heartbeat"]["timestamp"], datum["heartbeat"]["resume_token"])
+        return Heartbeat(
+            stream_partition, datum["heartbeat"]["timestamp"], datum["heartbeat"]["resume_token"]
+        )
     return _child_partitions(stream_partition, datum["child_partitions"])
 
 
@@ -200,7 +247,10 @@ def _judge_change(change: Datum) -> Rejection | None:
 def _judge_kinds(entries: Sequence[Datum]) -> Rejection | None:
     for index, entry in enumerate(entries):
         if entry["kind"] == "UNKNOWN":
-            return Rejection(Reason.UNKNOWN_ENTRY, f"entry {index} of {len(entries)} is of a kind that is not known here")
+            return Rejection(
+                Reason.UNKNOWN_ENTRY,
+                f"entry {index} of {len(entries)} is of a kind that is not known here",
+            )
     return None
 
 
@@ -219,7 +269,8 @@ def _judge_sequence_number(text: str | None) -> Rejection | None:
     shown = _shortened(text)
     return Rejection(
         Reason.INVALID_SEQUENCE_NUMBER,
-        f"change_sequence_number is {shown}, but must be 1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
+        f"change_sequence_number is {shown}, but must be 1 to 4 sections of 1 to 16 hexadecimal"
+        " digits, separated by /",
     )
 
 
@@ -233,7 +284,11 @@ def _first_broken(checks: Sequence[Check], fields: Datum) -> Rejection | None:
 
 def _broken(check: Check, fields: Datum, where: str) -> Rejection:
     rule, field, _, words = check
-    detail = f"{where}{field} is {_shortened(fields[field])}, but must be {words}" if field else f"{where}it must be that {words}"
+    detail = (
+        f"{where}{field} is {_shortened(fields[field])}, but must be {words}"
+        if field
+        else f"{where}it must be that {words}"
+    )
     return Rejection(Reason.INVALID, detail, rule.value)
 
 
@@ -241,7 +296,11 @@ def _shortened(value: object) -> str:
     if isinstance(value, (list, dict)):
         return f"a list of {len(value)}" if isinstance(value, list) else "given"
     shown = repr(value[:80] if isinstance(value, (str, bytes)) else value)
-    return f"{shown} (cut, {len(value)} long)" if isinstance(value, (str, bytes)) and len(value) > 80 else shown
+    return (
+        f"{shown} (cut, {len(value)} long)"
+        if isinstance(value, (str, bytes)) and len(value) > 80
+        else shown
+    )
 
 
 def _data_change(stream_partition: str, change: Datum) -> DataChange:
@@ -268,7 +327,9 @@ def _entry(entry: Datum) -> Entry:
     if kind == "SET_CELL":
         return SetCell(entry["family"], entry["qualifier"], entry["value"], entry["cell_timestamp"])
     if kind == "DELETE_CELLS":
-        return DeleteCells(entry["family"], entry["qualifier"], entry["range_start"], entry["range_end"])
+        return DeleteCells(
+            entry["family"], entry["qualifier"], entry["range_start"], entry["range_end"]
+        )
     return DeleteFamily(entry["family"])
 
 
@@ -283,7 +344,14 @@ def _row_image(image: Datum) -> RowImage:
 
 def _child_partitions(stream_partition: str, ended: Datum) -> ChildPartitions:
     children = tuple(
-        ChildPartition(child["token"], tuple(child["parent_partition_tokens"]), child["start_key"], child["end_key"])
+        ChildPartition(
+            child["token"],
+            tuple(child["parent_partition_tokens"]),
+            child["start_key"],
+            child["end_key"],
+        )
         for child in ended["children"]
     )
-    return ChildPartitions(stream_partition, ended["start_timestamp"], ended["record_sequence"], children)
+    return ChildPartitions(
+        stream_partition, ended["start_timestamp"], ended["record_sequence"], children
+    )

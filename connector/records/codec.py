@@ -1,7 +1,8 @@
 """Converts change records to bytes and back: an Avro body behind one of two framings (REC-11).
 
-    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>     single object, used without a registry
-    00 <4 bytes: schema id, big-endian> <body>                         Confluent, used with a registry
+    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>     single object, used without a
+    registry 00 <4 bytes: schema id, big-endian> <body>                         Confluent, used with
+    a registry
 
 Encoding takes a valid record and cannot fail. Decoding takes any bytes. It returns a
 `ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in proportion to
@@ -21,13 +22,27 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
-from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
+from fastavro.schema import (
+    SchemaParseException,
+    UnknownType,
+    fingerprint,
+    parse_schema,
+    to_parsing_canonical_form,
+)
 
 from connector.records.avro_decoder import DamagedError, Reader
 from connector.records.avro_encoder import encode_body
 from connector.records.avro_plan import UnreadableSchemaError, compile_reader
 from connector.records.checks import to_record
-from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, Heartbeat, Record, SetCell
+from connector.records.model import (
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    Heartbeat,
+    Record,
+    SetCell,
+)
 from connector.records.rejection import Reason, Rejection
 
 if TYPE_CHECKING:
@@ -60,7 +75,8 @@ def schema_fingerprint(schema: str) -> bytes:
 _schemas: Final = _shipped_schemas()
 
 READER_SCHEMA: Final = _schemas[-1]
-"""JSON text of the newest schema. Records are written with it, and every record is resolved to it."""
+"""JSON text of the newest schema. Records are written with it, and every record is resolved to it.
+"""
 
 SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for schema in _schemas}
 """JSON text of every released schema, by its fingerprint in the single-object framing."""
@@ -96,21 +112,37 @@ class Schemas:
     def writer(self, value: bytes | None) -> str | Rejection:
         """Return the text of the writer schema of a framed value, or the `Rejection`."""
         if not value:
-            return Rejection(Reason.UNKNOWN_FRAMING, "there is no value" if value is None else "the value is empty")
+            return Rejection(
+                Reason.UNKNOWN_FRAMING,
+                "there is no value" if value is None else "the value is empty",
+            )
         if value.startswith(SINGLE_OBJECT):
             name = value[len(SINGLE_OBJECT) : SINGLE_OBJECT_BYTES]
             if len(name) < SINGLE_OBJECT_BYTES - len(SINGLE_OBJECT):
-                return Rejection(Reason.UNDECODABLE, f"the value of {len(value)} bytes ends within the fingerprint of its schema")
+                return Rejection(
+                    Reason.UNDECODABLE,
+                    f"the value of {len(value)} bytes ends within the fingerprint of its schema",
+                )
             schema = SHIPPED.get(name)
-            return schema or Rejection(Reason.UNKNOWN_SCHEMA, f"no released schema has the fingerprint {name.hex()}")
+            return schema or Rejection(
+                Reason.UNKNOWN_SCHEMA, f"no released schema has the fingerprint {name.hex()}"
+            )
         if value.startswith(CONFLUENT):
             number = confluent_id(value)
             if number is None:
-                return Rejection(Reason.UNDECODABLE, f"the value of {len(value)} bytes ends within the id of its schema")
+                return Rejection(
+                    Reason.UNDECODABLE,
+                    f"the value of {len(value)} bytes ends within the id of its schema",
+                )
             return self.by_id.get(number) or Rejection(
-                Reason.UNKNOWN_SCHEMA, f"no schema with the id {number} is known: the registry has none, or no registry is configured"
+                Reason.UNKNOWN_SCHEMA,
+                f"no schema with the id {number} is known: the registry has none, or no registry is"
+                " configured",
             )
-        return Rejection(Reason.UNKNOWN_FRAMING, f"the value begins with {value[:2].hex(' ')}, neither with 00 nor with c3 01")
+        return Rejection(
+            Reason.UNKNOWN_FRAMING,
+            f"the value begins with {value[:2].hex(' ')}, neither with 00 nor with c3 01",
+        )
 
 
 def confluent_id(value: bytes | None) -> int | None:
@@ -164,7 +196,9 @@ def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
     return body.getvalue()
 
 
-def decode(value: bytes | None, schemas: Schemas, *, kafka_partitions: int | None = None) -> ChangeRecord | Rejection:
+def decode(
+    value: bytes | None, schemas: Schemas, *, kafka_partitions: int | None = None
+) -> ChangeRecord | Rejection:
     """Decode a framed value, or return the reason why it cannot be decoded. Never raises.
 
     The steps are framing, schema, bytes, and the rules of `connector.records.checks`. If the bytes
@@ -175,7 +209,9 @@ def decode(value: bytes | None, schemas: Schemas, *, kafka_partitions: int | Non
     if isinstance(datum, Rejection):
         return datum
     record = to_record(datum, kafka_partitions)
-    return record if isinstance(record, Rejection) else ChangeRecord(record, datum["kafka_partitions"])
+    return (
+        record if isinstance(record, Rejection) else ChangeRecord(record, datum["kafka_partitions"])
+    )
 
 
 def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
@@ -194,9 +230,15 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
         datum, end = reader(value, start)
     except DamagedError as error:
         field = ".".join(reversed(error.path)).replace(".[", "[")
-        return Rejection(Reason.UNDECODABLE, f"at byte {error.offset} of {len(value)}, in {field}: {error.what}")
+        return Rejection(
+            Reason.UNDECODABLE, f"at byte {error.offset} of {len(value)}, in {field}: {error.what}"
+        )
     if end < len(value):
-        return Rejection(Reason.UNDECODABLE, f"at byte {end} of {len(value)}: the record ends, {len(value) - end} bytes are left over")
+        return Rejection(
+            Reason.UNDECODABLE,
+            f"at byte {end} of {len(value)}: the record ends, {len(value) - end} bytes are left"
+            " over",
+        )
     return datum  # type: ignore[no-any-return]
 
 
@@ -211,7 +253,15 @@ def _reader(schema: str) -> Reader | str:
         return f"is no Avro schema: {error}"
 
 
-_SCHEMA_FAULTS: Final = (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_SCHEMA_FAULTS: Final = (
+    SchemaParseException,
+    UnknownType,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+)
 """The exceptions of parsing a text that is not a schema. fastavro checks only some mistakes. The
 others raise various exceptions.
 """
@@ -261,14 +311,16 @@ def _change_datum(change: DataChange) -> dict[str, Any]:
         "entries": [_entry_datum(entry) for entry in change.entries],
         "transaction": None if change.transaction is None else _fields(change.transaction),
         "change_sequence_number": change.change_sequence_number,
-        "row_image": None
-        if image is None
-        else {
-            "mod_type": image.mod_type.value,
-            "value_capture_type": image.value_capture_type,
-            "column_types": [_fields(column) for column in image.column_types],
-            "old_cells": [_fields(cell) for cell in image.old_cells],
-        },
+        "row_image": (
+            None
+            if image is None
+            else {
+                "mod_type": image.mod_type.value,
+                "value_capture_type": image.value_capture_type,
+                "column_types": [_fields(column) for column in image.column_types],
+                "old_cells": [_fields(cell) for cell in image.old_cells],
+            }
+        ),
     }
 
 
@@ -277,9 +329,19 @@ def _entry_datum(entry: Entry) -> dict[str, Any]:
     datum |= {"qualifier": b"", "cell_timestamp": 0, "range_start": 0, "range_end": 0, "value": b""}
     match entry:
         case SetCell():
-            datum |= {"kind": "SET_CELL", "qualifier": entry.qualifier, "cell_timestamp": entry.cell_timestamp, "value": entry.value}
+            datum |= {
+                "kind": "SET_CELL",
+                "qualifier": entry.qualifier,
+                "cell_timestamp": entry.cell_timestamp,
+                "value": entry.value,
+            }
         case DeleteCells():
-            datum |= {"kind": "DELETE_CELLS", "qualifier": entry.qualifier, "range_start": entry.range_start, "range_end": entry.range_end}
+            datum |= {
+                "kind": "DELETE_CELLS",
+                "qualifier": entry.qualifier,
+                "range_start": entry.range_start,
+                "range_end": entry.range_end,
+            }
         case DeleteFamily():
             pass
     return datum

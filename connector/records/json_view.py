@@ -2,9 +2,10 @@
 
 The names are the Avro fields. A record has exactly one branch, for example `data_change`:
 
-    {"stream_partition": "p0", "kafka_partitions": 4, "data_change": {"table": "users", "row_key": "u#1",
-     "commit_timestamp": "2024-04-30T11:19:44.000000Z", "change_type": "USER", "source_cluster_id": "default",
-     "entries": [{"kind": "SET_CELL", "family": "cf", "qualifier": "name",
+    {"stream_partition": "p0", "kafka_partitions": 4, "data_change": {"table": "users", "row_key":
+    "u#1",
+     "commit_timestamp": "2024-04-30T11:19:44.000000Z", "change_type": "USER", "source_cluster_id":
+     "default", "entries": [{"kind": "SET_CELL", "family": "cf", "qualifier": "name",
                   "cell_timestamp": "2024-04-30T11:19:44.000000Z", "value": "Ada"}]}}
 
 - Bytes are written as text if they are printable UTF-8. Otherwise they are `{"base64": "…"}`. Both
@@ -63,13 +64,15 @@ _ENTRY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "DELETE_CELLS": ("kind", "family", "qualifier", "range_start", "range_end"),
     "DELETE_FAMILY": ("kind", "family"),
 }
-_ANY_ENTRY_FIELDS: Final = tuple(dict.fromkeys(field for fields in _ENTRY_FIELDS.values() for field in fields))
+_ANY_ENTRY_FIELDS: Final = tuple(
+    dict.fromkeys(field for fields in _ENTRY_FIELDS.values() for field in fields)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """The record of a line. `kafka_partitions` is `None` if the line does not have it. Then `publish`
-    sets it.
+    """The record of a line. `kafka_partitions` is `None` if the line does not have it. Then
+    `publish` sets it.
     """
 
     record: Record
@@ -84,7 +87,9 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
     if isinstance(record, DataChange):
         view["data_change"] = _view_of_change(record)
     elif isinstance(record, Heartbeat):
-        view["heartbeat"] = {"timestamp": view_of_time(record.timestamp)} | _optional(resume_token=view_of_bytes(record.resume_token))
+        view["heartbeat"] = {"timestamp": view_of_time(record.timestamp)} | _optional(
+            resume_token=view_of_bytes(record.resume_token)
+        )
     else:
         view["child_partitions"] = {
             "start_timestamp": view_of_time(record.start_timestamp),
@@ -99,7 +104,11 @@ def to_line(view: Json) -> str:
     only.
     """
     line = _encode(view)
-    return line if line.isprintable() else "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    return (
+        line
+        if line.isprintable()
+        else "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    )
 
 
 def entry_fields(kind: str) -> tuple[str, ...]:
@@ -114,15 +123,22 @@ def from_json(line: str) -> JsonRecord:
     try:
         document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
-        raise JsonViewError("This line is not JSON", str(error), "Write one JSON object a line") from None
+        raise JsonViewError(
+            "This line is not JSON", str(error), "Write one JSON object a line"
+        ) from None
     fields = _Fields(document, "", ("stream_partition", "kafka_partitions", *_READERS))
     branches = [name for name in _READERS if fields.has(name)]
     if len(branches) != 1:
         given = f"it has {' and '.join(branches)}" if branches else "it has none of them"
-        raise JsonViewError(f"A record has exactly one of {', '.join(_READERS)}; {given}", field=branches[1] if branches else "data_change")
+        raise JsonViewError(
+            f"A record has exactly one of {', '.join(_READERS)}; {given}",
+            field=branches[1] if branches else "data_change",
+        )
     stream_partition = fields.get("stream_partition", _text)
     kafka_partitions = fields.get("kafka_partitions", _positive_int, None)
-    return JsonRecord(_READERS[branches[0]](stream_partition, document[branches[0]]), kafka_partitions)
+    return JsonRecord(
+        _READERS[branches[0]](stream_partition, document[branches[0]]), kafka_partitions
+    )
 
 
 # Writing
@@ -165,11 +181,20 @@ def _view_of_change(change: DataChange) -> Json:
 def _view_of_entry(entry: Entry) -> Json:
     match entry:
         case SetCell(family, qualifier, value, cell_timestamp):
-            view: Json = {"kind": "SET_CELL", "family": family, "qualifier": view_of_bytes(qualifier)}
-            return view | {"cell_timestamp": view_of_time(cell_timestamp), "value": view_of_bytes(value)}
+            view: Json = {
+                "kind": "SET_CELL",
+                "family": family,
+                "qualifier": view_of_bytes(qualifier),
+            }
+            return view | {
+                "cell_timestamp": view_of_time(cell_timestamp),
+                "value": view_of_bytes(value),
+            }
         case DeleteCells(family, qualifier, start, end):
             view = {"kind": "DELETE_CELLS", "family": family, "qualifier": view_of_bytes(qualifier)}
-            return view | _optional(range_start=_time_unless_0(start), range_end=_time_unless_0(end))
+            return view | _optional(
+                range_start=_time_unless_0(start), range_end=_time_unless_0(end)
+            )
         case DeleteFamily(family):
             return {"kind": "DELETE_FAMILY", "family": family}
 
@@ -177,7 +202,11 @@ def _view_of_entry(entry: Entry) -> Json:
 def _view_of_transaction(transaction: Transaction) -> Json:
     defaults = Transaction("")
     values = {name: getattr(transaction, name) for name in Transaction.__slots__}
-    return {name: value for name, value in values.items() if name == "server_transaction_id" or value != getattr(defaults, name)}
+    return {
+        name: value
+        for name, value in values.items()
+        if name == "server_transaction_id" or value != getattr(defaults, name)
+    }
 
 
 def _view_of_row_image(image: RowImage) -> Json:
@@ -187,16 +216,24 @@ def _view_of_row_image(image: RowImage) -> Json:
         for column in image.column_types
     ]
     cells = [
-        {"family": cell.family, "qualifier": view_of_bytes(cell.qualifier), "value": view_of_bytes(cell.value)}
+        {
+            "family": cell.family,
+            "qualifier": view_of_bytes(cell.qualifier),
+            "value": view_of_bytes(cell.value),
+        }
         | _optional(cell_timestamp=_time_unless_0(cell.cell_timestamp))
         for cell in image.old_cells
     ]
     view: Json = {"mod_type": image.mod_type.value}
-    return view | _optional(value_capture_type=image.value_capture_type, column_types=columns, old_cells=cells)
+    return view | _optional(
+        value_capture_type=image.value_capture_type, column_types=columns, old_cells=cells
+    )
 
 
 def _view_of_child(child: ChildPartition) -> Json:
-    view: Json = {"token": child.token} | _optional(parent_partition_tokens=list(child.parent_partition_tokens))
+    view: Json = {"token": child.token} | _optional(
+        parent_partition_tokens=list(child.parent_partition_tokens)
+    )
     keys = {"start_key": child.start_key, "end_key": child.end_key}
     return view | {name: view_of_bytes(key) for name, key in keys.items() if key is not None}
 
@@ -226,7 +263,9 @@ class _Fields:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
                 remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}"
-                raise JsonViewError(f"{self.place(name)} is not a field{of}", remedy=remedy, field=self.place(name))
+                raise JsonViewError(
+                    f"{self.place(name)} is not a field{of}", remedy=remedy, field=self.place(name)
+                )
 
     def place(self, name: str) -> str:
         shown = name if name.isidentifier() and name.isascii() else json.dumps(name)
@@ -235,7 +274,9 @@ class _Fields:
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def get(self, name: str, read: Callable[[object, str], T], default: D | _Required = _REQUIRED) -> T | D:
+    def get(
+        self, name: str, read: Callable[[object, str], T], default: D | _Required = _REQUIRED
+    ) -> T | D:
         """Return the value of a field. A null counts as missing."""
         if self.has(name):
             return read(self.values[name], self.place(name))
@@ -256,11 +297,17 @@ class _Fields:
 
 def _refuse(path: str, value: object, wanted: str) -> NoReturn:
     shown = ""
-    for piece in _pieces(value):  # iterencode does not recurse too deep, even for the deepest readable value
+    for piece in _pieces(
+        value
+    ):  # iterencode does not recurse too deep, even for the deepest readable value
         shown += piece
         if len(shown) > 80:
             break
-    raise JsonViewError(f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be {wanted}", field=path)
+    raise JsonViewError(
+        f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be"
+        f" {wanted}",
+        field=path,
+    )
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
@@ -277,7 +324,11 @@ def _text(value: object, path: str) -> str:
 
 
 def _int(value: object, path: str) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else _refuse(path, value, "an integer")
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool)
+        else _refuse(path, value, "an integer")
+    )
 
 
 def _positive_int(value: object, path: str) -> int:
@@ -293,7 +344,11 @@ def _bytes(value: object, path: str) -> bytes:
     try:
         if isinstance(value, str):
             return value.encode()
-        if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+        if (
+            isinstance(value, dict)
+            and value.keys() == {"base64"}
+            and isinstance(value["base64"], str)
+        ):
             return base64.b64decode(value["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
         raise JsonViewError(f"{path} cannot be read as bytes", str(error), field=path) from None
@@ -325,13 +380,22 @@ def _list_of(read: Callable[[object, str], T]) -> Callable[[object, str], tuple[
 
 def _choice(*symbols: str) -> Callable[[object, str], str]:
     def read(value: object, path: str) -> str:
-        return value if isinstance(value, str) and value in symbols else _refuse(path, value, f"one of {', '.join(symbols)}")
+        return (
+            value
+            if isinstance(value, str) and value in symbols
+            else _refuse(path, value, f"one of {', '.join(symbols)}")
+        )
 
     return read
 
 
 def _read_change(stream_partition: str, value: object) -> DataChange:
-    fields = _Fields(value, "data_change", [name for name in DataChange.__slots__ if name != "stream_partition"], " of a data change")
+    fields = _Fields(
+        value,
+        "data_change",
+        [name for name in DataChange.__slots__ if name != "stream_partition"],
+        " of a data change",
+    )
     change_type = ChangeType(fields.get("change_type", _choice(*ChangeType), ChangeType.USER.value))
     return fields.build(
         DataChange,
@@ -341,7 +405,9 @@ def _read_change(stream_partition: str, value: object) -> DataChange:
         commit_timestamp=fields.get("commit_timestamp", _time),
         entries=fields.get("entries", _list_of(_read_entry)),
         change_type=change_type,
-        source_cluster_id=fields.get("source_cluster_id", _text, "default" if change_type is ChangeType.USER else ""),
+        source_cluster_id=fields.get(
+            "source_cluster_id", _text, "default" if change_type is ChangeType.USER else ""
+        ),
         tie_breaker=fields.get("tie_breaker", _int, 0),
         resume_token=fields.get("resume_token", _bytes, b""),
         estimated_low_watermark=fields.get("estimated_low_watermark", _time, 0),
@@ -361,9 +427,17 @@ def _read_entry(value: object, path: str) -> Entry:
     qualifier = fields.get("qualifier", _bytes)
     if kind == "DELETE_CELLS":
         start, end = fields.get("range_start", _time, 0), fields.get("range_end", _time, 0)
-        return fields.build(DeleteCells, family=family, qualifier=qualifier, range_start=start, range_end=end)
+        return fields.build(
+            DeleteCells, family=family, qualifier=qualifier, range_start=start, range_end=end
+        )
     cell_timestamp = fields.get("cell_timestamp", _time, SERVER_TIME)
-    return fields.build(SetCell, family=family, qualifier=qualifier, value=fields.get("value", _bytes), cell_timestamp=cell_timestamp)
+    return fields.build(
+        SetCell,
+        family=family,
+        qualifier=qualifier,
+        value=fields.get("value", _bytes),
+        cell_timestamp=cell_timestamp,
+    )
 
 
 def _read_transaction(value: object, path: str) -> Transaction:
@@ -372,9 +446,13 @@ def _read_transaction(value: object, path: str) -> Transaction:
         Transaction,
         server_transaction_id=fields.get("server_transaction_id", _text),
         record_sequence=fields.get("record_sequence", _int, 0),
-        is_last_record_in_transaction_in_partition=fields.get("is_last_record_in_transaction_in_partition", _bool, False),
+        is_last_record_in_transaction_in_partition=fields.get(
+            "is_last_record_in_transaction_in_partition", _bool, False
+        ),
         number_of_records_in_transaction=fields.get("number_of_records_in_transaction", _int, 1),
-        number_of_partitions_in_transaction=fields.get("number_of_partitions_in_transaction", _int, 1),
+        number_of_partitions_in_transaction=fields.get(
+            "number_of_partitions_in_transaction", _int, 1
+        ),
         transaction_tag=fields.get("transaction_tag", _text, ""),
         is_system_transaction=fields.get("is_system_transaction", _bool, False),
     )
@@ -424,7 +502,12 @@ def _read_heartbeat(stream_partition: str, value: object) -> Heartbeat:
 
 
 def _read_child_partitions(stream_partition: str, value: object) -> ChildPartitions:
-    fields = _Fields(value, "child_partitions", ("start_timestamp", "record_sequence", "children"), " of child partitions")
+    fields = _Fields(
+        value,
+        "child_partitions",
+        ("start_timestamp", "record_sequence", "children"),
+        " of child partitions",
+    )
     return fields.build(
         ChildPartitions,
         stream_partition=stream_partition,

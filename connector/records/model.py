@@ -117,7 +117,10 @@ class SetCell:
         _check_bytes("value", self.value)
         if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
             raise InvalidChangeError(
-                Rule.CELL_TIMESTAMP, "cell_timestamp", "from 0 to 2^63 - 1, or -1 for the commit's", self.cell_timestamp
+                Rule.CELL_TIMESTAMP,
+                "cell_timestamp",
+                "from 0 to 2^63 - 1, or -1 for the commit's",
+                self.cell_timestamp,
             )
 
 
@@ -136,7 +139,10 @@ class DeleteCells:
     def __post_init__(self) -> None:
         _check_family(self.family)
         _check_qualifier(self.qualifier)
-        if not (0 <= self.range_start < self.range_end <= MAX_LONG or (self.range_end == 0 <= self.range_start <= MAX_LONG)):
+        if not (
+            0 <= self.range_start < self.range_end <= MAX_LONG
+            or (self.range_end == 0 <= self.range_start <= MAX_LONG)
+        ):
             raise InvalidChangeError(
                 Rule.CELL_RANGE,
                 "range_start, range_end",
@@ -147,7 +153,9 @@ class DeleteCells:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFamily:
-    """Delete all cells of one family. To delete a row, send one for each family with data (REC-6)."""
+    """Delete all cells of one family. To delete a row, send one for each family with data
+    (REC-6).
+    """
 
     family: str
 
@@ -191,7 +199,9 @@ class Transaction:
 
     def __post_init__(self) -> None:
         if not 0 <= self.record_sequence <= MAX_LONG:
-            raise InvalidChangeError(Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence)
+            raise InvalidChangeError(
+                Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence
+            )
         _check_text("server_transaction_id", self.server_transaction_id)
         _check_text("transaction_tag", self.transaction_tag)
         _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
@@ -280,7 +290,10 @@ class DataChange:
         _check_bytes("row_key", self.row_key)
         if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
             raise InvalidChangeError(
-                Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records", self.row_key
+                Rule.ROW_KEY,
+                "row_key",
+                f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
+                self.row_key,
             )
         _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
         if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
@@ -295,14 +308,31 @@ class DataChange:
         _check_resume_token(self.resume_token)
         if not 0 <= self.estimated_low_watermark <= MAX_LONG:
             raise InvalidChangeError(
-                Rule.ESTIMATED_LOW_WATERMARK, "estimated_low_watermark", "from 0 to 2^63 - 1", self.estimated_low_watermark
+                Rule.ESTIMATED_LOW_WATERMARK,
+                "estimated_low_watermark",
+                "from 0 to 2^63 - 1",
+                self.estimated_low_watermark,
             )
-        given, commit_timestamp = tuple(self.entries), self.commit_timestamp  # a list is accepted, but it could be changed later
+        given, commit_timestamp = (
+            tuple(self.entries),
+            self.commit_timestamp,
+        )  # a list is accepted, but it could be changed later
         if not 1 <= len(given) <= MAX_ENTRIES:
-            raise InvalidChangeError(Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given))
-        entries = [_at(commit_timestamp, e) if type(e) is SetCell and e.cell_timestamp == SERVER_TIME else e for e in given]
+            raise InvalidChangeError(
+                Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
+            )
+        entries = [
+            (
+                _at(commit_timestamp, e)
+                if type(e) is SetCell and e.cell_timestamp == SERVER_TIME
+                else e
+            )
+            for e in given
+        ]
         object.__setattr__(self, "entries", tuple(entries))
-        if self.change_sequence_number is not None and not sequence_number_matches(self.change_sequence_number):
+        if self.change_sequence_number is not None and not sequence_number_matches(
+            self.change_sequence_number
+        ):
             raise InvalidChangeError(
                 "INVALID_SEQUENCE_NUMBER",
                 "change_sequence_number",
@@ -364,10 +394,18 @@ class ChildPartitions:
             for token in (child.token, *child.parent_partition_tokens):
                 _check_text("token", token)
                 if not 1 <= len(token.encode()) <= MAX_STREAM_PARTITION_BYTES:
-                    raise InvalidChangeError(Rule.CHILDREN, "children", f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text", token)
+                    raise InvalidChangeError(
+                        Rule.CHILDREN,
+                        "children",
+                        f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text",
+                        token,
+                    )
             if child.start_key and child.end_key and child.start_key >= child.end_key:
                 raise InvalidChangeError(
-                    Rule.CHILDREN, "children", "key ranges that start before they end", (child.start_key, child.end_key)
+                    Rule.CHILDREN,
+                    "children",
+                    "key ranges that start before they end",
+                    (child.start_key, child.end_key),
                 )
 
 
@@ -375,7 +413,9 @@ Record = DataChange | Heartbeat | ChildPartitions
 
 
 def kafka_key(record: Record) -> bytes:
-    """Return the Kafka key of a record: the row key of a change, or `CONTROL_KEY` (REC-1, REC-3)."""
+    """Return the Kafka key of a record: the row key of a change, or `CONTROL_KEY` (REC-1,
+    REC-3).
+    """
     return record.row_key if isinstance(record, DataChange) else CONTROL_KEY
 
 
@@ -385,13 +425,17 @@ def kafka_key(record: Record) -> bytes:
 @lru_cache(maxsize=1024)
 def _check_table(table: str) -> None:
     if not table_matches(table):
-        raise InvalidChangeError(Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", table)
+        raise InvalidChangeError(
+            Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", table
+        )
 
 
 @lru_cache(maxsize=1024)
 def _check_family(family: str) -> None:
     if not family_matches(family):
-        raise InvalidChangeError(Rule.FAMILY, "family", "1 to 64 of the characters - _ . a-z A-Z 0-9", family)
+        raise InvalidChangeError(
+            Rule.FAMILY, "family", "1 to 64 of the characters - _ . a-z A-Z 0-9", family
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -399,20 +443,30 @@ def _check_stream_partition(stream_partition: str) -> None:
     _check_text("stream_partition", stream_partition)
     if not 1 <= len(stream_partition.encode()) <= MAX_STREAM_PARTITION_BYTES:
         raise InvalidChangeError(
-            Rule.STREAM_PARTITION, "stream_partition", f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text", stream_partition
+            Rule.STREAM_PARTITION,
+            "stream_partition",
+            f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text",
+            stream_partition,
         )
 
 
 def _check_qualifier(qualifier: bytes) -> None:
     _check_bytes("qualifier", qualifier)
     if len(qualifier) > MAX_QUALIFIER_BYTES:
-        raise InvalidChangeError(Rule.QUALIFIER, "qualifier", f"at most {MAX_QUALIFIER_BYTES} bytes", qualifier)
+        raise InvalidChangeError(
+            Rule.QUALIFIER, "qualifier", f"at most {MAX_QUALIFIER_BYTES} bytes", qualifier
+        )
 
 
 def _check_resume_token(resume_token: bytes) -> None:
     _check_bytes("resume_token", resume_token)
     if len(resume_token) > MAX_RESUME_TOKEN_BYTES:
-        raise InvalidChangeError(Rule.RESUME_TOKEN, "resume_token", f"at most {MAX_RESUME_TOKEN_BYTES} bytes", resume_token)
+        raise InvalidChangeError(
+            Rule.RESUME_TOKEN,
+            "resume_token",
+            f"at most {MAX_RESUME_TOKEN_BYTES} bytes",
+            resume_token,
+        )
 
 
 def _check_timestamp(rule: Rule, field: str, timestamp: int) -> None:
@@ -433,7 +487,9 @@ def _check_text(field: str, text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidChangeError(UNENCODABLE, field, "text that can be written as UTF-8", text) from None
+            raise InvalidChangeError(
+                UNENCODABLE, field, "text that can be written as UTF-8", text
+            ) from None
 
 
 def _check_int(field: str, number: int) -> None:

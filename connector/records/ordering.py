@@ -26,7 +26,9 @@ SECTIONS: Final = 4
 SECTION_MAX: Final = 2**64 - 1
 
 _is_sequence_number = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
-_is_position = re.compile(r"(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)").fullmatch
+_is_position = re.compile(
+    r"(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)"
+).fullmatch
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,7 +57,9 @@ class OrderPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OrderPosition:
-        """The inverse of `str()`. Raises `ValueError` for any other text, for example `07/0/1/0`."""
+        """The inverse of `str()`. Raises `ValueError` for any other text, for example
+        `07/0/1/0`.
+        """
         found = _is_position(text)
         if found is None:
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
@@ -82,7 +86,9 @@ class SequenceNumber(NamedTuple):
         """
         if not _is_sequence_number(text):
             limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
-            raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, text)
+            raise InvalidChangeError(
+                "INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, text
+            )
         return cls(*(int(section, 16) for section in text.split("/")))
 
 
@@ -105,7 +111,9 @@ class ChangeOrder(NamedTuple):
         return self.position.ingest_batch if len(self.rank) == SECTIONS else self.rank[0]
 
 
-def change_order(change: DataChange, position: OrderPosition, order_by: OrderBy, entry_index: int = 0) -> ChangeOrder:
+def change_order(
+    change: DataChange, position: OrderPosition, order_by: OrderBy, entry_index: int = 0
+) -> ChangeOrder:
     """Return the order of one entry of a change.
 
     In a table ordered by sequence number, the change must have a sequence number (MRG-2).
@@ -118,7 +126,9 @@ def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
     if order_by is OrderBy.COMMIT:
         record_sequence = change.transaction.record_sequence if change.transaction else 0
         return (change.commit_timestamp, change.tie_breaker, record_sequence)
-    assert change.change_sequence_number is not None, "a change without a sequence number is a dead letter, not an entry"
+    assert change.change_sequence_number is not None, (
+        "a change without a sequence number is a dead letter, not an entry"
+    )
     return tuple(SequenceNumber.parse(change.change_sequence_number))
 
 
@@ -139,14 +149,20 @@ def sequence_number(*parts: int | datetime) -> str:
         InvalidChangeError: There are no parts or more than 4, or a part is not allowed.
     """
     if not 1 <= len(parts) <= SECTIONS:
-        raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", "made of 1 to 4 parts", parts)
+        raise InvalidChangeError(
+            "INVALID_SEQUENCE_NUMBER", "change_sequence_number", "made of 1 to 4 parts", parts
+        )
     return "/".join(f"{_section(part):X}" for part in parts)
 
 
 def _section(part: int | datetime) -> int:
     if isinstance(part, datetime) and part.utcoffset() is not None:
         part = (part - _EPOCH) // timedelta(milliseconds=1)
-    if isinstance(part, (bool, datetime)) or not isinstance(part, int) or not 0 <= part <= SECTION_MAX:
+    if (
+        isinstance(part, (bool, datetime))
+        or not isinstance(part, int)
+        or not 0 <= part <= SECTION_MAX
+    ):
         limit = "made of integers from 0 to 2^64 - 1 and times with a zone, from 1970 on"
         raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, part)
     return part

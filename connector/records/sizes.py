@@ -6,5 +6,11 @@ from connector.records.rejection import Headers
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the bytes of key, value, header names and header values, without Kafka's own overhead."""
-    return len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(text or b"") for name, text in headers)
+    """Return the bytes of key, value, header names and header values, without Kafka's own
+    overhead.
+    """
+    return (
+        len(key or b"")
+        + len(value or b"")
+        + sum(len(name.encode()) + len(text or b"") for name, text in headers)
+    )

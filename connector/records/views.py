@@ -13,7 +13,15 @@ Json = dict[str, Any]
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 _TIMES: Final = frozenset(
-    {"commit_timestamp", "estimated_low_watermark", "timestamp", "start_timestamp", "cell_timestamp", "range_start", "range_end"}
+    {
+        "commit_timestamp",
+        "estimated_low_watermark",
+        "timestamp",
+        "start_timestamp",
+        "cell_timestamp",
+        "range_start",
+        "range_end",
+    }
 )
 
 
@@ -32,7 +40,9 @@ def view_of_time(timestamp: int) -> str | int:
     """
     if not 0 <= timestamp <= MAX_TIMESTAMP:
         return timestamp
-    return (EPOCH + timestamp * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        (EPOCH + timestamp * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
 
 
 def view_of_datum(datum: Any, name: str = "") -> Any:
@@ -41,7 +51,11 @@ def view_of_datum(datum: Any, name: str = "") -> Any:
     The datum may break the rules of a record.
     """
     if isinstance(datum, Mapping):
-        return {field: view_of_datum(value, field) for field, value in datum.items() if value is not None}
+        return {
+            field: view_of_datum(value, field)
+            for field, value in datum.items()
+            if value is not None
+        }
     if isinstance(datum, list):
         return [view_of_datum(item) for item in datum]
     if isinstance(datum, bytes):

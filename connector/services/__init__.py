@@ -1,7 +1,8 @@
 """The use cases of lowmark as functions: what the commands do, for Python programs.
 
-A service takes values, returns a value, and raises `ConnectorError`. It prints nothing and handles no signal. Events, such as warnings,
-go to `on_event`. Spark, Kafka's client and deltalake are imported only when a function needs them.
+A service takes values, returns a value, and raises `ConnectorError`. It prints nothing and handles
+no signal. Events, such as warnings, go to `on_event`. Spark, Kafka's client and deltalake are
+imported only when a function needs them.
 
 For example:
 
@@ -21,7 +22,14 @@ from connector.services.partitions import Closing, PartitionList, close_partitio
 from connector.services.read import TableRead, read
 from connector.services.run import RunReport, run
 from connector.services.status import StatusReport, status
-from connector.services.tables import RebuildReport, jobs, rebuild, set_apply_every, set_max_staleness, unset
+from connector.services.tables import (
+    RebuildReport,
+    jobs,
+    rebuild,
+    set_apply_every,
+    set_max_staleness,
+    unset,
+)
 from connector.services.validate_config import Finding, validate_config
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""Audit streams: show from the changelog, the topic and the dead-letter topic that nothing is lost (TBL-6, `nothing_lost`)."""
+"""Audit streams: show from the changelog, the topic and the dead-letter topic that nothing is lost
+(TBL-6, `nothing_lost`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TopicError
 from connector.records.rejection import Position
 from connector.services.events import OnEvent, info, log_event, warning
-from connector.state.audit import LettersAudit, PartitionAudit, Ranges, Seen, StreamAudit, compare_letters, without
+from connector.state.audit import (
+    LettersAudit,
+    PartitionAudit,
+    Ranges,
+    Seen,
+    StreamAudit,
+    compare_letters,
+    without,
+)
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -25,11 +35,17 @@ OnRows = Callable[[int], None]
 
 
 def audit(
-    config: ConnectorConfig, stream: str | None = None, *, on_event: OnEvent = log_event, on_rows: OnRows = lambda rows: None
+    config: ConnectorConfig,
+    stream: str | None = None,
+    *,
+    on_event: OnEvent = log_event,
+    on_rows: OnRows = lambda rows: None,
 ) -> Iterator[StreamAudit]:
-    """Check that each offset that was read is once in the changelog, and that each rejected record has its dead letter.
+    """Check that each offset that was read is once in the changelog, and that each rejected record
+    has its dead letter.
 
-    For example: `assert all(found.is_proved for found in audit(config))`. Results that Kafka will forget are kept in the warehouse.
+    For example: `assert all(found.is_proved for found in audit(config))`. Results that Kafka will
+    forget are kept in the warehouse.
 
     Args:
         config: Its streams are audited.
@@ -38,7 +54,8 @@ def audit(
         on_rows: Receives progress.
 
     Returns:
-        An iterator with the result of each stream that has a changelog. `StreamAudit.fault()` is the error of a failed audit, or None.
+        An iterator with the result of each stream that has a changelog. `StreamAudit.fault()` is
+        the error of a failed audit, or None.
 
     Raises:
         ConfigError: There is no such stream.
@@ -48,14 +65,18 @@ def audit(
     for of in [find_stream(config, stream)] if stream else config.streams.values():
         found = _of_stream(config, of, on_event, on_rows)
         if found is None:
-            on_event(info("NOTHING_INGESTED", f"{of.name}: nothing was ingested yet", stream=of.name))
+            on_event(
+                info("NOTHING_INGESTED", f"{of.name}: nothing was ingested yet", stream=of.name)
+            )
         else:
             yield found
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSide:
-    """The functions of Kafka that an audit uses. `letters` begins behind the given positions; the flag says that none are gone since."""
+    """The functions of Kafka that an audit uses. `letters` begins behind the given positions; the
+    flag says that none are gone since.
+    """
 
     look: Callable[[Mapping[int, Ranges]], Mapping[int, Seen]]
     letters: Callable[[tuple[Position, ...]], tuple[Iterable[tuple[DeadLetter, Position]], bool]]
@@ -70,30 +91,60 @@ def audit_stream(
     now: Callable[[], int],
     on_rows: OnRows = lambda rows: None,
 ) -> StreamAudit:
-    """Audit a stream, and keep what was proved as soon as it is. `now` is the time in microseconds."""
-    partitions = {number: PartitionAudit(logged.begin.get(number, 0), end) for number, end in logged.end.items()}
+    """Audit a stream, and keep what was proved as soon as it is. `now` is the time in
+    microseconds.
+    """
+    partitions = {
+        number: PartitionAudit(logged.begin.get(number, 0), end)
+        for number, end in logged.end.items()
+    }
     for runs in logged.steps():
         for number, found in runs.items():
             partitions[number] = partitions.get(number, PartitionAudit(0, 0)).logged(found)
         _look(partitions, audit_log, kafka, now(), to_the_end=False)
         on_rows(sum(partition.rows for partition in partitions.values()))
     _look(partitions, audit_log, kafka, now(), to_the_end=True)
-    return StreamAudit(stream, logged.to_batch, partitions, _letters(logged, audit_log, kafka, now()))
+    return StreamAudit(
+        stream, logged.to_batch, partitions, _letters(logged, audit_log, kafka, now())
+    )
 
 
-def _look(partitions: dict[int, PartitionAudit], audit_log: AuditLog, kafka: KafkaSide, now: int, *, to_the_end: bool) -> None:
-    """Account for offsets without a row: from the proofs, else by looking into Kafka, which makes new ones."""
-    gaps = {number: places for number, found in partitions.items() if (places := found.gaps(to_the_end=to_the_end))}
+def _look(
+    partitions: dict[int, PartitionAudit],
+    audit_log: AuditLog,
+    kafka: KafkaSide,
+    now: int,
+    *,
+    to_the_end: bool,
+) -> None:
+    """Account for offsets without a row: from the proofs, else by looking into Kafka, which makes
+    new ones.
+    """
+    gaps = {
+        number: places
+        for number, found in partitions.items()
+        if (places := found.gaps(to_the_end=to_the_end))
+    }
     known = audit_log.empty(gaps)
     for number, places in known.items():
         partitions[number] = partitions[number].looked(places, Seen())
-    asked = {number: rest for number, places in gaps.items() if (rest := without(places, known.get(number, ())))}
+    asked = {
+        number: rest
+        for number, places in gaps.items()
+        if (rest := without(places, known.get(number, ())))
+    }
     if not asked:
         return
     seen = kafka.look(asked)
     for number, places in asked.items():
         partitions[number] = partitions[number].looked(places, seen[number])
-    audit_log.add_empty({number: without(places, (*seen[number].visible, *seen[number].gone)) for number, places in asked.items()}, now)
+    audit_log.add_empty(
+        {
+            number: without(places, (*seen[number].visible, *seen[number].gone))
+            for number, places in asked.items()
+        },
+        now,
+    )
 
 
 def _letters(logged: Logged, audit_log: AuditLog, kafka: KafkaSide, now: int) -> LettersAudit:
@@ -109,8 +160,12 @@ def _letters(logged: Logged, audit_log: AuditLog, kafka: KafkaSide, now: int) ->
     return found if is_whole else replace(found, missing=(), unverified=found.missing)
 
 
-def _followed(letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int, Position], settled_batch: int) -> Iterator[DeadLetter]:
-    """The letters, while `reached` follows in each Kafka partition, up to the first letter that a later audit needs."""
+def _followed(
+    letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int, Position], settled_batch: int
+) -> Iterator[DeadLetter]:
+    """The letters, while `reached` follows in each Kafka partition, up to the first letter that a
+    later audit needs.
+    """
     held: set[int] = set()
     for letter, position in letters:
         if letter.ingest_batch > settled_batch:
@@ -120,7 +175,9 @@ def _followed(letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int,
         yield letter
 
 
-def _of_stream(config: ConnectorConfig, of: StreamConfig, on_event: OnEvent, on_rows: OnRows) -> StreamAudit | None:
+def _of_stream(
+    config: ConnectorConfig, of: StreamConfig, on_event: OnEvent, on_rows: OnRows
+) -> StreamAudit | None:
     from connector.lake.audit_log import AuditLog
     from connector.lake.changelog_reader import open_logged
 
@@ -128,7 +185,10 @@ def _of_stream(config: ConnectorConfig, of: StreamConfig, on_event: OnEvent, on_
     if logged is None:
         return None
     if logged.foreign_commits:
-        text = f"{of.name}: {counted(logged.foreign_commits, 'commit')} of another program on top of its changelog"
+        text = (
+            f"{of.name}: {counted(logged.foreign_commits, 'commit')} of another program on top of"
+            " its changelog"
+        )
         on_event(warning("FOREIGN_COMMITS", text, stream=of.name))
     audit_log = AuditLog(config.warehouse, of.name, of.topic, logged.changelog_id, logged.topic_id)
     kafka = _kafka(config.kafka, of.topic, logged.topic_id, on_event)
@@ -157,7 +217,10 @@ def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> 
         # A dead-letter topic that was created again is read from its beginning.
         known = tuple(position for position in after if position.topic_id == facts.topic_id)
         begin = {position.kafka_partition: position.offset + 1 for position in known}
-        is_whole = all(first <= begin.get(number, 0) for number, first in topics.beginning_offsets(kafka, facts).items())
+        is_whole = all(
+            first <= begin.get(number, 0)
+            for number, first in topics.beginning_offsets(kafka, facts).items()
+        )
         return read_letters(kafka, topic, after=known), is_whole
 
     return KafkaSide(look, letters)

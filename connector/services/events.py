@@ -17,8 +17,8 @@ class Event:
     Attributes:
         level: `info`, or `warning` for a thing that you should look at.
         code: A stable name in capitals, for example `TOPIC_SETTING`.
-        text: One sentence for people. It may contain names from outside: escape it before you show it on a terminal.
-        fields: Values that belong to it, by name.
+        text: One sentence for people. It may contain names from outside: escape it before you show
+        it on a terminal. fields: Values that belong to it, by name.
     """
 
     level: Literal["info", "warning"]
@@ -33,7 +33,12 @@ OnEvent = Callable[[Event], None]
 
 def log_event(event: Event) -> None:
     """Log an event with the logger `lowmark`: the default of each service."""
-    _log.log(logging.WARNING if event.level == "warning" else logging.INFO, "%s: %s", event.code, event.text)
+    _log.log(
+        logging.WARNING if event.level == "warning" else logging.INFO,
+        "%s: %s",
+        event.code,
+        event.text,
+    )
 
 
 def info(code: str, text: str, **fields: object) -> Event:

@@ -17,29 +17,39 @@ from connector.errors import ConfigError
 
 DEFAULT_FILE: Final = "connector.toml"
 FILE_SUFFIX: Final = "_FILE"
-"""`CONNECTOR__KAFKA__SASL_PASSWORD_FILE` names a file that holds the value of `CONNECTOR__KAFKA__SASL_PASSWORD`: a secret (OPS-7)."""
+"""`CONNECTOR__KAFKA__SASL_PASSWORD_FILE` names a file that holds the value of
+`CONNECTOR__KAFKA__SASL_PASSWORD`: a secret (OPS-7).
+"""
 
 
-def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> ConnectorConfig:
+def load_config(
+    path: str | Path | None = None, environment: Mapping[str, str] | None = None
+) -> ConnectorConfig:
     """Load the configuration of a file, with environment variables over it.
 
     For example: `config = load_config("connector.toml")`.
 
     Args:
-        path: The file. None: `connector.toml` in the current folder, or the environment alone where that file does not exist.
-        environment: Variables such as `CONNECTOR__KAFKA__BOOTSTRAP_SERVERS`. None: those of this process.
+        path: The file. None: `connector.toml` in the current folder, or the environment alone where
+        that file does not exist. environment: Variables such as
+        `CONNECTOR__KAFKA__BOOTSTRAP_SERVERS`. None: those of this process.
 
     Returns:
         The configuration. A relative `warehouse` is taken from the folder of the file.
 
     Raises:
-        ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only the first.
+        ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only
+        the first.
     """
     config_file = None if path is None else Path(path)
     environment = os.environ if environment is None else environment
     given = _with_files(environment)
     file = config_file or Path(DEFAULT_FILE)
-    if config_file is None and not file.exists() and any(name.startswith(ENVIRONMENT_PREFIX) for name in given):
+    if (
+        config_file is None
+        and not file.exists()
+        and any(name.startswith(ENVIRONMENT_PREFIX) for name in given)
+    ):
         document: dict[str, object] = {}
     else:
         document = _document(file)
@@ -60,29 +70,45 @@ def _document(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {file}", "", "name the configuration with --config FILE, before the command") from None
+        raise ConfigError(
+            f"there is no file {file}",
+            "",
+            "name the configuration with --config FILE, before the command",
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{file} is not a TOML document", str(error), "correct that place; text needs quotes, a section [brackets]"
+            f"{file} is not a TOML document",
+            str(error),
+            "correct that place; text needs quotes, a section [brackets]",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read", str(error), "check its permissions, and that it is UTF-8 text") from None
+        raise ConfigError(
+            f"{file} cannot be read", str(error), "check its permissions, and that it is UTF-8 text"
+        ) from None
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment; a variable that names a file is replaced by the contents of the file, without the last line end."""
+    """The environment; a variable that names a file is replaced by the contents of the file,
+    without the last line end.
+    """
     given = dict(environment)
     for variable, name in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable.endswith(FILE_SUFFIX):
             try:
-                given[variable.removesuffix(FILE_SUFFIX)] = Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+                given[variable.removesuffix(FILE_SUFFIX)] = (
+                    Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+                )
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
-                    f"the file that {variable} names cannot be read", str(error), "name a text file that this user may read"
+                    f"the file that {variable} names cannot be read",
+                    str(error),
+                    "name a text file that this user may read",
                 ) from None
             del given[variable]
     return given
 
 
 def _absolute(warehouse: str, folder: Path) -> str:
-    return warehouse if "://" in warehouse else str((folder / Path(warehouse).expanduser()).resolve())
+    return (
+        warehouse if "://" in warehouse else str((folder / Path(warehouse).expanduser()).resolve())
+    )

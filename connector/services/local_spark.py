@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
 
 def session_of(
-    spark: SparkSession | None, stack: ExitStack, on_event: OnEvent, *, cores: str, memory: str, for_writing: bool = False
+    spark: SparkSession | None,
+    stack: ExitStack,
+    on_event: OnEvent,
+    *,
+    cores: str,
+    memory: str,
+    for_writing: bool = False,
 ) -> SparkSession:
-    """Your session, checked and otherwise untouched; without one a local session, which ends with `stack`.
+    """Your session, checked and otherwise untouched; without one a local session, which ends with
+    `stack`.
 
     A local session uses the locked jars. They are fetched first where they are missing.
     """
@@ -30,18 +37,26 @@ def session_of(
     if spark is not None:
         check_session(spark, for_writing=for_writing)
         return spark
-    paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ), lambda text: on_event(info("JARS", text)))
+    paths = jars.fetch(
+        "spark",
+        jars.JarStore.from_environment(os.environ),
+        lambda text: on_event(info("JARS", text)),
+    )
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     with _output_is_ours():
-        started = start_session(paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory})
+        started = start_session(
+            paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory}
+        )
     stack.callback(started.stop)
     return started
 
 
 @contextmanager
 def _output_is_ours() -> Iterator[None]:
-    """Whatever process is started meanwhile has standard error in place of standard output: a JVM's warnings would stand between rows."""
+    """Whatever process is started meanwhile has standard error in place of standard output: a JVM's
+    warnings would stand between rows.
+    """
     if __stdout__ is None or __stderr__ is None:  # closed, as daemons have them
         yield
         return

@@ -1,4 +1,6 @@
-"""List the stream partitions of a stream, and close one that does not end by itself (WMK-8, WMK-12)."""
+"""List the stream partitions of a stream, and close one that does not end by itself (WMK-8,
+WMK-12).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionList:
-    """The stream partitions of a stream that have not ended, those first that delay the low watermark.
+    """The stream partitions of a stream that have not ended, those first that delay the low
+    watermark.
 
     Attributes:
         stream: The name of the stream.
@@ -39,17 +42,20 @@ class PartitionList:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """A request to close a partition. `is_new` is False if an earlier request waits for ingest: then it is that one."""
+    """A request to close a partition. `is_new` is False if an earlier request waits for ingest:
+    then it is that one.
+    """
 
     request: ClosePartition
     is_new: bool
 
 
 def partitions(config: ConnectorConfig, stream: str | None = None) -> PartitionList:
-    """List the stream partitions that have not ended. Without `stream`: those of the only stream of the configuration.
+    """List the stream partitions that have not ended. Without `stream`: those of the only stream of
+    the configuration.
 
-    For example: `[one.name for one in partitions(config, "orders").partitions if one.is_stalled]`. Raises `ConfigError` if there is no
-    such stream, `TableError` if the warehouse cannot be read.
+    For example: `[one.name for one in partitions(config, "orders").partitions if one.is_stalled]`.
+    Raises `ConfigError` if there is no such stream, `TableError` if the warehouse cannot be read.
     """
     from connector.lake.state_reader import progress_of
 
@@ -59,11 +65,15 @@ def partitions(config: ConnectorConfig, stream: str | None = None) -> PartitionL
     return PartitionList(of.name, now, progress.low_watermark, progress.ingest_batch, found)
 
 
-def close_partition(config: ConnectorConfig, stream: str, name: str, *, why: str, by: str | None = None) -> Closing:
-    """Close a stream partition: it no longer delays the low watermark. A closed partition cannot come back.
+def close_partition(
+    config: ConnectorConfig, stream: str, name: str, *, why: str, by: str | None = None
+) -> Closing:
+    """Close a stream partition: it no longer delays the low watermark. A closed partition cannot
+    come back.
 
-    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it runs again. Records that the
-    partition still sends are late, and are applied. For example: `close_partition(config, "orders", "p7", why="the shard was deleted")`.
+    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it
+    runs again. Records that the partition still sends are late, and are applied. For example:
+    `close_partition(config, "orders", "p7", why="the shard was deleted")`.
 
     Args:
         config: It has the stream.
@@ -87,10 +97,20 @@ def close_partition(config: ConnectorConfig, stream: str, name: str, *, why: str
     frontier = progress.frontier
     known = {*frontier.partitions, *of.partitions} - frontier.ended.keys()
     if name not in known:
-        cause = f"It ended at {view_of_time(frontier.ended[name].at)}" if name in frontier.ended else ""
-        remedy = nearest(name, known) or f"connector partitions list {of.name} shows the active ones"
-        raise ConfigError(f'Stream {of.name} has no active stream partition "{name}"', cause, remedy)
-    asked = (request for request in overrides.ends(of.name, above=progress.closed_to) if request.stream_partition == name)
+        cause = (
+            f"It ended at {view_of_time(frontier.ended[name].at)}" if name in frontier.ended else ""
+        )
+        remedy = (
+            nearest(name, known) or f"connector partitions list {of.name} shows the active ones"
+        )
+        raise ConfigError(
+            f'Stream {of.name} has no active stream partition "{name}"', cause, remedy
+        )
+    asked = (
+        request
+        for request in overrides.ends(of.name, above=progress.closed_to)
+        if request.stream_partition == name
+    )
     if (before := next(asked, None)) is not None:
         return Closing(before, is_new=False)
     request = ClosePartition(progress.closed_to + 1, of.name, name, why, now_us(), by or who())

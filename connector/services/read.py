@@ -1,4 +1,6 @@
-"""Read a table: as its last apply left it, as a snapshot, or merged with the changes that are not applied yet (TBL-16, TBL-17)."""
+"""Read a table: as its last apply left it, as a snapshot, or merged with the changes that are not
+applied yet (TBL-16, TBL-17).
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TableRead:
-    """Rows of a table, and how complete they are. Close it, or use it in a `with` statement: a merging read holds a Spark session.
+    """Rows of a table, and how complete they are. Close it, or use it in a `with` statement: a
+    merging read holds a Spark session.
 
     Attributes:
         columns: Delta's type of each column, by name, in their order.
-        rows: An iterator over tuples of these columns: BYTES are `bytes`, NUMERIC `Decimal`, dates and times days and microseconds
+        rows: An iterator over tuples of these columns: BYTES are `bytes`, NUMERIC `Decimal`, dates
+        and times days and microseconds
             since 1970-01-01.
-        as_of: Everything that had arrived in Kafka at this time (microseconds) is contained; None: unknown, or a snapshot.
-        to_batch: The last ingest batch that is contained.
-        cut: The low watermark, if the rows are a consistent cut at it; None: they are not.
-        missing: Open dead letters that may belong to the table: the rows lack their changes.
-        text: One sentence for people that says the same.
+        as_of: Everything that had arrived in Kafka at this time (microseconds) is contained; None:
+        unknown, or a snapshot. to_batch: The last ingest batch that is contained. cut: The low
+        watermark, if the rows are a consistent cut at it; None: they are not. missing: Open dead
+        letters that may belong to the table: the rows lack their changes. text: One sentence for
+        people that says the same.
     """
 
     columns: Mapping[str, str]
@@ -60,7 +64,12 @@ class TableRead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -75,19 +84,21 @@ def read(
     on_event: OnEvent = log_event,
     memory: str = "2g",
 ) -> TableRead:
-    """Read a table. Only a merge needs Java: it starts a local Spark session, unless you pass your own.
+    """Read a table. Only a merge needs Java: it starts a local Spark session, unless you pass your
+    own.
 
-    For example: `with read(config, "orders", max_staleness_s=60) as found: rows = list(found.rows)`.
+    For example: `with read(config, "orders", max_staleness_s=60) as found: rows =
+    list(found.rows)`.
 
     Args:
         config: It has the table.
         table: The name of the table.
         spark: Your own session for a merge, which is neither changed nor stopped.
-        max_staleness_s: The rows may be that old, in seconds; 0: contain every ingested change. None: the bound of the table.
-        allow_stale: Return the rows also if they are older than the bound.
-        snapshot: Return the newest state at which all tables of the stream are a consistent cut.
-        on_event: Receives warnings, and an event before a merge.
-        memory: Heap of a local session.
+        max_staleness_s: The rows may be that old, in seconds; 0: contain every ingested change.
+        None: the bound of the table. allow_stale: Return the rows also if they are older than the
+        bound. snapshot: Return the newest state at which all tables of the stream are a consistent
+        cut. on_event: Receives warnings, and an event before a merge. memory: Heap of a local
+        session.
 
     Returns:
         The rows, which are read while you iterate over them.
@@ -100,21 +111,36 @@ def read(
     from connector.lake.overrides import Overrides
 
     definition = find_table(config, table)
-    bound = bound_in_force(definition, Overrides(config.warehouse).bounds()) if max_staleness_s is None else max_staleness_s
-    found = _snapshot(config, table) if snapshot else _as_applied(config, table, bound, on_event, allow_stale=allow_stale)
-    found = found or _merged(config, table, bound, spark, on_event, allow_stale=allow_stale, memory=memory)
+    bound = (
+        bound_in_force(definition, Overrides(config.warehouse).bounds())
+        if max_staleness_s is None
+        else max_staleness_s
+    )
+    found = (
+        _snapshot(config, table)
+        if snapshot
+        else _as_applied(config, table, bound, on_event, allow_stale=allow_stale)
+    )
+    found = found or _merged(
+        config, table, bound, spark, on_event, allow_stale=allow_stale, memory=memory
+    )
     found.missing = _missing(config, table)
     return found
 
 
-def _as_applied(config: ConnectorConfig, name: str, bound: int | None, on_event: OnEvent, *, allow_stale: bool) -> TableRead | None:
+def _as_applied(
+    config: ConnectorConfig, name: str, bound: int | None, on_event: OnEvent, *, allow_stale: bool
+) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
     from connector.lake.plain_table import open_table
     from connector.lake.state_reader import progress_of
 
     now = now_us()
     found = open_table(places.table(config.warehouse, name))
-    before, progress = TableState.from_json(found.table_state), progress_of(config.warehouse, config.tables[name].stream)
+    before, progress = (
+        TableState.from_json(found.table_state),
+        progress_of(config.warehouse, config.tables[name].stream),
+    )
     try:
         before.check_changelog(name, progress.ingest_batch)
     except TableError as error:  # a table may be read where its changelog is not
@@ -125,7 +151,10 @@ def _as_applied(config: ConnectorConfig, name: str, bound: int | None, on_event:
     if not allow_stale:
         progress.check_age(name, as_of, bound, now, before.blocked_rows)
     worth = _worth(as_of, before.apply_watermark, is_consistent_cut=before.is_consistent_cut)
-    text = f"{name} as of ingest batch {before.to_batch} (version {found.version} of the Delta table){worth}"
+    text = (
+        f"{name} as of ingest batch {before.to_batch} (version {found.version} of the Delta"
+        f" table){worth}"
+    )
     cut = before.apply_watermark if before.is_consistent_cut else None
     return TableRead(found.types, found.rows(), as_of, before.to_batch, cut, text)
 
@@ -135,11 +164,19 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     from connector.lake.jobs import History
     from connector.lake.plain_table import open_table
 
-    cut = next((cut for cut in History(config.warehouse).cuts(config.tables[name].stream) if name in cut.versions), None)
+    cut = next(
+        (
+            cut
+            for cut in History(config.warehouse).cuts(config.tables[name].stream)
+            if name in cut.versions
+        ),
+        None,
+    )
     if cut is None:
         raise TableError(
             f"No cut was recorded at which {name} stood",
-            "The low watermark of its stream is not known yet, or a table of the stream is not a consistent cut",
+            "The low watermark of its stream is not known yet, or a table of the stream is not a"
+            " consistent cut",
             "See `connector status`, and read the table without --snapshot meanwhile",
         )
     try:
@@ -165,23 +202,40 @@ def _merged(
     allow_stale: bool,
     memory: str,
 ) -> TableRead:
-    """The table merged with everything that was ingested, by Spark; the merge is kept in the job history (TBL-16, TBL-19)."""
+    """The table merged with everything that was ingested, by Spark; the merge is kept in the job
+    history (TBL-16, TBL-19).
+    """
     from connector.lake.jobs import History
     from connector.spark.reader import plain_rows, read_table
 
-    on_event(info("MERGING", f"{name} has changes that are not applied yet: Spark merges them", table=name))
+    on_event(
+        info(
+            "MERGING", f"{name} has changes that are not applied yet: Spark merges them", table=name
+        )
+    )
     with ExitStack() as stack:
         started = session_of(spark, stack, on_event, cores="*", memory=memory)
         jobs: list[Job] = []
         # The job ends when the rows have been read.
         stack.callback(lambda: _keep(History(config.warehouse), jobs, on_event))
-        found = read_table(*(started, config.warehouse, name), max_staleness_s=bound or 0, allow_stale=allow_stale, add_job=jobs.append)
+        found = read_table(
+            *(started, config.warehouse, name),
+            max_staleness_s=bound or 0,
+            allow_stale=allow_stale,
+            add_job=jobs.append,
+        )
         types, rows = plain_rows(found.rows)
         worth = _worth(found.as_of, found.low_watermark, is_consistent_cut=found.is_consistent_cut)
-        merged = f"{counted(found.changes, 'change')} merged" if found.changes is not None else "as it stands"
+        merged = (
+            f"{counted(found.changes, 'change')} merged"
+            if found.changes is not None
+            else "as it stands"
+        )
         text = f"{name} as of ingest batch {found.to_batch}, {merged}{worth}"
         cut = found.low_watermark if found.is_consistent_cut else None
-        return TableRead(types, rows, found.as_of, found.to_batch, cut, text, _stack=stack.pop_all())
+        return TableRead(
+            types, rows, found.as_of, found.to_batch, cut, text, _stack=stack.pop_all()
+        )
 
 
 def _keep(history: History, jobs: Iterable[Job], on_event: OnEvent) -> None:
@@ -194,18 +248,26 @@ def _keep(history: History, jobs: Iterable[Job], on_event: OnEvent) -> None:
 
 
 def _missing(config: ConnectorConfig, name: str) -> OpenLetters:
-    """Open dead letters that may belong to the table (DLQ-7). Rows are returned also where these cannot be counted."""
+    """Open dead letters that may belong to the table (DLQ-7). Rows are returned also where these
+    cannot be counted.
+    """
     from connector.lake.state_reader import progress_of, table_state_of
 
     stream = config.streams[config.tables[name].stream]
     try:
         of_table = {name: table_state_of(config.warehouse, name)}
-        return open_letters_of(config, stream, progress_of(config.warehouse, stream.name), of_table)[1][name]
+        return open_letters_of(
+            config, stream, progress_of(config.warehouse, stream.name), of_table
+        )[1][name]
     except TableError:
         return NONE_OPEN
 
 
 def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: bool) -> str:
     arrived = "" if as_of is None else f"; everything that had arrived at {view_of_time(as_of)}"
-    below = f", the source's state at {view_of_time(low_watermark)}" if is_consistent_cut and low_watermark is not None else ""
+    below = (
+        f", the source's state at {view_of_time(low_watermark)}"
+        if is_consistent_cut and low_watermark is not None
+        else ""
+    )
     return f"{arrived}{below or ', not a consistent cut'}"

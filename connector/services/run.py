@@ -65,30 +65,38 @@ def run(
 ) -> RunReport:
     """Ingest all streams of a configuration and apply them to their tables.
 
-    You can kill the process at any moment and call `run` again: it goes on where it was. For example, a nightly job calls
-    `run(load_config(), once=True)`.
+    You can kill the process at any moment and call `run` again: it goes on where it was. For
+    example, a nightly job calls `run(load_config(), once=True)`.
 
     Args:
         config: At least one stream.
-        spark: Your own session, which is neither changed nor stopped. None: a local session on the locked jars.
-        once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until `stop` is set.
-        stop: Set it from another thread or from a signal handler: the batch in flight ends first.
-        on_event: Receives warnings and progress.
-        cores: Threads of a local session; `*` for as many as there are processors.
-        memory: Heap of a local session, for example `2g`.
+        spark: Your own session, which is neither changed nor stopped. None: a local session on the
+        locked jars. once: Ingest to the end that each topic has now, apply, and return. Otherwise
+        it runs until `stop` is set. stop: Set it from another thread or from a signal handler: the
+        batch in flight ends first. on_event: Receives warnings and progress. cores: Threads of a
+        local session; `*` for as many as there are processors. memory: Heap of a local session, for
+        example `2g`.
 
     Returns:
         The work that was done.
 
     Raises:
         ConfigError: No stream is configured, or Spark cannot be given a Kafka setting.
-        ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its remedy. Nothing is lost.
+        ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
+        remedy. Nothing is lost.
     """
     if not config.streams:
-        raise ConfigError("No stream is configured", "", 'Add a section such as [streams.orders] with topic = "orders"')
+        raise ConfigError(
+            "No stream is configured",
+            "",
+            'Add a section such as [streams.orders] with topic = "orders"',
+        )
     stop, counts = stop or threading.Event(), _Counts()
     with ExitStack() as stack:
-        ports = {name: ports_of(config, stream, stack, on_event, counts) for name, stream in config.streams.items()}
+        ports = {
+            name: ports_of(config, stream, stack, on_event, counts)
+            for name, stream in config.streams.items()
+        }
         started = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
         return counts.report(_pipeline(config, started, ports, stop, on_event, counts, once=once))
 
@@ -121,7 +129,9 @@ def _pipeline(
         forget_cuts=history.forget_cuts,
     )
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
-    pipeline = Pipeline(spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text)))
+    pipeline = Pipeline(
+        spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text))
+    )
     before = pipeline.ingest_batches()
     if once:
         pipeline.run_once(stop)
@@ -134,9 +144,15 @@ def _pipeline(
 
 
 def ports_of(
-    config: ConnectorConfig, stream: StreamConfig, stack: ExitStack, on_event: OnEvent = log_event, counts: _Counts | None = None
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    stack: ExitStack,
+    on_event: OnEvent = log_event,
+    counts: _Counts | None = None,
 ) -> IngestPorts:
-    """Kafka, the registry and the clock of one stream, as functions; checked once before anything starts (REC-2)."""
+    """Kafka, the registry and the clock of one stream, as functions; checked once before anything
+    starts (REC-2).
+    """
     from connector.kafka import topics
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
@@ -161,11 +177,15 @@ def ports_of(
         topic=lambda: topics.describe(config.kafka, stream.topic),
         publish=publish,
         now=now_us,
-        high_watermarks=lambda: topics.high_watermarks(config.kafka, topics.describe(config.kafka, stream.topic)),
+        high_watermarks=lambda: topics.high_watermarks(
+            config.kafka, topics.describe(config.kafka, stream.topic)
+        ),
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: Overrides(config.warehouse).ends(stream.name, above=taken_to),
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
-        outside=lambda known, published: external_dead_letters(config.kafka, stream.topic, known, published),
+        outside=lambda known, published: external_dead_letters(
+            config.kafka, stream.topic, known, published
+        ),
     )
 
 
@@ -180,4 +200,6 @@ def _registry(config: ConnectorConfig, stack: ExitStack) -> Callable[[int], str 
 def _earliest(config: ConnectorConfig, stream: StreamConfig) -> Callable[[], Mapping[int, int]]:
     from connector.kafka import topics
 
-    return lambda: topics.beginning_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
+    return lambda: topics.beginning_offsets(
+        config.kafka, topics.describe(config.kafka, stream.topic)
+    )

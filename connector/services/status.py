@@ -1,4 +1,6 @@
-"""The status of streams and tables, from their newest commits and the totals of ledgers, without a JVM (OPS-5, TBL-20)."""
+"""The status of streams and tables, from their newest commits and the totals of ledgers, without a
+JVM (OPS-5, TBL-20).
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,21 @@ class StatusReport:
         found = StatusReport(at)
         bounds = found._try("settings", Overrides(config.warehouse).bounds) or {}
         paces = found._try("settings", Overrides(config.warehouse).paces) or {}
-        tables = {name: found._try(f"tables.{name}", partial(table_state_of, config.warehouse, name)) for name in config.tables}
+        tables = {
+            name: found._try(f"tables.{name}", partial(table_state_of, config.warehouse, name))
+            for name in config.tables
+        }
         for name, stream in config.streams.items():
-            progress = found._try(f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True))
+            progress = found._try(
+                f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True)
+            )
             if progress is None:
                 continue
-            of_stream = {of: book for of, book in tables.items() if book is not None and config.tables[of].stream == name}
+            of_stream = {
+                of: book
+                for of, book in tables.items()
+                if book is not None and config.tables[of].stream == name
+            }
             letters, of_tables = open_letters_of(config, stream, progress, of_stream)
             found.streams[name] = stream_status(
                 *(name, progress, at),
@@ -62,7 +73,9 @@ class StatusReport:
             for of, book in of_stream.items():
                 found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
                 every_s = pace_in_force(config.tables[of], bounds, paces)
-                found.tables[of] = found._table(config, of, book, progress, bounds, every_s, of_tables[of])
+                found.tables[of] = found._table(
+                    config, of, book, progress, bounds, every_s, of_tables[of]
+                )
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -86,8 +99,20 @@ class StatusReport:
         from connector.lake.jobs import History
 
         history, definition = History(config.warehouse), config.tables[name]
-        jobs = self._try(f"tables.{name}", partial(history.jobs, name, limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD))) or []
-        durations = self._try(f"tables.{name}", partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000)) or []
+        jobs = (
+            self._try(
+                f"tables.{name}",
+                partial(history.jobs, name, limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD)),
+            )
+            or []
+        )
+        durations = (
+            self._try(
+                f"tables.{name}",
+                partial(history.durations_us, name, since=self.at - RECOMMENDED_OVER_S * 1_000_000),
+            )
+            or []
+        )
         bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
         return table_status(
             *(definition, book, progress, self.at),
@@ -100,10 +125,14 @@ class StatusReport:
             maintenance=self._maintenance(config, f"tables.{name}", table=name),
         )
 
-    def _maintenance(self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = "") -> list[Job]:
+    def _maintenance(
+        self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = ""
+    ) -> list[Job]:
         from connector.lake.jobs import History
 
-        found = self._try(path, partial(History(config.warehouse).maintenance, table=table, stream=stream))
+        found = self._try(
+            path, partial(History(config.warehouse).maintenance, table=table, stream=stream)
+        )
         return list(found.values()) if found else []
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
@@ -117,8 +146,8 @@ class StatusReport:
 def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
     """Report how far each stream is ingested and complete, and how old each table is.
 
-    It reads the warehouse. It asks Kafka only for the state of dead letters, and only if there ever was one.
-    For example: `status(config).tables["orders"].age_s`.
+    It reads the warehouse. It asks Kafka only for the state of dead letters, and only if there ever
+    was one. For example: `status(config).tables["orders"].age_s`.
 
     Args:
         config: All its streams and tables are reported.

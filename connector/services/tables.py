@@ -1,4 +1,6 @@
-"""Operate tables: rebuild one, list its jobs, set its bound and its pace (TBL-19, TBL-20, TBL-21)."""
+"""Operate tables: rebuild one, list its jobs, set its bound and its pace (TBL-19, TBL-20,
+TBL-21).
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,11 @@ def rebuild(
     cores: str = "*",
     memory: str = "2g",
 ) -> RebuildReport:
-    """Make a table again from the whole changelog, with the columns that are declared now, and put it in the place of the old one.
+    """Make a table again from the whole changelog, with the columns that are declared now, and put
+    it in the place of the old one.
 
-    Stop the pipeline first. Readers see the old table until the new one is complete. If the process dies, the old table stays.
-    For example: `rebuild(config, "orders").changes`.
+    Stop the pipeline first. Readers see the old table until the new one is complete. If the process
+    dies, the old table stays. For example: `rebuild(config, "orders").changes`.
 
     Args:
         config: It has the table.
@@ -68,7 +71,8 @@ def rebuild(
 
     Raises:
         ConfigError: There is no such table.
-        ConnectorError: Kafka or the warehouse cannot be used, the changelog is incomplete, or another process writes to the table.
+        ConnectorError: Kafka or the warehouse cannot be used, the changelog is incomplete, or
+        another process writes to the table.
     """
     find_table(config, table)
     from connector.lake.jobs import History
@@ -82,16 +86,22 @@ def rebuild(
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
     before, after = made.before, made.table_state
-    done = replace(job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters)
-    history.add_job(replace(done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark))
+    done = replace(
+        job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters
+    )
+    history.add_job(
+        replace(
+            done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark
+        )
+    )
     return RebuildReport(made.changes, made.letters, made.misfits, after.to_batch)
 
 
 def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
     """The applies, rebuilds, merging reads and maintenance of a table, the newest first.
 
-    For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is no such table, `TableError` if the
-    history cannot be read.
+    For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is
+    no such table, `TableError` if the history cannot be read.
     """
     from connector.lake.jobs import History
 
@@ -100,18 +110,28 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
 
 
 def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
-    """The duration in seconds that 95 of 100 applies of the last seven days took at most; None: there was none (TBL-19)."""
+    """The duration in seconds that 95 of 100 applies of the last seven days took at most; None:
+    there was none (TBL-19).
+    """
     from connector.lake.jobs import History
 
     find_table(config, table)
-    return p95_s(History(config.warehouse).durations_us(table, since=now_us() - RECOMMENDED_OVER_S * 1_000_000))
+    return p95_s(
+        History(config.warehouse).durations_us(
+            table, since=now_us() - RECOMMENDED_OVER_S * 1_000_000
+        )
+    )
 
 
-def set_max_staleness(config: ConnectorConfig, table: str, seconds: int | None) -> StalenessOverride:
-    """Set the `max_staleness` of a table while the pipeline runs. None: the one of the configuration counts again (TBL-20).
+def set_max_staleness(
+    config: ConnectorConfig, table: str, seconds: int | None
+) -> StalenessOverride:
+    """Set the `max_staleness` of a table while the pipeline runs. None: the one of the
+    configuration counts again (TBL-20).
 
-    Readers see it at once, and a running pipeline within ten seconds. For example: `set_max_staleness(config, "orders", 60)`.
-    Raises `ConfigError` if there is no such table, `TableError` if it cannot be stored.
+    Readers see it at once, and a running pipeline within ten seconds. For example:
+    `set_max_staleness(config, "orders", 60)`. Raises `ConfigError` if there is no such table,
+    `TableError` if it cannot be stored.
     """
     from connector.lake.overrides import Overrides
 
@@ -122,7 +142,8 @@ def set_max_staleness(config: ConnectorConfig, table: str, seconds: int | None) 
 
 
 def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) -> PaceOverride:
-    """Set the time from one apply of a table to the next. None: the one of the configuration counts again (JOB-2).
+    """Set the time from one apply of a table to the next. None: the one of the configuration counts
+    again (JOB-2).
 
     For example: `set_apply_every(config, "orders", 3600)`. Raises as `set_max_staleness` does.
     """
@@ -135,7 +156,9 @@ def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) ->
 
 
 def unset(config: ConnectorConfig, table: str) -> None:
-    """Have the `max_staleness` and `apply_every` of the configuration count again. Raises as `set_max_staleness` does."""
+    """Have the `max_staleness` and `apply_every` of the configuration count again. Raises as
+    `set_max_staleness` does.
+    """
     from connector.lake.overrides import Overrides
 
     set_max_staleness(config, table, None)
@@ -144,7 +167,9 @@ def unset(config: ConnectorConfig, table: str) -> None:
 
 
 def apply_every_s(config: ConnectorConfig, table: str) -> float:
-    """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as `set_max_staleness` does."""
+    """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as
+    `set_max_staleness` does.
+    """
     from connector.lake.overrides import Overrides
 
     overrides = Overrides(config.warehouse)

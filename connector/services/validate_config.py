@@ -1,4 +1,6 @@
-"""Check whether a configuration would work here and now. Nothing is started, created or written (OPS-1)."""
+"""Check whether a configuration would work here and now. Nothing is started, created or written
+(OPS-1).
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,29 @@ class Finding:
 
 
 def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
-    """Check a configuration against the running Kafka, the registry and the warehouse, one finding after the other.
+    """Check a configuration against the running Kafka, the registry and the warehouse, one finding
+    after the other.
 
-    For example: `faults = [one.error for one in validate_config(load_config()) if one.level == "fault"]`. It raises nothing: an error
-    is a finding.
+    For example: `faults = [one.error for one in validate_config(load_config()) if one.level ==
+    "fault"]`. It raises nothing: an error is a finding.
     """
     return _findings(config)
 
 
 def _findings(config: ConnectorConfig) -> Iterator[Finding]:
-    yield Finding("ok", f"configuration: {counted(len(config.streams), 'stream')}, {counted(len(config.tables), 'table')}")
+    yield Finding(
+        "ok",
+        f"configuration: {counted(len(config.streams), 'stream')},"
+        f" {counted(len(config.tables), 'table')}",
+    )
     yield from _guarded(_ingest_client(config.kafka))
     yield from _guarded(_warehouse(config.warehouse))
     for table in config.tables.values():
         yield from _guarded(_table(config.warehouse, table))
     for stream in config.streams.values():
-        yield from _changelog(stream, has_tables=any(table.stream == stream.name for table in config.tables.values()))
+        yield from _changelog(
+            stream, has_tables=any(table.stream == stream.name for table in config.tables.values())
+        )
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:
@@ -73,14 +82,26 @@ def _warehouse(warehouse: str) -> Iterator[Finding]:
     if "://" in warehouse:
         yield Finding("ok", f"warehouse: {warehouse} (a URI: not looked at)")
         return
-    nearest_folder = next(folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists())
+    nearest_folder = next(
+        folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists()
+    )
     if not nearest_folder.is_dir():
-        raise ConfigError(f"warehouse is {warehouse}", f"{nearest_folder} is no folder", "name a folder, or where one can be made")
+        raise ConfigError(
+            f"warehouse is {warehouse}",
+            f"{nearest_folder} is no folder",
+            "name a folder, or where one can be made",
+        )
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"warehouse is {warehouse}", f"this user may not write in {nearest_folder}", "give the right, or name another folder"
+            f"warehouse is {warehouse}",
+            f"this user may not write in {nearest_folder}",
+            "give the right, or name another folder",
         )
-    yield Finding("ok", f"warehouse: {warehouse}" + ("" if nearest_folder == Path(warehouse) else " (will be made)"))
+    yield Finding(
+        "ok",
+        f"warehouse: {warehouse}"
+        + ("" if nearest_folder == Path(warehouse) else " (will be made)"),
+    )
 
 
 def _table(warehouse: str, definition: TableDefinition) -> Iterator[Finding]:
@@ -99,13 +120,17 @@ def _table(warehouse: str, definition: TableDefinition) -> Iterator[Finding]:
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:
     """How long the changelog of a stream is kept (TBL-15)."""
     if not has_tables:
-        yield Finding("warning", f"streams.{stream.name} has no table: its changes go to the changelog only")
+        yield Finding(
+            "warning", f"streams.{stream.name} has no table: its changes go to the changelog only"
+        )
     retention_s = stream.changelog_retention_s
     if retention_s is None:
         yield Finding("ok", f"streams.{stream.name}: the changelog is kept for ever")
     elif has_tables:
         yield Finding(
-            "ok", f"streams.{stream.name}: the changelog is kept for {duration(retention_s)} at least, until all its tables have applied it"
+            "ok",
+            f"streams.{stream.name}: the changelog is kept for {duration(retention_s)} at least,"
+            " until all its tables have applied it",
         )
     else:
         problem = f"streams.{stream.name}.changelog_retention has no effect"
@@ -121,11 +146,17 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
             registry.schema(1)
-            yield Finding("ok", f"registry: {config.registry.url} answers; producers register the schema")
+            yield Finding(
+                "ok", f"registry: {config.registry.url} answers; producers register the schema"
+            )
             return
         for stream in config.streams.values():
             schema_id = registry.schema_id(stream.topic, READER_SCHEMA)
-            yield Finding("ok", f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id {schema_id}")
+            yield Finding(
+                "ok",
+                f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"
+                f" {schema_id}",
+            )
 
 
 def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -134,27 +165,48 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     facts = topics.describe(kafka, stream.topic)
     warnings = topics.check(facts)
     kept = "for ever" if facts.retention_ms < 0 else f"for {facts.retention_ms / 3_600_000:g} hours"
-    yield Finding("ok", f"streams.{stream.name}: topic {facts.topic}, {facts.kafka_partitions} Kafka partitions, records kept {kept}")
+    yield Finding(
+        "ok",
+        f"streams.{stream.name}: topic {facts.topic}, {facts.kafka_partitions} Kafka partitions,"
+        f" records kept {kept}",
+    )
     yield from (Finding("warning", warning) for warning in warnings)
     if stream.limits.max_record_bytes > facts.max_message_bytes:
         problem = f"streams.{stream.name}.max_record_bytes is {stream.limits.max_record_bytes}"
-        allowed = f"never above what the topic takes: max.message.bytes of {facts.topic} is {facts.max_message_bytes}"
+        allowed = (
+            f"never above what the topic takes: max.message.bytes of {facts.topic} is"
+            f" {facts.max_message_bytes}"
+        )
         remedy = f"write max_record_bytes = {facts.max_message_bytes}, or raise that of the topic"
         yield Finding("fault", problem, ConfigError(problem, allowed, remedy))
     try:
         letters = topics.describe(kafka, dead_letter_topic(stream.topic))
     except TopicError:
-        yield Finding("ok", f"streams.{stream.name}: {dead_letter_topic(stream.topic)} will be created with the first dead letter")
+        yield Finding(
+            "ok",
+            f"streams.{stream.name}: {dead_letter_topic(stream.topic)} will be created with the"
+            " first dead letter",
+        )
         return
     if "compact" in letters.cleanup_policy:
         problem = f"The topic {letters.topic} is compacted"
-        cause, remedy = "dead letters of one row would replace each other", f"set cleanup.policy=delete on {letters.topic}"
+        cause, remedy = (
+            "dead letters of one row would replace each other",
+            f"set cleanup.policy=delete on {letters.topic}",
+        )
         yield Finding("fault", problem, TopicError(problem, cause, remedy))
     elif letters.max_message_bytes <= facts.max_message_bytes:
-        problem = f"The topic {letters.topic} takes {letters.max_message_bytes} bytes, {facts.topic} takes {facts.max_message_bytes}"
+        problem = (
+            f"The topic {letters.topic} takes {letters.max_message_bytes} bytes, {facts.topic}"
+            f" takes {facts.max_message_bytes}"
+        )
         largest = facts.max_message_bytes + topics.LETTER_HEADROOM_BYTES
         cause = "the largest record would not fit as a dead letter"
-        yield Finding("fault", problem, TopicError(problem, cause, f"set max.message.bytes={largest} on {letters.topic}"))
+        yield Finding(
+            "fault",
+            problem,
+            TopicError(problem, cause, f"set max.message.bytes={largest} on {letters.topic}"),
+        )
     else:
         yield Finding("ok", f"streams.{stream.name}: {letters.topic} takes the dead letters")
 
@@ -167,7 +219,9 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         facts = topics.describe(kafka, name)
     except TopicError:
-        yield Finding("ok", f"streams.{stream.name}: {name} will be created with the first dead letter")
+        yield Finding(
+            "ok", f"streams.{stream.name}: {name} will be created with the first dead letter"
+        )
         return
     check(facts)
     yield Finding("ok", f"streams.{stream.name}: {name} keeps what is done about them")

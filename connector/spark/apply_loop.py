@@ -67,7 +67,9 @@ class JobLog:
     bounds: Callable[[], Mapping[str, int]] = dict
     paces: Callable[[], Mapping[str, int]] = dict
     last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
-    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = lambda stream, oldest, but: None
+    forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
+        lambda stream, oldest, but: None
+    )
 
 
 @dataclass(slots=True)
@@ -103,9 +105,18 @@ class Applies:
         say: Say,
         on_step: Callable[[str], None],
     ) -> None:
-        self._spark, self._config, self._tables, self._changelogs, self._worlds = spark, config, tables, changelogs, worlds
+        self._spark, self._config, self._tables, self._changelogs, self._worlds = (
+            spark,
+            config,
+            tables,
+            changelogs,
+            worlds,
+        )
         self._journal, self._record, self._say, self._on_step = journal, record, say, on_step
-        self._names = {stream: [name for name, one in config.tables.items() if one.stream == stream] for stream in config.streams}
+        self._names = {
+            stream: [name for name, one in config.tables.items() if one.stream == stream]
+            for stream in config.streams
+        }
         self._alone = {name: threading.Lock() for name in tables}
         self._journalling = threading.Lock()
         self._wake = threading.Event()
@@ -147,7 +158,9 @@ class Applies:
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
 
-    def run(self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]) -> None:
+    def run(
+        self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]
+    ) -> None:
         """Apply what is due until `stop` is set, then wait for the applies in flight.
 
         `check` raises an error if the run must end sooner. `maintain` is called for a stream after
@@ -155,7 +168,10 @@ class Applies:
         run after those in flight.
         """
         self._begin_anew()
-        with ThreadPoolExecutor(APPLIES_AT_ONCE) as threads, _Upkeep(self._spark, self._names, maintain) as upkeep:
+        with (
+            ThreadPoolExecutor(APPLIES_AT_ONCE) as threads,
+            _Upkeep(self._spark, self._names, maintain) as upkeep,
+        ):
             try:
                 while not stop.is_set():
                     check()
@@ -178,7 +194,10 @@ class Applies:
         if now >= self._asked + LOOK_EVERY_S:
             bounds, set_paces, self._asked = self._journal.bounds(), self._journal.paces(), now
             self._paces = {
-                stream: {name: pace_in_force(self._config.tables[name], bounds, set_paces) for name in names}
+                stream: {
+                    name: pace_in_force(self._config.tables[name], bounds, set_paces)
+                    for name in names
+                }
                 for stream, names in self._names.items()
             }
         for stream, turns in self._turns.items():
@@ -192,16 +211,30 @@ class Applies:
 
     def _pause(self, stop: threading.Event) -> None:
         now = time.monotonic()
-        ready = [at for stream, turns in self._turns.items() if (at := turns.ready_at(self._paces[stream])) > now]
+        ready = [
+            at
+            for stream, turns in self._turns.items()
+            if (at := turns.ready_at(self._paces[stream])) > now
+        ]
         until = min([now + CHECK_EVERY_S, *ready])
-        while not stop.is_set() and (left := until - time.monotonic()) > 0 and not self._wake.wait(min(left, _STOP_WITHIN_S)):
+        while (
+            not stop.is_set()
+            and (left := until - time.monotonic()) > 0
+            and not self._wake.wait(min(left, _STOP_WITHIN_S))
+        ):
             pass
         self._wake.clear()
 
     def _cut(self, stream: str) -> Cut:
-        return self._changelogs[stream].progress().cut(self._worlds[stream].now(), self._config.streams[stream].stall_after_s)
+        return (
+            self._changelogs[stream]
+            .progress()
+            .cut(self._worlds[stream].now(), self._config.streams[stream].stall_after_s)
+        )
 
-    def _begin(self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None) -> None:
+    def _begin(
+        self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None
+    ) -> None:
         for name in self._names[going.stream]:
             if name in going.under_way:
                 future = threads.submit(self._bring, name, going.cut, stop)
@@ -253,7 +286,15 @@ class Applies:
         table, definition = self._tables[name], self._config.tables[name]
         world, changelog = self._worlds[definition.stream], self._changelogs[definition.stream]
         started_at, before = world.now(), table.table_state()
-        job = Job(JobKind.APPLY, name, started_at, started_at, before.complete_to_batch, cut.batch, watermark_before=before.apply_watermark)
+        job = Job(
+            JobKind.APPLY,
+            name,
+            started_at,
+            started_at,
+            before.complete_to_batch,
+            cut.batch,
+            watermark_before=before.apply_watermark,
+        )
         try:
             with applying(name):
                 applied = apply(
@@ -267,10 +308,18 @@ class Applies:
             raise
         if applied is None:
             return False
-        done = replace(job, changes=applied.changes, letters=applied.letters, watermark_after=applied.table_state.apply_watermark)
+        done = replace(
+            job,
+            changes=applied.changes,
+            letters=applied.letters,
+            watermark_after=applied.table_state.apply_watermark,
+        )
         self.add_job(replace(done, ended_at=world.now()))
         letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
-        self._say(f"table {name}: {applied.changes} changes applied, up to batch {applied.table_state.to_batch}{letters}")
+        self._say(
+            f"table {name}: {applied.changes} changes applied, up to batch"
+            f" {applied.table_state.to_batch}{letters}"
+        )
         return True
 
 
@@ -280,7 +329,9 @@ class _Upkeep:
     A stream is maintained after its rounds, and when its last maintenance began `LOOK_EVERY_S` ago.
     """
 
-    def __init__(self, spark: SparkSession, streams: Iterable[str], maintain: Callable[[str], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, streams: Iterable[str], maintain: Callable[[str], None]
+    ) -> None:
         self._spark, self._maintain = spark, maintain
         self._thread = ThreadPoolExecutor(1)
         self._begun = dict.fromkeys(streams, time.monotonic())
@@ -291,7 +342,9 @@ class _Upkeep:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the maintenance in flight. Its error is raised, unless there is another error."""
+        """Wait for the maintenance in flight. Its error is raised, unless there is another
+        error.
+        """
         self._thread.shutdown()
         if kind is None and self._under_way is not None:
             self._under_way.result()
@@ -307,7 +360,9 @@ class _Upkeep:
             self._under_way.result()
             self._under_way = None
         now = time.monotonic()
-        self._asked |= {stream: None for stream, begun in self._begun.items() if now >= begun + LOOK_EVERY_S}
+        self._asked |= {
+            stream: None for stream, begun in self._begun.items() if now >= begun + LOOK_EVERY_S
+        }
         if (stream := next(iter(self._asked), None)) is not None:
             del self._asked[stream]
             self._begun[stream] = now

@@ -11,14 +11,23 @@ from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from connector.errors import ConnectorError, StorageError, TableError, TopicError, WriterConflictError
+from connector.errors import (
+    ConnectorError,
+    StorageError,
+    TableError,
+    TopicError,
+    WriterConflictError,
+)
 
 _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
 _TOO_LARGE = "File too large"
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 _TWO_READERS = "CONCURRENT_STREAM_LOG_UPDATE"
 _TWO_WRITERS = (_TWO_READERS, "DELTA_CONCURRENT_TRANSACTION")
-_REMEDY = "Stop one of them; if there is only one, remove the stream's checkpoint folder: ingest goes on from the changelog"
+_REMEDY = (
+    "Stop one of them; if there is only one, remove the stream's checkpoint folder: ingest goes on"
+    " from the changelog"
+)
 
 
 def situation(error: BaseException, what: str) -> ConnectorError | None:
@@ -26,7 +35,9 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
     not a known one.
     """
     text = str(error)
-    if isinstance(error, DeltaConcurrentModificationException) or any(sign in text for sign in _TWO_WRITERS):
+    if isinstance(error, DeltaConcurrentModificationException) or any(
+        sign in text for sign in _TWO_WRITERS
+    ):
         return WriterConflictError(
             f"Another process wrote to {what} at the same time",
             "Two processes are at work on one warehouse",
@@ -71,7 +82,9 @@ def first_line(error: BaseException, otherwise: str) -> str:
 
 @contextmanager
 def ingesting(stream: str) -> Iterator[None]:
-    """Raise a `ConnectorError` instead of an error of Spark or Delta that `situation` does not know."""
+    """Raise a `ConnectorError` instead of an error of Spark or Delta that `situation` does not
+    know.
+    """
     try:
         with explained(f"stream {stream}"):
             yield
@@ -93,5 +106,6 @@ def applying(table: str) -> Iterator[None]:
         raise TableError(
             f"Table {table} could not be brought up to date",
             first_line(error, type(error).__name__),
-            "It is at its last apply, and nothing is lost. If its definition does not explain the cause, report it",
+            "It is at its last apply, and nothing is lost. If its definition does not explain the"
+            " cause, report it",
         ) from error

@@ -37,7 +37,9 @@ from connector.state.overrides import bounds_in_force
 from connector.state.stream_progress import Cut, Progress
 
 ASK_EVERY_S: Final = 60.0
-"""How often Kafka is asked for new records, if there is nothing to read and no table declares a bound."""
+"""How often Kafka is asked for new records, if there is nothing to read and no table declares a
+bound.
+"""
 MIN_ASK_EVERY_S: Final = 1.0
 LOOK_EVERY_S: Final = 10.0
 """How often the settings of operators are read, if there is nothing else to do."""
@@ -67,11 +69,19 @@ class StreamIngest:
         on_step: Callable[[str], None] = lambda step: None,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spark, self._config, self._stream, self._earliest, self._say = spark, config, stream, earliest, say
+        self._spark, self._config, self._stream, self._earliest, self._say = (
+            spark,
+            config,
+            stream,
+            earliest,
+            say,
+        )
         self._bounds, self._heard = bounds, heard
         base = places.stream_folder(config.warehouse, stream.name)
         self._checkpoint = f"{base}/checkpoint"
-        self.changelog = Changelog(spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention)
+        self.changelog = Changelog(
+            spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
+        )
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(
             stream,
@@ -98,7 +108,9 @@ class StreamIngest:
         with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
             self._start(once=once)
         if not once:
-            threading.Thread(target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True).start()
+            threading.Thread(
+                target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True
+            ).start()
 
     def is_at_end(self) -> bool:
         """Whether the changelog contains every record of the topic, so that `start(once=True)` has
@@ -123,10 +135,19 @@ class StreamIngest:
         # records that were never logged.
         forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
         start = {**self._earliest(), **(newest.offsets.end if newest else {})}
-        writer = read_stream(self._spark, self._config.kafka, self._stream, start).writeStream.foreachBatch(self._batch)
-        trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": f"{self._stream.trigger_s} seconds"}
+        writer = read_stream(
+            self._spark, self._config.kafka, self._stream, start
+        ).writeStream.foreachBatch(self._batch)
+        trigger: dict[str, Any] = (
+            {"availableNow": True}
+            if once
+            else {"processingTime": f"{self._stream.trigger_s} seconds"}
+        )
         self._query = (
-            writer.option("checkpointLocation", self._checkpoint).queryName(f"ingest {self._stream.name}").trigger(**trigger).start()
+            writer.option("checkpointLocation", self._checkpoint)
+            .queryName(f"ingest {self._stream.name}")
+            .trigger(**trigger)
+            .start()
         )
 
     def renew(self) -> None:
@@ -219,7 +240,9 @@ class StreamIngest:
                 # Operators may change the bound during the pause.
                 pause_s = min(every_s - waited_s, LOOK_EVERY_S)
             except (BrokerError, TopicError):
-                continue  # Without an answer the states only grow older. The query itself reports the problem with Kafka.
+                # Without an answer the states only grow older. The query itself reports the problem
+                # with Kafka.
+                continue
             except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
                 self._failure = self._failure or error
                 return
@@ -231,7 +254,9 @@ class StreamIngest:
                 raise _StoppedError
             try:
                 with ingesting(self._stream.name):
-                    offsets = batch_range(self._spark, self._checkpoint, batch_id, self._stream.topic)
+                    offsets = batch_range(
+                        self._spark, self._checkpoint, batch_id, self._stream.topic
+                    )
                     progress = self._ingest.batch(rows, offsets)
             except BaseException as error:
                 self._failure = error
@@ -275,7 +300,12 @@ class Pipeline:
         for name, definition in config.tables.items():
             with applying(name):
                 retention = config.streams[definition.stream].retention
-                self._tables[name] = Table(spark, places.table_folder(config.warehouse, name), definition, retention=retention)
+                self._tables[name] = Table(
+                    spark,
+                    places.table_folder(config.warehouse, name),
+                    definition,
+                    retention=retention,
+                )
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
@@ -287,7 +317,10 @@ class Pipeline:
 
     def ingest_batches(self) -> int:
         """The ingest batches with progress, of all streams together. It runs no Spark job."""
-        return sum(ingest.changelog.progress(with_frontier=False).ingest_batch for ingest in self._streams.values())
+        return sum(
+            ingest.changelog.progress(with_frontier=False).ingest_batch
+            for ingest in self._streams.values()
+        )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table. `stop` ends it after the
@@ -334,7 +367,12 @@ class Pipeline:
             retention = self._config.streams[stream].retention
             found[stream] = [
                 Maintenance(
-                    *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), self._applies.add_job, self._say),
+                    *(
+                        f"table {name}",
+                        Job(JobKind.CLEAN_UP, name, 0, 0),
+                        self._applies.add_job,
+                        self._say,
+                    ),
                     retention_s=retention.table_file_s,
                     passed=self._tables[name].passed,
                     compact=partial(self._applies.between, name, self._tables[name].compact),
@@ -347,7 +385,12 @@ class Pipeline:
             ]
             found[stream].append(
                 Maintenance(
-                    *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), self._applies.add_job, self._say),
+                    *(
+                        f"stream {stream}",
+                        Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream),
+                        self._applies.add_job,
+                        self._say,
+                    ),
                     retention_s=retention.file_s,
                     passed=ingest.changelog.passed,
                     compact=ingest.compact,
@@ -359,7 +402,9 @@ class Pipeline:
             )
         return found
 
-    def _maintain(self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str) -> None:
+    def _maintain(
+        self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str
+    ) -> None:
         """Run the maintenance that is due for a stream and its tables. A table is maintained
         between two of its applies (TBL-15).
         """
@@ -377,12 +422,16 @@ class Pipeline:
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
         known = {of: self._tables[of].version_at(before) for of in self._tables_of(stream)}
         oldest = {of: version for of, version in known.items() if version is not None}
-        self._journal.forget_cuts(stream, oldest, self._cuts[stream] if self._keeps_newest_cut(stream, now) else None)
+        self._journal.forget_cuts(
+            stream, oldest, self._cuts[stream] if self._keeps_newest_cut(stream, now) else None
+        )
         kept = self._kept_versions(stream, name, now)
         return self._applies.between(name, partial(self._tables[name].clean, now, kept))
 
     def _clean_table_log(self, stream: str, name: str, now: int) -> None:
-        before = now - (self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S) * 1_000_000
+        before = (
+            now - (self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S) * 1_000_000
+        )
         self._tables[name].clean_log(before, self._kept_versions(stream, name, now))
 
     def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
@@ -392,20 +441,34 @@ class Pipeline:
         cut = self._cuts[stream]
         if cut is None or name not in cut.versions or not self._keeps_newest_cut(stream, now):
             return []
-        return [] if self._tables[name].superseded_at(cut.versions[name]) is None else [cut.versions[name]]
+        return (
+            []
+            if self._tables[name].superseded_at(cut.versions[name]) is None
+            else [cut.versions[name]]
+        )
 
     def _keeps_newest_cut(self, stream: str, now: int) -> bool:
         """Whether each table was in the stream's newest cut less than `NEWEST_CUT_KEPT_US` ago, or
         still is.
         """
         cut = self._cuts[stream]
-        left = (self._tables[name].superseded_at(version) for name, version in cut.versions.items() if name in self._tables) if cut else ()
+        left = (
+            (
+                self._tables[name].superseded_at(version)
+                for name, version in cut.versions.items()
+                if name in self._tables
+            )
+            if cut
+            else ()
+        )
         return all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left)
 
     def _clean_changelog(self, stream: str, now: int) -> Work:
         ingest, names = self._streams[stream], self._tables_of(stream)
         if names:
-            ingest.trim(min(self._tables[name].table_state().needed_to_batch for name in names), now)
+            ingest.trim(
+                min(self._tables[name].table_state().needed_to_batch for name in names), now
+            )
         return ingest.changelog.clean()
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
@@ -416,18 +479,29 @@ class Pipeline:
         self._on_step(f"{what}: {step}")
 
     def _tables_of(self, stream: str) -> list[str]:
-        return [name for name, definition in self._config.tables.items() if definition.stream == stream]
+        return [
+            name for name, definition in self._config.tables.items() if definition.stream == stream
+        ]
 
     def _record(self, stream: str, cut: Cut, stood: Mapping[str, Stood]) -> None:
         """Record the cut if all tables of the stream are at it, or were at it in the versions
         `stood` (TBL-17).
         """
-        newest = {name: stood[name] if name in stood else self._tables[name].newest() for name in self._tables_of(stream)}
-        if not newest or cut.low_watermark is None or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values()):
+        newest = {
+            name: stood[name] if name in stood else self._tables[name].newest()
+            for name in self._tables_of(stream)
+        }
+        if (
+            not newest
+            or cut.low_watermark is None
+            or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values())
+        ):
             return
         merged = sum(book.merged for _, book in newest.values())
         versions = {name: version for name, (version, _) in newest.items()}
-        record = CutRecord(stream, cut.low_watermark, cut.batch, 0, merged, self._worlds[stream].now(), versions)
+        record = CutRecord(
+            stream, cut.low_watermark, cut.batch, 0, merged, self._worlds[stream].now(), versions
+        )
         with self._recording:
             follows = record.follows(self._cuts[stream])
             if follows is not None:
@@ -439,14 +513,23 @@ class Pipeline:
 
         Then the files of the versions recorded before can be deleted (TBL-15, TBL-17).
         """
-        recorded, newest = self._cuts[stream], {name: self._tables[name].newest() for name in self._tables_of(stream)}
+        recorded, newest = (
+            self._cuts[stream],
+            {name: self._tables[name].newest() for name in self._tables_of(stream)},
+        )
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
         books = [book for _, book in newest.values()]
-        merged, versions = sum(book.merged for book in books), {name: version for name, (version, _) in newest.items()}
+        merged, versions = (
+            sum(book.merged for book in books),
+            {name: version for name, (version, _) in newest.items()},
+        )
         if versions == recorded.versions or merged != recorded.merged:
             return
-        if all(book.is_consistent_cut and book.apply_watermark == recorded.low_watermark for book in books):
+        if all(
+            book.is_consistent_cut and book.apply_watermark == recorded.low_watermark
+            for book in books
+        ):
             again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
             with self._recording:
                 self._journal.add_cut(again)
@@ -458,8 +541,15 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     batch = f"batch {progress.ingest_batch} with {offsets.records} offsets logged"
     low = progress.low_watermark
     complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
-    unknown = f", {progress.unknown_tables} of source tables that no definition names" if progress.unknown_tables else ""
-    return f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected} rejected; {complete}"
+    unknown = (
+        f", {progress.unknown_tables} of source tables that no definition names"
+        if progress.unknown_tables
+        else ""
+    )
+    return (
+        f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected}"
+        f" rejected; {complete}"
+    )
 
 
 __all__ = ["JobLog", "Pipeline", "StreamIngest"]

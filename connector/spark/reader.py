@@ -119,11 +119,21 @@ def read_table(
     changelog = Changelog(spark, places.changelog(warehouse, definition.stream), definition.stream)
     check_changelog(table, before, changelog.newest())
     progress = changelog.progress(with_frontier=False)
-    bound = bound_in_force(definition, bounds_set(spark, warehouse)) if max_staleness_s is None else max_staleness_s
+    bound = (
+        bound_in_force(definition, bounds_set(spark, warehouse))
+        if max_staleness_s is None
+        else max_staleness_s
+    )
     at = now_us() if now is None else now
     if progress.suffices(before, bound, at):
         as_of = progress.as_of(before)
-        reading = SparkRead(_shown(table, version), as_of, before.to_batch, before.apply_watermark, before.is_consistent_cut)
+        reading = SparkRead(
+            _shown(table, version),
+            as_of,
+            before.to_batch,
+            before.apply_watermark,
+            before.is_consistent_cut,
+        )
     else:
         job = Job(
             *(JobKind.RUNTIME_MERGE, name, at, at, before.complete_to_batch, progress.ingest_batch),
@@ -134,10 +144,20 @@ def read_table(
         try:
             reading = _merged_of_one_version(table, version, before, changelog, progress)
         except Exception as error:
-            problem = error.problem if isinstance(error, ConnectorError) else first_line(error, type(error).__name__)
+            problem = (
+                error.problem
+                if isinstance(error, ConnectorError)
+                else first_line(error, type(error).__name__)
+            )
             keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, error=problem))
             raise
-        keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, changes=reading.changes or 0))
+        keep(
+            replace(
+                job,
+                ended_at=at + (time.monotonic_ns() - begun) // 1000,
+                changes=reading.changes or 0,
+            )
+        )
     if not allow_stale:
         progress.check_age(name, reading.as_of, bound, at, before.blocked_rows)
     return reading
@@ -159,7 +179,9 @@ def _shown(table: Table, version: int) -> DataFrame:
     return table.rows(version).drop(*BOOKKEEPING)
 
 
-def _merged_of_one_version(table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress) -> SparkRead:
+def _merged_of_one_version(
+    table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress
+) -> SparkRead:
     try:
         return _merged(table, version, before, changelog, progress)
     except TableError as error:
@@ -171,27 +193,49 @@ def _merged_of_one_version(table: Table, version: int, before: TableState, chang
         raise WriterConflictError(problem, error.problem, "Read again") from error
 
 
-def _merged(table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress) -> SparkRead:
+def _merged(
+    table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress
+) -> SparkRead:
     layout, batch = table.layout, progress.ingest_batch
     source, after = layout.definition.source, before.complete_to_batch
     recent = changelog.recent_changes(source, after=after, to=batch)
     since = recent.rows if recent else changelog.changes(source, after=after, to=batch, pinned=True)
     newest = changelog.newest()
-    holding = None if newest is None else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
+    holding = (
+        None
+        if newest is None
+        else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
+    )
     changes, waiting = not_merged(since, before, table.spark), None
-    seen, pivoted, _ = analyze_once(changes, layout, before, keep_on) if holding is None else (None, None, None)
+    seen, pivoted, _ = (
+        analyze_once(changes, layout, before, keep_on) if holding is None else (None, None, None)
+    )
     if seen is None or pivoted is None or seen.unreadable:
         # The next apply makes dead letters of the changes that the table cannot hold.
-        changes, seen, waiting = select_changes(changes, layout, before, holding, lambda letters: None)
+        changes, seen, waiting = select_changes(
+            changes, layout, before, holding, lambda letters: None
+        )
         pivoted = keep_on(flatten_entries(changes, layout, all_plain=seen.all_plain))
     merged = seen.changes - seen.unreadable
-    rows = merged_view(table, pivoted, seen, before, version, keep_on) if merged else _shown(table, version)
+    rows = (
+        merged_view(table, pivoted, seen, before, version, keep_on)
+        if merged
+        else _shown(table, version)
+    )
     # The changes lack batches that the changelog deleted during the read. Only this check detects
     # that.
     check_changelog(table, before, changelog.newest())
     highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
-    as_of = max(filter(None, (before.as_of, progress.freshness.of(batch if waiting is None else waiting.batch - 1))), default=None)
-    is_cut = low is not None and highest < low and not (holding.dead if holding else before.blocked_rows)
+    as_of = max(
+        filter(
+            None,
+            (before.as_of, progress.freshness.of(batch if waiting is None else waiting.batch - 1)),
+        ),
+        default=None,
+    )
+    is_cut = (
+        low is not None and highest < low and not (holding.dead if holding else before.blocked_rows)
+    )
     return SparkRead(rows, as_of, batch, low, is_cut, merged)
 
 
@@ -200,9 +244,18 @@ def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...
 
     A time is an integer in microseconds, a DATE is an integer in days. A map is a list of pairs.
     """
-    types = {field.name: "map" if isinstance(field.dataType, MapType) else str(field.dataType.typeName()) for field in rows.schema.fields}
-    as_numbers = {"timestamp": "unix_micros(`{}`)", "date": "unix_date(`{}`)", "map": "map_entries(`{}`)"}
-    plain = rows.selectExpr(*(as_numbers.get(type_, "`{}`").format(name) for name, type_ in types.items()))
+    types = {
+        field.name: "map" if isinstance(field.dataType, MapType) else str(field.dataType.typeName())
+        for field in rows.schema.fields
+    }
+    as_numbers = {
+        "timestamp": "unix_micros(`{}`)",
+        "date": "unix_date(`{}`)",
+        "map": "map_entries(`{}`)",
+    }
+    plain = rows.selectExpr(
+        *(as_numbers.get(type_, "`{}`").format(name) for name, type_ in types.items())
+    )
     return types, (tuple(_plain(value) for value in row) for row in plain.toLocalIterator())
 
 
@@ -228,7 +281,13 @@ class Snapshot:
     rows: Mapping[str, DataFrame]
 
 
-def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermark: int | None = None, now: int | None = None) -> Snapshot:
+def read_snapshot(
+    spark: SparkSession,
+    warehouse: str,
+    *names: str,
+    low_watermark: int | None = None,
+    now: int | None = None,
+) -> Snapshot:
     """Read several tables of one stream at the same consistent cut.
 
     All tables contain a transaction, or none does, provided that the source's watermarks were true.
@@ -260,17 +319,22 @@ def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermar
     found = None
     if cuts is not None:
         wanted = cuts.where(
-            F.col("table").isin(*names) & (F.col("low_watermark") <= (MAX_LONG if low_watermark is None else low_watermark))
+            F.col("table").isin(*names)
+            & (F.col("low_watermark") <= (MAX_LONG if low_watermark is None else low_watermark))
         )
-        by_cut = wanted.groupBy("stream", "low_watermark", "to_batch", "revision", "merged", "recorded_at")
-        together = by_cut.agg(F.map_from_entries(F.collect_list(F.struct("table", "version"))).alias("versions"))
+        by_cut = wanted.groupBy(
+            "stream", "low_watermark", "to_batch", "revision", "merged", "recorded_at"
+        )
+        together = by_cut.agg(
+            F.map_from_entries(F.collect_list(F.struct("table", "version"))).alias("versions")
+        )
         newest_first = [F.desc("low_watermark"), F.desc("to_batch"), F.desc("recorded_at")]
         found = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
     if found is None:
         raise TableError(
             f"No cut was recorded at which {' and '.join(names)} stood together",
-            "They are not of one stream, or its low watermark is not known yet, or one of them is not a consistent cut"
-            + ("" if low_watermark is None else ", or the cut has expired"),
+            "They are not of one stream, or its low watermark is not known yet, or one of them is"
+            " not a consistent cut" + ("" if low_watermark is None else ", or the cut has expired"),
             "See `connector status`, and read the tables one by one meanwhile"
             + ("" if low_watermark is None else "; a longer snapshot_retention keeps cuts longer"),
         )
@@ -279,17 +343,30 @@ def read_snapshot(spark: SparkSession, warehouse: str, *names: str, low_watermar
     newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
     at = now_us() if now is None else now
     for name in names:
-        _check_kept(spark, warehouse, name, cut, at, is_newest=newest is not None and newest[0] == cut.recorded_at)
+        _check_kept(
+            spark,
+            warehouse,
+            name,
+            cut,
+            at,
+            is_newest=newest is not None and newest[0] == cut.recorded_at,
+        )
     return Snapshot(cut, {name: _at(spark, warehouse, name, cut.versions[name]) for name in names})
 
 
-def _check_kept(spark: SparkSession, warehouse: str, name: str, cut: CutRecord, now: int, *, is_newest: bool) -> None:
+def _check_kept(
+    spark: SparkSession, warehouse: str, name: str, cut: CutRecord, now: int, *, is_newest: bool
+) -> None:
     """Raise `TableError` if files of the table at the cut may have been deleted."""
     path, version = table_path(warehouse, name), cut.versions[name]
     log = DeltaLog(spark, path)
     following = log.at(version + 1)
     left_at = None if following is None else following.at
-    kept = re.fullmatch(r"interval (\d+) seconds", log.properties().get(FILE_RETENTION, "")) if left_at else None
+    kept = (
+        re.fullmatch(r"interval (\d+) seconds", log.properties().get(FILE_RETENTION, ""))
+        if left_at
+        else None
+    )
     is_old = kept is not None and left_at is not None and now - left_at > int(kept[1]) * 1_000_000
     if log.at(version) is None or (is_old and not is_newest):
         raise TableError(
@@ -300,5 +377,7 @@ def _check_kept(spark: SparkSession, warehouse: str, name: str, cut: CutRecord, 
 
 
 def _at(spark: SparkSession, warehouse: str, name: str, version: int) -> DataFrame:
-    rows = spark.read.format("delta").option("versionAsOf", version).load(table_path(warehouse, name))
+    rows = (
+        spark.read.format("delta").option("versionAsOf", version).load(table_path(warehouse, name))
+    )
     return rows.drop(*BOOKKEEPING)

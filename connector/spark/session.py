@@ -24,10 +24,16 @@ from connector.spark.storage.changelog import PARQUET_SETTINGS
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"
-    for limit in ("bytes.maxLength=16777216", "string.maxLength=16777216", "collectionItems.maxLength=1000000")
+    for limit in (
+        "bytes.maxLength=16777216",
+        "string.maxLength=16777216",
+        "collectionItems.maxLength=1000000",
+    )
 )
 
-_LARGE_ARRAYS: Final = "-XX:G1HeapRegionSize=16m -XX:-G1UseAdaptiveIHOP -XX:InitiatingHeapOccupancyPercent=70"
+_LARGE_ARRAYS: Final = (
+    "-XX:G1HeapRegionSize=16m -XX:-G1UseAdaptiveIHOP -XX:InitiatingHeapOccupancyPercent=70"
+)
 """Parquet and Spark work with arrays of 1 to 4 MB. With a heap of 2 GB, the regions would have 1
 MB. Each array larger than half a region can start a garbage collection, which then keeps one core
 busy. Collectors other than G1 ignore these options.
@@ -105,7 +111,10 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short
 
 
 def configure_session(
-    builder: SparkSession.Builder, *, scratch: Path | None = None, jars: Iterable[Path] | None = None
+    builder: SparkSession.Builder,
+    *,
+    scratch: Path | None = None,
+    jars: Iterable[Path] | None = None,
 ) -> SparkSession.Builder:
     """Add all settings and jars that lowmark needs to the builder of your own session.
 
@@ -154,12 +163,15 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
     """
     jvm: Any = spark._jvm
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("io.delta.tables.DeltaTable")
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
+            "io.delta.tables.DeltaTable"
+        )
     except Py4JJavaError:
         jars = ",".join(map(str, fetch("spark", JarStore.from_environment(os.environ))))
         raise ConnectorError(
             "Spark runs without Delta's jars",
-            "It was started before this program, as spark-submit does, and takes jars only when it starts",
+            "It was started before this program, as spark-submit does, and takes jars only when it"
+            " starts",
             f"Start it with --jars {jars}",
         ) from None
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
@@ -167,19 +179,31 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         raise ConnectorError(
             "Spark runs without Delta's extension",
             f"spark.sql.extensions is {extensions!r}",
-            f"Set spark.sql.extensions to {_DELTA_EXTENSION}, or build the session with connector.spark.configure_session",
+            f"Set spark.sql.extensions to {_DELTA_EXTENSION}, or build the session with"
+            " connector.spark.configure_session",
         )
-    if for_writing and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None:
+    if (
+        for_writing
+        and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None
+    ):
         raise ConnectorError(
             "Spark decodes Avro without limits",
-            "A damaged record could ask for all memory: the driver runs without the JVM options of lowmark",
-            f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with connector.spark.configure_session",
+            "A damaged record could ask for all memory: the driver runs without the JVM options of"
+            " lowmark",
+            f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with"
+            " connector.spark.configure_session",
         )
 
 
-def start_session(jars: Iterable[Path], *, scratch: Path, cores: str = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The Spark session of this process, with lowmark's jars on the class path. If there is no session,
-    it is started.
+def start_session(
+    jars: Iterable[Path],
+    *,
+    scratch: Path,
+    cores: str = "*",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The Spark session of this process, with lowmark's jars on the class path. If there is no
+    session, it is started.
 
     `scratch` is a local folder for Spark's temporary files, and for the files that configure its
     logging and pools. `settings` have priority over those of lowmark. If `spark-submit` started the
@@ -204,7 +228,10 @@ def _settings(jars: Iterable[Path], scratch: Path) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {
         **SETTINGS,
-        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()} -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": (
+            f"{JVM_OPTIONS} -Dlog4j2.configurationFile={logging.as_uri()}"
+            f" -Dderby.system.home={scratch}"
+        ),
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

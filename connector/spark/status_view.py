@@ -20,16 +20,25 @@ from connector.state.table_status import TableStatus, table_status
 
 VIEW: Final = "lowmark_tables"
 _STORED: Final = """
-    name string, stream string, watermark bigint, max_staleness interval day to second, is_consistent_cut boolean,
+    name string, stream string, watermark bigint, max_staleness interval day to second,
+    is_consistent_cut boolean,
     pending_batches bigint, as_of bigint, age interval day to second
 """
 _SHOWN: Final = (
-    *("name", "stream", "timestamp_micros(watermark) AS upsert_stream_apply_watermark", "max_staleness", "is_consistent_cut"),
+    *(
+        "name",
+        "stream",
+        "timestamp_micros(watermark) AS upsert_stream_apply_watermark",
+        "max_staleness",
+        "is_consistent_cut",
+    ),
     *("pending_batches", "timestamp_micros(as_of) AS as_of", "age"),
 )
 
 
-def register_status_view(spark: SparkSession, warehouse: str, *, view: str = VIEW, now: int | None = None) -> None:
+def register_status_view(
+    spark: SparkSession, warehouse: str, *, view: str = VIEW, now: int | None = None
+) -> None:
     """Create a temporary view with one row for each table that has had an apply.
 
     The columns are:
@@ -77,12 +86,27 @@ def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableSt
         table = Table.existing(spark, path)
         definition = table.layout.definition
         if (stream := definition.stream) not in progress:
-            progress[stream] = Changelog(spark, places.changelog(warehouse, stream), stream).progress(with_frontier=False)
-        yield table_status(definition, table.table_state(), progress[stream], now, max_staleness_s=bound_in_force(definition, wished))
+            progress[stream] = Changelog(
+                spark, places.changelog(warehouse, stream), stream
+            ).progress(with_frontier=False)
+        yield table_status(
+            definition,
+            table.table_state(),
+            progress[stream],
+            now,
+            max_staleness_s=bound_in_force(definition, wished),
+        )
 
 
 def _row(status: TableStatus) -> tuple[object, ...]:
     bound = timedelta(seconds=status.max_staleness_s) if status.max_staleness_s else None
     age = None if status.as_of is None else timedelta(microseconds=status.now - status.as_of)
-    known = (status.upsert_stream_apply_watermark, bound, status.is_consistent_cut, status.pending_batches, status.as_of, age)
+    known = (
+        status.upsert_stream_apply_watermark,
+        bound,
+        status.is_consistent_cut,
+        status.pending_batches,
+        status.as_of,
+        age,
+    )
     return (status.name, status.stream, *known)

@@ -134,8 +134,14 @@ class PartitionAudit:
 
     def gaps(self, *, to_the_end: bool) -> Ranges:
         """Return the offsets that must be checked in Kafka, up to the last row or to the end."""
-        stop = self.end if to_the_end else max((known.stop for known in self.covered), default=self.begin)
-        return without((Range(self.begin, stop),), union_ranges(self.covered, self.lost, self.unverified))
+        stop = (
+            self.end
+            if to_the_end
+            else max((known.stop for known in self.covered), default=self.begin)
+        )
+        return without(
+            (Range(self.begin, stop),), union_ranges(self.covered, self.lost, self.unverified)
+        )
 
     def looked(self, places: Ranges, seen: Seen) -> PartitionAudit:
         """Add the result of the check of `places`, which are gaps."""
@@ -196,8 +202,13 @@ class StreamAudit:
     def fault(self) -> AuditError | None:
         """Return how `nothing_lost` is broken, or None. Unverified offsets do not break it."""
         told = [
-            self._places("lost", "read, but not in the changelog, though a reader of the topic can see them"),
-            self._places("duplicated", "in the changelog more than once, or where the topic has nothing to see"),
+            self._places(
+                "lost", "read, but not in the changelog, though a reader of the topic can see them"
+            ),
+            self._places(
+                "duplicated",
+                "in the changelog more than once, or where the topic has nothing to see",
+            ),
             self._places("unexpected", "in the changelog and never read"),
             _letters(self.letters.missing, "not in the dead-letter topic"),
             _letters(self.letters.altered, "there with other bytes than their records"),
@@ -206,8 +217,10 @@ class StreamAudit:
             return None
         return AuditError(
             f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, told))}",
-            "Somebody else wrote to the changelog or to the dead-letter topic, or records were skipped",
-            "Stop `connector run`, raise the retention of the topic, and see A failed audit in docs/howto/repair-what-stopped.md",
+            "Somebody else wrote to the changelog or to the dead-letter topic, or records were"
+            " skipped",
+            "Stop `connector run`, raise the retention of the topic, and see A failed audit in"
+            " docs/howto/repair-what-stopped.md",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -217,16 +230,35 @@ class StreamAudit:
             {"kafka_partition": number, **{name: getattr(found, name) for name in names}}
             for number, found in sorted(self.partitions.items())
         ]
-        letters = {name: getattr(self.letters, name) for name in ("compared", "missing", "altered", "unverified")}
+        letters = {
+            name: getattr(self.letters, name)
+            for name in ("compared", "missing", "altered", "unverified")
+        }
         verdict = "failed" if self.fault() else "unverified" if self.unverified else "passed"
-        return {"stream": self.stream, "verdict": verdict, "to_batch": self.to_batch, "kafka_partitions": partitions, "letters": letters}
+        return {
+            "stream": self.stream,
+            "verdict": verdict,
+            "to_batch": self.to_batch,
+            "kafka_partitions": partitions,
+            "letters": letters,
+        }
 
     def _places(self, name: str, what: str) -> str:
-        places = [(number, found) for number, partition in sorted(self.partitions.items()) for found in getattr(partition, name)]
+        places = [
+            (number, found)
+            for number, partition in sorted(self.partitions.items())
+            for found in getattr(partition, name)
+        ]
         if not places:
             return ""
-        shown = [f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "") for number, (start, stop) in places[:EXAMPLES]]
-        return f"{_are(self.counted(name), 'offset')} {what} (Kafka partition/offset {_listed(shown, len(places))})"
+        shown = [
+            f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "")
+            for number, (start, stop) in places[:EXAMPLES]
+        ]
+        return (
+            f"{_are(self.counted(name), 'offset')} {what} (Kafka partition/offset"
+            f" {_listed(shown, len(places))})"
+        )
 
 
 def _letters(ids: Sequence[str], what: str) -> str:
@@ -241,7 +273,9 @@ def _listed(shown: Sequence[str], of: int) -> str:
     return ", ".join(shown) + (", …" if of > len(shown) else "")
 
 
-def compare_letters(rejected: Iterable[tuple[str, bytes]], letters: Iterable[DeadLetter]) -> LettersAudit:
+def compare_letters(
+    rejected: Iterable[tuple[str, bytes]], letters: Iterable[DeadLetter]
+) -> LettersAudit:
     """Compare dead letters with the rejected rows that must have one (DLQ-1, DLQ-4).
 
     `rejected` has the id and the `digest` of each row. Reading stops when each row has its dead
@@ -263,8 +297,16 @@ def compare_letters(rejected: Iterable[tuple[str, bytes]], letters: Iterable[Dea
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """Return a digest of key, value and headers. It is equal only if all are equal, byte for byte."""
+    """Return a digest of key, value and headers. It is equal only if all are equal, byte for
+    byte.
+    """
     made = hashlib.blake2b(digest_size=16)
-    for part in (key, value, *chain.from_iterable((name.encode("utf-8", "surrogatepass"), text) for name, text in headers)):
+    for part in (
+        key,
+        value,
+        *chain.from_iterable(
+            (name.encode("utf-8", "surrogatepass"), text) for name, text in headers
+        ),
+    ):
         made.update(b"-" if part is None else b"%d:" % len(part) + part)
     return made.digest()

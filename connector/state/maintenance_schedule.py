@@ -56,7 +56,9 @@ LOG_EVERY: Final = 200
 CHECKSUMS_KEPT: Final = 20
 """Checksums are kept for so many of the newest commits. Each is as large as a list of all files."""
 
-_LOG_FILE: Final = re.compile(r"(\d{20})\.(?:(json)|(crc)|checkpoint\.(?:(parquet)|(\d{10})\.(\d{10})\.parquet))")
+_LOG_FILE: Final = re.compile(
+    r"(\d{20})\.(?:(json)|(crc)|checkpoint\.(?:(parquet)|(\d{10})\.(\d{10})\.parquet))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,12 @@ def to_compact(files: Sequence[DataFile]) -> list[list[int]]:
         by_place.setdefault(file.place, []).append(number)
     groups = [group for numbers in by_place.values() for group in _groups(files, numbers)]
     gain = sum(len(group) - 1 for group in groups)
-    marked = sum(files[number].size * files[number].marked_share for group in groups for number in group)
-    is_worth = gain >= max(GAIN, GAIN_PER_PLACE * len(by_place)) or marked > MARKED_BYTES * sum(file.size for file in files)
+    marked = sum(
+        files[number].size * files[number].marked_share for group in groups for number in group
+    )
+    is_worth = gain >= max(GAIN, GAIN_PER_PLACE * len(by_place)) or marked > MARKED_BYTES * sum(
+        file.size for file in files
+    )
     return groups if is_worth else []
 
 
@@ -96,7 +102,9 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
     """Return the groups of one partition."""
     rising = sorted(numbers, key=lambda number: files[number].size)
     anew = [number for number in rising if files[number].marked_share >= MARKED]
-    small = [number for number in rising if files[number].size < SMALL_BYTES and number not in set(anew)]
+    small = [
+        number for number in rising if files[number].size < SMALL_BYTES and number not in set(anew)
+    ]
     before, joined = 0, 0
     for place, number in enumerate(small):
         if files[number].size <= TIER * before:
@@ -125,22 +133,32 @@ class CommitCount:
     removed_bytes: int = 0
 
 
-def cleans(removed: Sequence[CommitCount], now: int, *, last: int, newest_at: int, retention_s: int) -> bool:
+def cleans(
+    removed: Sequence[CommitCount], now: int, *, last: int, newest_at: int, retention_s: int
+) -> bool:
     """Return whether files of old versions should be removed now. The last time was `last` (µs).
 
     `removed` are the known commits since then. Other processes may have made more. `newest_at` is
     the time of the newest commit.
     """
     retention = retention_s * 1_000_000
-    if now - last < min(CLEAN_APART_US, retention // CLEAN_APART_OF_RETENTION) or newest_at + retention < last:
+    if (
+        now - last < min(CLEAN_APART_US, retention // CLEAN_APART_OF_RETENTION)
+        or newest_at + retention < last
+    ):
         return False
     # Commits of other processes are not counted, so clean regularly.
     if now - last >= min(retention, DAY_US):
         return True
     due = [commit for commit in removed if commit.at + retention < now]
     files, size = sum(commit.removed for commit in due), sum(commit.removed_bytes for commit in due)
-    all_files, all_bytes = sum(commit.removed for commit in removed), sum(commit.removed_bytes for commit in removed)
-    return files >= max(CLEAN_LEAST_FILES, all_files // CLEAN_SHARE) or size >= max(CLEAN_LEAST_BYTES, all_bytes // CLEAN_SHARE)
+    all_files, all_bytes = (
+        sum(commit.removed for commit in removed),
+        sum(commit.removed_bytes for commit in removed),
+    )
+    return files >= max(CLEAN_LEAST_FILES, all_files // CLEAN_SHARE) or size >= max(
+        CLEAN_LEAST_BYTES, all_bytes // CLEAN_SHARE
+    )
 
 
 def superfluous(names: Iterable[str], first_needed: int | None, newest: int) -> list[str]:
@@ -160,6 +178,13 @@ def superfluous(names: Iterable[str], first_needed: int | None, newest: int) -> 
             key = (int(version), int(of or 1))
             parts[key] = parts.get(key, 0) + 1
     complete = [version for (version, of), count in parts.items() if count == of]
-    base = max((version for version in complete if first_needed is not None and version <= first_needed), default=0)
-    going = [match for match in found if int(match[1]) < base or (match[3] and int(match[1]) <= newest - CHECKSUMS_KEPT)]
+    base = max(
+        (version for version in complete if first_needed is not None and version <= first_needed),
+        default=0,
+    )
+    going = [
+        match
+        for match in found
+        if int(match[1]) < base or (match[3] and int(match[1]) <= newest - CHECKSUMS_KEPT)
+    ]
     return [match[0] for match in sorted(going, key=lambda match: int(match[1]))]

@@ -61,6 +61,12 @@ def open_letters(
         return OpenLetters(count, since if count else None, is_known, under_way)
 
     closed_outside = sum(count for (of, _), count in closed.items() if of != topic_id)
-    open_rejected = max(0, rejected - closed.get((topic_id, ""), 0)) + max(0, outside.count - closed_outside)
-    of_tables = {name: max(0, count - closed.get((topic_id, name), 0)) for name, count in tables.items()}
-    return left(open_rejected + sum(of_tables.values())), {name: left(open_rejected + count) for name, count in of_tables.items()}
+    open_rejected = max(0, rejected - closed.get((topic_id, ""), 0)) + max(
+        0, outside.count - closed_outside
+    )
+    of_tables = {
+        name: max(0, count - closed.get((topic_id, name), 0)) for name, count in tables.items()
+    }
+    return left(open_rejected + sum(of_tables.values())), {
+        name: left(open_rejected + count) for name, count in of_tables.items()
+    }

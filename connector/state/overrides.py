@@ -72,11 +72,16 @@ def paces_in(said: Mapping[str, Any] | None) -> dict[str, int]:
     return _seconds_in(said, "apply_every_s")
 
 
-def saying(override: StalenessOverride | PaceOverride, said: Mapping[str, Any] | None) -> dict[str, Any]:
+def saying(
+    override: StalenessOverride | PaceOverride, said: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return the metadata of the commit of an override. `said` is the metadata of the commit
     before.
     """
-    holding: dict[str, dict[str, int]] = {"max_staleness_s": bounds_in(said), "apply_every_s": paces_in(said)}
+    holding: dict[str, dict[str, int]] = {
+        "max_staleness_s": bounds_in(said),
+        "apply_every_s": paces_in(said),
+    }
     name, wished = (
         ("max_staleness_s", override.max_staleness_s)
         if isinstance(override, StalenessOverride)
@@ -85,7 +90,11 @@ def saying(override: StalenessOverride | PaceOverride, said: Mapping[str, Any] |
     holding[name].pop(override.table, None)
     if wished is not None:
         holding[name][override.table] = wished
-    return {name: of_tables for name, of_tables in holding.items() if of_tables or name == "max_staleness_s"}
+    return {
+        name: of_tables
+        for name, of_tables in holding.items()
+        if of_tables or name == "max_staleness_s"
+    }
 
 
 def _seconds_in(said: Mapping[str, Any] | None, name: str) -> dict[str, int]:
@@ -99,7 +108,9 @@ def bound_in_force(table: TableDefinition, wished: Mapping[str, int]) -> int | N
     return wished.get(table.name, table.max_staleness_s)
 
 
-def pace_in_force(table: TableDefinition, bounds: Mapping[str, int], paces: Mapping[str, int]) -> float:
+def pace_in_force(
+    table: TableDefinition, bounds: Mapping[str, int], paces: Mapping[str, int]
+) -> float:
     """Return the time between two applies of a table in seconds: the override, or the configuration
     (JOB-2).
     """

@@ -63,7 +63,9 @@ class Turns:
     def ready_at(self, paces: Mapping[str, float]) -> float:
         """Return when the time of the next table comes. Infinity: all tables are being applied."""
         turns = [(self._turn(name), pace) for name, pace in paces.items()]
-        return min((turn.started + pace for turn, pace in turns if not turn.is_at_work), default=math.inf)
+        return min(
+            (turn.started + pace for turn, pace in turns if not turn.is_at_work), default=math.inf
+        )
 
     def take(self, paces: Mapping[str, float], now: float, cut: Hashable) -> tuple[str, ...]:
         """Return the tables to apply up to `cut` now. It is empty if no table is due.
@@ -74,7 +76,11 @@ class Turns:
         due = self.due(paces, now, cut)
         longest = max((paces[name] for name in due), default=-math.inf)
         turns = {name: self._turn(name) for name in paces}
-        with_them = {name for name, turn in turns.items() if not turn.is_at_work and turn.cut != cut and paces[name] <= longest}
+        with_them = {
+            name
+            for name, turn in turns.items()
+            if not turn.is_at_work and turn.cut != cut and paces[name] <= longest
+        }
         taken = tuple(name for name in paces if name in due or name in with_them)
         for name in taken:
             turns[name].is_at_work, turns[name].looked, turns[name].cut = True, now, cut
@@ -86,8 +92,16 @@ class Turns:
         They are not at `cut`, or were not checked for at least their pace.
         """
         turns = [(name, self._turn(name), pace) for name, pace in paces.items()]
-        ready = [(name, turn, pace) for name, turn, pace in turns if not turn.is_at_work and now >= turn.started + pace]
-        return {name for name, turn, pace in ready if turn.cut != cut or now >= turn.looked + max(pace, LOOK_AGAIN_S)}
+        ready = [
+            (name, turn, pace)
+            for name, turn, pace in turns
+            if not turn.is_at_work and now >= turn.started + pace
+        ]
+        return {
+            name
+            for name, turn, pace in ready
+            if turn.cut != cut or now >= turn.looked + max(pace, LOOK_AGAIN_S)
+        }
 
     def ended(self, name: str, *, applied: bool) -> None:
         """Report the end of the apply of a table. `applied`: there was something to apply."""

@@ -37,13 +37,23 @@ def lagging_partition(frontier: Frontier) -> Stall | None:
     None: there are no live stream partitions.
     """
     k = frontier.kafka_partitions
-    least = min(frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None)
-    return None if least is None else Stall(least[0], least[1].lagging_partition(k), *frontier.last_advance[least[0]])
+    least = min(
+        frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None
+    )
+    return (
+        None
+        if least is None
+        else Stall(least[0], least[1].lagging_partition(k), *frontier.last_advance[least[0]])
+    )
 
 
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
     """Return a hint for each kind of maintenance whose last job failed."""
-    return [f"its last {job.kind.value.replace('_', '-')} failed, and is tried again: {job.error}" for job in jobs if job.error]
+    return [
+        f"its last {job.kind.value.replace('_', '-')} failed, and is tried again: {job.error}"
+        for job in jobs
+        if job.error
+    ]
 
 
 def summarize_names(names: Sequence[str]) -> str:
@@ -57,20 +67,35 @@ def view_of_job(job: Job) -> dict[str, Any]:
     times = ("started_at", "ended_at", "watermark_before", "watermark_after")
     view: dict[str, Any] = {name: getattr(job, name) for name in Job.__dataclass_fields__}
     view |= {name: view_of_time(view[name]) for name in times if view[name] is not None}
-    return {**view, "kind": job.kind.value, "duration_s": job.duration_s, "error": job.error or None}
+    return {
+        **view,
+        "kind": job.kind.value,
+        "duration_s": job.duration_s,
+        "error": job.error or None,
+    }
 
 
 def view_of_range(keys: KeyRange) -> dict[str, Any]:
     """Convert a range of row keys to JSON values. Bytes are as in the JSON view (REC-22). A null
     end is after the last key.
     """
-    return {"start_key": view_of_bytes(keys.start), "end_key": None if keys.end is None else view_of_bytes(keys.end)}
+    return {
+        "start_key": view_of_bytes(keys.start),
+        "end_key": None if keys.end is None else view_of_bytes(keys.end),
+    }
 
 
 def view(status: Any) -> dict[str, Any]:
     """Return the fields of a report. Times are ISO 8601."""
-    shown = {field.name: getattr(status, field.name) for field in fields(status) if field.name not in ("name", "now", "dead_letters")}
-    return {name: view_of_time(value) if name in _TIMES and value is not None else value for name, value in shown.items()}
+    shown = {
+        field.name: getattr(status, field.name)
+        for field in fields(status)
+        if field.name not in ("name", "now", "dead_letters")
+    }
+    return {
+        name: view_of_time(value) if name in _TIMES and value is not None else value
+        for name, value in shown.items()
+    }
 
 
 def view_of_letters(letters: OpenLetters) -> dict[str, Any]:

@@ -108,7 +108,15 @@ class Progress:
         """Return the target of an apply of all tables of the stream at `now` (TBL-10, TBL-11)."""
         is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
         ignores_watermark = self.low_watermark is None or is_stalled
-        return Cut(self.ingest_batch, self.low_watermark, ignores_watermark, self.horizon, self.freshness, now, self.batch_horizons)
+        return Cut(
+            self.ingest_batch,
+            self.low_watermark,
+            ignores_watermark,
+            self.horizon,
+            self.freshness,
+            now,
+            self.batch_horizons,
+        )
 
     def after(
         self,
@@ -131,7 +139,9 @@ class Progress:
         ended = [override.stream_partition for override in taken]
         # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
-        frontier = advance(self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended)
+        frontier = advance(
+            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
+        )
         return replace(
             self,
             ingest_batch=ingest_batch,
@@ -140,7 +150,10 @@ class Progress:
             unknown_tables=self.unknown_tables + counts.unknown_tables,
             late=self.late + counts.late,
             ignored_claims=self.ignored_claims + counts.ignored_claims,
-            rejected={reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0) for reason in reasons},
+            rejected={
+                reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0)
+                for reason in reasons
+            },
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
             horizon=retention.horizon(self.horizon, frontier.low_watermark),
             batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
@@ -155,7 +168,9 @@ class Progress:
 
         It is the later one of the current value and the value at the last apply.
         """
-        return max(filter(None, (table.as_of, self.freshness.of(table.complete_to_batch))), default=None)
+        return max(
+            filter(None, (table.as_of, self.freshness.of(table.complete_to_batch))), default=None
+        )
 
     def suffices(self, table: TableState, max_staleness_s: float | None, now: int) -> bool:
         """Return whether a table, without a merge, is enough for a read with this bound.
@@ -163,11 +178,18 @@ class Progress:
         It is enough if it is fresh enough, or if no known change is missing. A bound of None or 0
         is no bound: such a read needs everything (TBL-16).
         """
-        is_fresh_enough = bool(max_staleness_s) and is_fresh(self.as_of(table), max_staleness_s or 0, now)
+        is_fresh_enough = bool(max_staleness_s) and is_fresh(
+            self.as_of(table), max_staleness_s or 0, now
+        )
         return is_fresh_enough or table.complete_to_batch >= self.ingest_batch
 
     def check_age(
-        self, table: str, as_of: int | None, max_staleness_s: float | None, now: int, blocked_rows: tuple[BlockingLetter, ...] = ()
+        self,
+        table: str,
+        as_of: int | None,
+        max_staleness_s: float | None,
+        now: int,
+        blocked_rows: tuple[BlockingLetter, ...] = (),
     ) -> None:
         """Raise `StaleTableError` if the newest possible result of a read, as of `as_of`, is older
         than its bound (TBL-16).
@@ -178,21 +200,30 @@ class Progress:
         if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
             return
         age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
-        problem = f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s"
+        problem = (
+            f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s"
+        )
         if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
             raise StaleTableError(
                 problem,
-                f"Rows of it wait for dead letters, the oldest since {view_of_time(min(dead.since for dead in blocked_rows))} (block_rows)",
-                "Mend and replay those, or discard them (connector dead-letters), or ask for what there is (allow_stale, --allow-stale)",
+                "Rows of it wait for dead letters, the oldest since"
+                f" {view_of_time(min(dead.since for dead in blocked_rows))} (block_rows)",
+                "Mend and replay those, or discard them (connector dead-letters), or ask for what"
+                " there is (allow_stale, --allow-stale)",
                 as_of=as_of,
             )
         asked = self.freshness.newest
-        last = "Ingest has never run" if asked is None else f"Ingest asked Kafka last at {view_of_time(asked)}"
+        last = (
+            "Ingest has never run"
+            if asked is None
+            else f"Ingest asked Kafka last at {view_of_time(asked)}"
+        )
         lag = f", and was {self.freshness.behind} offsets behind" if self.freshness.behind else ""
         raise StaleTableError(
             problem,
             f"{last}{lag}",
-            "See that `connector run` is at work and keeps up, or ask for what there is (allow_stale, --allow-stale)",
+            "See that `connector run` is at work and keeps up, or ask for what there is"
+            " (allow_stale, --allow-stale)",
             as_of=as_of,
         )
 
@@ -206,7 +237,9 @@ class Progress:
         """Convert to JSON values without the frontier. The frontier may be large and is stored in a
         separate row.
         """
-        stored = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"}
+        stored = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"
+        }
         ends = [asdict(override) for override in self.ends]
         horizons = [list(kept) for kept in self.batch_horizons.kept]
         read_back = {
@@ -219,12 +252,23 @@ class Progress:
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        known = {name: value for name, value in stored.items() if name in Progress.__dataclass_fields__}
+        known = {
+            name: value for name, value in stored.items() if name in Progress.__dataclass_fields__
+        }
         ends = tuple(ClosePartition(**override) for override in stored.get("ends", ()))
-        horizons = BatchHorizons(tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ())))
+        horizons = BatchHorizons(
+            tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ()))
+        )
         freshness = FreshnessLog.from_json(stored["freshness"])
         external_dead_letters = (
-            ExternalDeadLetters.from_json(stored["external_dead_letters"]) if "external_dead_letters" in stored else NO_EXTERNAL
+            ExternalDeadLetters.from_json(stored["external_dead_letters"])
+            if "external_dead_letters" in stored
+            else NO_EXTERNAL
         )
-        read_back = {"freshness": freshness, "ends": ends, "batch_horizons": horizons, "external_dead_letters": external_dead_letters}
+        read_back = {
+            "freshness": freshness,
+            "ends": ends,
+            "batch_horizons": horizons,
+            "external_dead_letters": external_dead_letters,
+        }
         return Progress(**{**known, **read_back}, frontier=frontier)

@@ -1,4 +1,6 @@
-"""The status of a stream and its stream partitions: lag, low watermark, and what delays it (OPS-5)."""
+"""The status of a stream and its stream partitions: lag, low watermark, and what delays it
+(OPS-5).
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,20 @@ from connector.watermarks.stream_partition import KeyRange
 class StreamStatus:
     """The status of a stream after its newest batch.
 
-    ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below an earlier claim of the same
+    ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below
+    an earlier claim of the same
                         stream partition in the same Kafka partition (WMK-2)
-    lag                 offsets between that batch and the end of the topic, as Kafka reported it at `topic_read_at`
-    lagging_partition   the live stream partition with the least low watermark; None: there are none
-    stalled             partitions whose low watermark has not advanced for `stall_after`, the longest first (WMK-12)
-    stalls_unverified   ingest has not asked Kafka since they stalled, so newer records may be waiting
-    undeclared          stream partitions that send records and were never announced (WMK-8)
-    never_seen          partitions of the configuration that have sent no record (WMK-6)
-    uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
-    without_key_range   for a hole: the live descendants of that root that were announced without a key range; they may fill it
-    dead_letters        rejected records and dead letters of tables that were neither replayed nor discarded (DLQ-7)
-    maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
+    lag                 offsets between that batch and the end of the topic, as Kafka reported it at
+    `topic_read_at` lagging_partition   the live stream partition with the least low watermark;
+    None: there are none stalled             partitions whose low watermark has not advanced for
+    `stall_after`, the longest first (WMK-12) stalls_unverified   ingest has not asked Kafka since
+    they stalled, so newer records may be waiting undeclared          stream partitions that send
+    records and were never announced (WMK-8) never_seen          partitions of the configuration
+    that have sent no record (WMK-6) uncovered           a root whose key space has a hole or an
+    overlap, and where (WMK-9) without_key_range   for a hole: the live descendants of that root
+    that were announced without a key range; they may fill it dead_letters        rejected records
+    and dead letters of tables that were neither replayed nor discarded (DLQ-7) maintenance
+    the last compaction and the last clean-up of the changelog (TBL-15)
     """
 
     name: str
@@ -76,44 +80,75 @@ class StreamStatus:
         if not self.ingest_batch:
             found.append("nothing was ingested yet: start `connector run`")
         elif self.low_watermark is None:
-            found.append("no low watermark: no table is a consistent cut, and nothing expires; have the stream partitions announced")
+            found.append(
+                "no low watermark: no table is a consistent cut, and nothing expires; have the"
+                " stream partitions announced"
+            )
         if self.ingest_batch and self.never_seen:
-            found.append(f"named in the configuration and not heard of: {summarize_names(self.never_seen)}")
+            found.append(
+                f"named in the configuration and not heard of: {summarize_names(self.never_seen)}"
+            )
         if self.uncovered is not None:
             root, keys = self.uncovered
-            wrong = f"below {root} the live stream partitions leave a hole in {keys}, or overlap there"
+            wrong = (
+                f"below {root} the live stream partitions leave a hole in {keys}, or overlap there"
+            )
             if self.without_key_range:
                 names = summarize_names(self.without_key_range)
-                wrong = f"below {root} no key range covers {keys}, and {names} have none: announce them with key ranges, as the others are"
+                wrong = (
+                    f"below {root} no key range covers {keys}, and {names} have none: announce them"
+                    " with key ranges, as the others are"
+                )
             found.append(f"the low watermark stands: {wrong}")
         if self.undeclared:
             found.append(
-                f"{summarize_names(self.undeclared)}: nobody announced what writes there; announce it, or `connector partitions close` it"
+                f"{summarize_names(self.undeclared)}: nobody announced what writes there; announce"
+                " it, or `connector partitions close` it"
             )
         if self.stalled:
             names = summarize_names([stall.stream_partition for stall in self.stalled])
             remedy = "have heartbeats sent, or `connector partitions close` what is over"
             if self.stalls_unverified:
-                remedy = "ingest has not asked Kafka for so long: see that `connector run` is at work"
+                remedy = (
+                    "ingest has not asked Kafka for so long: see that `connector run` is at work"
+                )
             found.append(f"{names}: stalled; {remedy}")
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
-            claims = f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
-            remedy = "have producers send 0 where they know no low watermark, and check their clocks"
-            found.append(f"{claims} moved nothing, being ahead of the clock or below earlier ones: {remedy}")
+            claims = (
+                f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
+            )
+            remedy = (
+                "have producers send 0 where they know no low watermark, and check their clocks"
+            )
+            found.append(
+                f"{claims} moved nothing, being ahead of the clock or below earlier ones: {remedy}"
+            )
         if self.dead_letters.under_way:
-            found.append("dead letters were replayed that are not ingested yet: see that `connector run` is at work")
+            found.append(
+                "dead letters were replayed that are not ingested yet: see that `connector run` is"
+                " at work"
+            )
         if not self.dead_letters.is_known:
-            found.append("the ledger of dead letters could not be read: those that were replayed or discarded are counted as open")
+            found.append(
+                "the ledger of dead letters could not be read: those that were replayed or"
+                " discarded are counted as open"
+            )
         return found + failed_maintenance(self.maintenance)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values. Names are stable, and times are ISO 8601."""
-        uncovered = None if self.uncovered is None else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
+        uncovered = (
+            None
+            if self.uncovered is None
+            else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
+        )
         return view(self) | {
             **view_of_letters(self.dead_letters),
             "low_watermark_age_s": self.low_watermark_age_s,
             "rejected": dict(self.rejected),
-            "lagging_partition": None if self.lagging_partition is None else view_of_stall(self.lagging_partition),
+            "lagging_partition": (
+                None if self.lagging_partition is None else view_of_stall(self.lagging_partition)
+            ),
             "stalled": [view_of_stall(stall) for stall in self.stalled],
             "undeclared": list(self.undeclared),
             "never_seen": list(self.never_seen),
@@ -133,8 +168,8 @@ class PartitionStatus:
     advanced_at         when its low watermark got its value
     is_stalled          whether this is longer ago than `stall_after`
     roots               the roots that it descends from. Empty: it is undeclared (WMK-8)
-    waits_for           the parents that have not ended. Until then they delay the low watermark (WMK-7)
-    is_over             it has ended, but its children wait for other parents
+    waits_for           the parents that have not ended. Until then they delay the low watermark
+    (WMK-7) is_over             it has ended, but its children wait for other parents
     """
 
     name: str
@@ -151,7 +186,9 @@ class PartitionStatus:
         """Convert to JSON values. Names are stable, and times are ISO 8601."""
         return {
             "stream_partition": self.name,
-            "low_watermark": None if self.low_watermark is None else view_of_time(self.low_watermark),
+            "low_watermark": (
+                None if self.low_watermark is None else view_of_time(self.low_watermark)
+            ),
             "kafka_partition": self.lagging_partition,
             "since": view_of_time(self.advanced_at),
             "is_stalled": self.is_stalled,
@@ -179,12 +216,17 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
             is_stalled=name in stalled,
             roots=tuple(sorted(one.roots)),
             key_range=one.key_range,
-            waits_for=tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else (),
+            waits_for=(
+                tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else ()
+            ),
             is_over=one.has_ended(k),
         )
         for name, one in frontier.partitions.items()
     ]
-    return sorted(statuses, key=lambda status: (bool(status.waits_for), status.low_watermark or 0, status.name))
+    return sorted(
+        statuses,
+        key=lambda status: (bool(status.waits_for), status.low_watermark or 0, status.name),
+    )
 
 
 def stream_status(
@@ -198,7 +240,11 @@ def stream_status(
     maintenance: Sequence[Job] = (),
 ) -> StreamStatus:
     """Return the status of the stream. `roots` are those of the configuration."""
-    frontier, topic_read_at, stall_after = progress.frontier, progress.freshness.newest, stall_after_s * 1_000_000
+    frontier, topic_read_at, stall_after = (
+        progress.frontier,
+        progress.freshness.newest,
+        stall_after_s * 1_000_000,
+    )
     uncovered = frontier.uncovered()
     return StreamStatus(
         name=name,
@@ -241,7 +287,9 @@ def _may_fill(frontier: Frontier, root: str, keys: KeyRange) -> tuple[str, ...]:
         grown = family.union(*(roots for roots, _ in ranged if roots & family))
     if any(roots & family and _holds(key_range, keys.start) for roots, key_range in ranged):
         return ()
-    return tuple(sorted(name for name, one in live.items() if one.key_range is None and one.roots & family))
+    return tuple(
+        sorted(name for name, one in live.items() if one.key_range is None and one.roots & family)
+    )
 
 
 def _holds(keys: KeyRange, key: bytes) -> bool:
@@ -250,4 +298,9 @@ def _holds(keys: KeyRange, key: bytes) -> bool:
 
 def _has_spoken(frontier: Frontier, root: str) -> bool:
     is_announced = any(announced == root for announced, _ in frontier.announcements)
-    return root in frontier.partitions or root in frontier.ended or root in frontier.past_roots or is_announced
+    return (
+        root in frontier.partitions
+        or root in frontier.ended
+        or root in frontier.past_roots
+        or is_announced
+    )

@@ -22,18 +22,20 @@ class TableState:
     letters                 the number of changes that became dead letters of this table (TBL-9)
     dead_letters_since      when the first of them did; None: there are no such changes
     highest_applied         the greatest commit timestamp that was ever merged
-    apply_watermark         the table has every change with a smaller commit timestamp; None: unknown
-    complete_to_batch       no change up to this batch is deferred; of later batches, the changes below `apply_watermark` are merged
-    target_watermark        the low watermark of the last apply. It matters only if there are `blocked_rows`
-    blocked_rows            the rejected changes that rows wait for (DLQ-3). Later changes of these rows may be unmerged
-    inconsistent_since      since when the table is no consistent cut; None: it is one, or it is empty (TBL-11)
-    horizon                 the horizon of `to_batch`: deletes below it may be forgotten (MRG-10). In a table ordered by sequence number
+    apply_watermark         the table has every change with a smaller commit timestamp; None:
+    unknown complete_to_batch       no change up to this batch is deferred; of later batches, the
+    changes below `apply_watermark` are merged target_watermark        the low watermark of the last
+    apply. It matters only if there are `blocked_rows` blocked_rows            the rejected changes
+    that rows wait for (DLQ-3). Later changes of these rows may be unmerged inconsistent_since
+    since when the table is no consistent cut; None: it is one, or it is empty (TBL-11) horizon
+    the horizon of `to_batch`: deletes below it may be forgotten (MRG-10). In a table ordered by
+    sequence number
                             it is an ingest batch, that of `complete_to_batch` (MRG-12)
-    as_of                   the table has all that had arrived in Kafka at this time; None: unknown (TBL-16)
-    has_residual            whether the state of some row has a `residual`
-    has_tombstones          whether there is a tombstone table
-    attempt_ids             by apply after `vacuumed_to` that wrote tombstones: the attempt whose tombstones count (TBL-12)
-    rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt (TBL-21)
+    as_of                   the table has all that had arrived in Kafka at this time; None: unknown
+    (TBL-16) has_residual            whether the state of some row has a `residual` has_tombstones
+    whether there is a tombstone table attempt_ids             by apply after `vacuumed_to` that
+    wrote tombstones: the attempt whose tombstones count (TBL-12) rebuild                 the id of
+    the rebuild that made this table; empty: it was never rebuilt (TBL-21)
 
     All times and timestamps are microseconds.
     """
@@ -65,7 +67,11 @@ class TableState:
 
         No later change was merged, and no row is blocked (TBL-11).
         """
-        return self.apply_watermark is not None and self.highest_applied < self.apply_watermark and not self.blocked_rows
+        return (
+            self.apply_watermark is not None
+            and self.highest_applied < self.apply_watermark
+            and not self.blocked_rows
+        )
 
     @property
     def needed_to_batch(self) -> int:
@@ -78,7 +84,10 @@ class TableState:
 
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Return whether the table is at the cut (`low_watermark`, `batch`) (TBL-10)."""
-        return self.is_consistent_cut and (self.apply_watermark, self.to_batch) == (low_watermark, batch)
+        return self.is_consistent_cut and (self.apply_watermark, self.to_batch) == (
+            low_watermark,
+            batch,
+        )
 
     def check_changelog(self, table: str, batch: int, changelog_id: str | None = None) -> None:
         """Raise `TableError` if the table was not made from this changelog, or if the changelog has
@@ -86,13 +95,24 @@ class TableState:
 
         `batch` is the last batch of the changelog.
         """
-        replaced = self.changelog_id not in ("", self.changelog_id if changelog_id is None else changelog_id)
+        replaced = self.changelog_id not in (
+            "",
+            self.changelog_id if changelog_id is None else changelog_id,
+        )
         if replaced or batch < self.to_batch:
-            how = "begun anew" if replaced else f"set back to batch {batch}" if batch else "taken away"
+            how = (
+                "begun anew"
+                if replaced
+                else f"set back to batch {batch}"
+                if batch
+                else "taken away"
+            )
             raise TableError(
-                f"Table {table} covers the changelog to batch {self.to_batch}, but the changelog was {how}",
+                f"Table {table} covers the changelog to batch {self.to_batch}, but the changelog"
+                f" was {how}",
                 "The changelog was moved away or restored without the table",
-                "Put the changelog back, or move the table's folder away: it is made again from the whole changelog",
+                "Put the changelog back, or move the table's folder away: it is made again from the"
+                " whole changelog",
             )
 
     def to_json(self, table: str) -> dict[str, Any]:
@@ -107,8 +127,18 @@ class TableState:
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> TableState:
-        known = {name: value for name, value in stored.items() if name in TableState.__dataclass_fields__}
-        attempt_ids = {int(apply): str(attempt) for apply, attempt in stored.get("attempt_ids", {}).items()}
+        known = {
+            name: value for name, value in stored.items() if name in TableState.__dataclass_fields__
+        }
+        attempt_ids = {
+            int(apply): str(attempt) for apply, attempt in stored.get("attempt_ids", {}).items()
+        }
         return TableState(
-            **{**known, "attempt_ids": attempt_ids, "blocked_rows": tuple(map(BlockingLetter.from_json, stored.get("blocked_rows", ())))}
+            **{
+                **known,
+                "attempt_ids": attempt_ids,
+                "blocked_rows": tuple(
+                    map(BlockingLetter.from_json, stored.get("blocked_rows", ()))
+                ),
+            }
         )

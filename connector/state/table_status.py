@@ -9,7 +9,14 @@ from typing import Any
 from connector.state.jobs import Job, keeps_bound, p95_s, recommended_bound_s
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.pace import APPLY_EVERY_S
-from connector.state.status_json import failed_maintenance, lagging_partition, view, view_of_job, view_of_letters, view_of_stall
+from connector.state.status_json import (
+    failed_maintenance,
+    lagging_partition,
+    view,
+    view_of_job,
+    view_of_letters,
+    view_of_stall,
+)
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
@@ -21,19 +28,21 @@ from connector.watermarks.frontier import Stall
 class TableStatus:
     """The status of a table after its last apply.
 
-    upsert_stream_apply_watermark   the table has every change with a smaller commit timestamp; None: unknown
-    inconsistent_since              since when the table is no consistent cut; None: it is one, or it is empty
-    lagging_partition               the stream partition that delays the low watermark; None: the table is a consistent cut, or empty
-    as_of                           the table has all that had arrived in Kafka at this time; None: unknown
-    pending_batches                 the number of batches that are not completely applied
-    declared_max_staleness_s        the bound of the configuration; `max_staleness_s` is the bound in force
-    letters                         the number of changes that ever became dead letters of this table (TBL-9)
-    blocked_rows, blocked_since     rows that wait for a dead letter, and since when the oldest one waits (DLQ-3)
-    dead_letters                    open dead letters that may belong to this table: without them it is incomplete (DLQ-7)
-    last_job                        the last apply or rebuild; reads do not count
-    p95_s                           of the applies of the last seven days; recommended_max_staleness_s follows from it (TBL-19)
-    apply_every_s, due_at           the time from one apply to the next, and when the next one is due (JOB-2); None: at once
-    maintenance                     the last compaction and the last clean-up, of the table and its tombstone table (TBL-15)
+    upsert_stream_apply_watermark   the table has every change with a smaller commit timestamp;
+    None: unknown inconsistent_since              since when the table is no consistent cut; None:
+    it is one, or it is empty lagging_partition               the stream partition that delays the
+    low watermark; None: the table is a consistent cut, or empty as_of                           the
+    table has all that had arrived in Kafka at this time; None: unknown pending_batches
+    the number of batches that are not completely applied declared_max_staleness_s        the bound
+    of the configuration; `max_staleness_s` is the bound in force letters
+    the number of changes that ever became dead letters of this table (TBL-9) blocked_rows,
+    blocked_since     rows that wait for a dead letter, and since when the oldest one waits (DLQ-3)
+    dead_letters                    open dead letters that may belong to this table: without them it
+    is incomplete (DLQ-7) last_job                        the last apply or rebuild; reads do not
+    count p95_s                           of the applies of the last seven days;
+    recommended_max_staleness_s follows from it (TBL-19) apply_every_s, due_at           the time
+    from one apply to the next, and when the next one is due (JOB-2); None: at once maintenance
+    the last compaction and the last clean-up, of the table and its tombstone table (TBL-15)
     """
 
     name: str
@@ -72,12 +81,18 @@ class TableStatus:
         """Whether it is a consistent cut, and no dead letter that may belong to it is open or being
         replayed.
         """
-        return self.is_consistent_cut and not self.dead_letters.count and not self.dead_letters.under_way
+        return (
+            self.is_consistent_cut
+            and not self.dead_letters.count
+            and not self.dead_letters.under_way
+        )
 
     @property
     def is_older_than_its_bound(self) -> bool:
         """Whether a read within the bound must merge or wait."""
-        return bool(self.max_staleness_s) and not is_fresh(self.as_of, self.max_staleness_s or 0, self.now)
+        return bool(self.max_staleness_s) and not is_fresh(
+            self.as_of, self.max_staleness_s or 0, self.now
+        )
 
     @property
     def hints(self) -> list[str]:
@@ -86,18 +101,33 @@ class TableStatus:
         if not self.apply:
             found.append("nothing was applied yet: start `connector run`")
         elif self.is_older_than_its_bound:
-            found.append("older than its max_staleness: reads merge what is not applied, and fail where ingest is behind, too")
+            found.append(
+                "older than its max_staleness: reads merge what is not applied, and fail where"
+                " ingest is behind, too"
+            )
         if self.max_staleness_s and not keeps_bound(self.p95_s, self.max_staleness_s):
-            took = f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of its max_staleness"
+            took = (
+                f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of its"
+                " max_staleness"
+            )
             found.append(f"{took}: they can keep one of {self.recommended_max_staleness_s} s")
         elif self.max_staleness_s and self.apply_every_s > self.max_staleness_s:
-            found.append(f"applied every {self.apply_every_s:g} s, more than its max_staleness: reads in between merge")
+            found.append(
+                f"applied every {self.apply_every_s:g} s, more than its max_staleness: reads in"
+                " between merge"
+            )
         if self.last_job is not None and self.last_job.error:
             found.append(f"its last job failed: {self.last_job.error}")
         if self.blocked_rows:
-            found.append(f"{self.blocked_rows:,} rows wait for a dead letter: mend and replay it, or discard it")
+            found.append(
+                f"{self.blocked_rows:,} rows wait for a dead letter: mend and replay it, or"
+                " discard it"
+            )
         if self.dead_letters.count:
-            letters = f"{self.dead_letters.count:,} dead letter{'' if self.dead_letters.count == 1 else 's'}"
+            letters = (
+                f"{self.dead_letters.count:,} dead"
+                f" letter{'' if self.dead_letters.count == 1 else 's'}"
+            )
             found.append(f"not complete without {letters}: see `connector dead-letters list`")
         return found + failed_maintenance(self.maintenance)
 
@@ -107,7 +137,9 @@ class TableStatus:
             **view_of_letters(self.dead_letters),
             "is_complete": self.is_complete,
             "age_s": self.age_s,
-            "lagging_partition": None if self.lagging_partition is None else view_of_stall(self.lagging_partition),
+            "lagging_partition": (
+                None if self.lagging_partition is None else view_of_stall(self.lagging_partition)
+            ),
             "last_job": None if self.last_job is None else view_of_job(self.last_job),
             "maintenance": [view_of_job(job) for job in self.maintenance],
             "hints": self.hints,

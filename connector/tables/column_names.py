@@ -38,13 +38,17 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
     try:
         return f"{family}:{qualifier.decode().replace('%', '%25')}"
     except UnicodeDecodeError:
-        return f"{family}:" + "".join(f"%{byte:02X}" if byte > 127 or byte == ord("%") else chr(byte) for byte in qualifier)
+        return f"{family}:" + "".join(
+            f"%{byte:02X}" if byte > 127 or byte == ord("%") else chr(byte) for byte in qualifier
+        )
 
 
 def unmapped_cell(name: str) -> tuple[str, bytes]:
     """The inverse of `unmapped_name`. Raises `ValueError` for any other text."""
     family, colon, rest = name.partition(":")
-    qualifier = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), rest.encode())
+    qualifier = re.sub(
+        rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), rest.encode()
+    )
     if not colon or unmapped_name(family, qualifier) != name:
         raise ValueError(f"{name!r} is no name of a cell")
     return family, qualifier
@@ -52,9 +56,14 @@ def unmapped_cell(name: str) -> tuple[str, bytes]:
 
 def check_column_name(what: str, name: str) -> None:
     if name.startswith("_"):
-        raise ConfigError(f"A {what} is named {name}", "names that begin with _ are reserved", "Rename it")
+        raise ConfigError(
+            f"A {what} is named {name}", "names that begin with _ are reserved", "Rename it"
+        )
     if not _is_column_name(name):
-        cause = "names of columns begin with a letter and go on with letters, digits and _, at most 300, all ASCII"
+        cause = (
+            "names of columns begin with a letter and go on with letters, digits and _, at most"
+            " 300, all ASCII"
+        )
         raise ConfigError(f"A {what} is named {name!r}", cause, "Rename it")
 
 
@@ -62,6 +71,12 @@ def check_distinct(what: str, names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(name.lower())) is not None:
-            cause = "each needs a name of its own" if name == other else "upper and lower case are one name to Spark"
-            raise ConfigError(f"Two {what} are named {other} and {name}", cause, "Rename one of them")
+            cause = (
+                "each needs a name of its own"
+                if name == other
+                else "upper and lower case are one name to Spark"
+            )
+            raise ConfigError(
+                f"Two {what} are named {other} and {name}", cause, "Rename one of them"
+            )
         seen[name.lower()] = name

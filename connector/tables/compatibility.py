@@ -44,9 +44,11 @@ def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
     """Raises `TableError` if the table would have other cells. Then you must rebuild it (TBL-8)."""
     if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
         raise TableError(
-            f"The columns of table {declared.name}, or its keep_unmapped, were changed since it was made",
+            f"The columns of table {declared.name}, or its keep_unmapped, were changed since it was"
+            " made",
             "Which cells a row holds was decided when it was merged",
-            f"Run `connector table rebuild {declared.name}`, which makes it anew from the changelog, or take the change back",
+            f"Run `connector table rebuild {declared.name}`, which makes it anew from the"
+            " changelog, or take the change back",
         )
 
 

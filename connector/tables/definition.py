@@ -14,7 +14,14 @@ from typing import Final
 from connector.errors import ConfigError
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
 from connector.records.ordering import OrderBy as OrderBy
-from connector.tables.column_names import BOOKKEEPING, UNMAPPED, check_column_name, check_distinct, is_name, unmapped_name
+from connector.tables.column_names import (
+    BOOKKEEPING,
+    UNMAPPED,
+    check_column_name,
+    check_distinct,
+    is_name,
+    unmapped_name,
+)
 from connector.tables.keys import Key
 from connector.tables.values import TEXT_ONLY, DataType, Encoding
 
@@ -67,7 +74,11 @@ class Column:
             raise ConfigError(problem, cause, "Name the qualifier as the source does")
         if self.encoding is Encoding.BINARY and self.type in TEXT_ONLY:
             remedy = 'Set encoding = "text", or type = "BYTES"'
-            raise ConfigError(f"Column {self.name} is {self.type} in binary", f"{self.type} has no binary form", remedy)
+            raise ConfigError(
+                f"Column {self.name} is {self.type} in binary",
+                f"{self.type} has no binary form",
+                remedy,
+            )
 
     @property
     def cell(self) -> tuple[str, bytes]:
@@ -112,31 +123,64 @@ class TableDefinition:
     buckets: int = 1
 
     def __post_init__(self) -> None:
-        for what, name in (("A table", self.name), (f"The stream of tables.{self.name}", self.stream)):
+        for what, name in (
+            ("A table", self.name),
+            (f"The stream of tables.{self.name}", self.stream),
+        ):
             if not is_name(name):
-                cause = "names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a digit at both ends"
+                cause = (
+                    "names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
+                    " digit at both ends"
+                )
                 raise ConfigError(f"{what} is named {name!r}", cause, "Rename it")
         where = f"tables.{self.name}"
         if not _is_table_name(self.source):
             cause = "tables of a source have names of 1 to 128 of the characters - _ . a-z A-Z 0-9"
-            raise ConfigError(f"{where}.source is {self.source!r}", cause, "Write the name as it stands in the change records")
+            raise ConfigError(
+                f"{where}.source is {self.source!r}",
+                cause,
+                "Write the name as it stands in the change records",
+            )
         if self.max_staleness_s is not None and self.max_staleness_s < 0:
             cause = "a bound cannot be negative"
-            raise ConfigError(f"{where}.max_staleness is {self.max_staleness_s} s", cause, "Leave it out, or set 10m, for example")
+            raise ConfigError(
+                f"{where}.max_staleness is {self.max_staleness_s} s",
+                cause,
+                "Leave it out, or set 10m, for example",
+            )
         if self.apply_every_s is not None and self.apply_every_s < 1:
             cause = "an apply follows another after a second at the earliest"
-            raise ConfigError(f"{where}.apply_every is {self.apply_every_s} s", cause, "Leave it out, or set 1h, for example")
+            raise ConfigError(
+                f"{where}.apply_every is {self.apply_every_s} s",
+                cause,
+                "Leave it out, or set 1h, for example",
+            )
         if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
             cause = f"the number is a power of two from 1 to {MAX_BUCKETS}"
-            raise ConfigError(f"{where}.buckets is {self.buckets}", cause, "Leave it out below 256 MB; 16 suit a few gigabytes")
+            raise ConfigError(
+                f"{where}.buckets is {self.buckets}",
+                cause,
+                "Leave it out below 256 MB; 16 suit a few gigabytes",
+            )
         count = len(self.key.parts) + len(self.columns)
         if count > MAX_COLUMNS:
             cause = f"{MAX_COLUMNS} are possible, key columns included"
-            raise ConfigError(f"{where} has {count} columns", cause, "Leave some out: their cells are kept unmapped")
-        check_distinct(f"columns of {where}", (*(part.name for part in self.key.parts), *(column.name for column in self.columns)))
+            raise ConfigError(
+                f"{where} has {count} columns",
+                cause,
+                "Leave some out: their cells are kept unmapped",
+            )
+        check_distinct(
+            f"columns of {where}",
+            (*(part.name for part in self.key.parts), *(column.name for column in self.columns)),
+        )
         if not self.columns and not self.keep_unmapped:
             cause = "it would never have a row"
-            raise ConfigError(f"{where} has no columns and keep_unmapped = false", cause, "Declare columns, or leave out keep_unmapped")
+            raise ConfigError(
+                f"{where} has no columns and keep_unmapped = false",
+                cause,
+                "Declare columns, or leave out keep_unmapped",
+            )
         self._check_cells(where)
 
     def _check_cells(self, where: str) -> None:
@@ -144,7 +188,8 @@ class TableDefinition:
         for column in self.columns:
             if column.cell in shown_by:
                 raise ConfigError(
-                    f"{where}.columns: {shown_by[column.cell]} and {column.name} both show the cell {unmapped_name(*column.cell)}",
+                    f"{where}.columns: {shown_by[column.cell]} and {column.name} both show the cell"
+                    f" {unmapped_name(*column.cell)}",
                     "a cell is shown by one column",
                     "Remove one of them, or declare a second table on the same source",
                 )
@@ -158,11 +203,20 @@ def column_type(text: str) -> DataType:
     try:
         return DataType(text.upper())
     except ValueError:
-        raise ConfigError(f"The type {text!r} is unknown", f"types are {', '.join(DataType)}", "Choose one of them") from None
+        raise ConfigError(
+            f"The type {text!r} is unknown",
+            f"types are {', '.join(DataType)}",
+            "Choose one of them",
+        ) from None
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:
     """Return all columns in their order on disk. The internal columns of `BOOKKEEPING` are last
     (TBL-22).
     """
-    return (*(part.name for part in definition.key.parts), *(column.name for column in definition.columns), UNMAPPED, *BOOKKEEPING)
+    return (
+        *(part.name for part in definition.key.parts),
+        *(column.name for column in definition.columns),
+        UNMAPPED,
+        *BOOKKEEPING,
+    )

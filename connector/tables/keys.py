@@ -16,12 +16,21 @@ from connector.records.model import MAX_ROW_KEY_BYTES, Rule
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import check_column_name, check_distinct
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
-from connector.tables.values import CANONICAL_PATTERN, DataType, Encoding, Unreadable, read_value, write_value
+from connector.tables.values import (
+    CANONICAL_PATTERN,
+    DataType,
+    Encoding,
+    Unreadable,
+    read_value,
+    write_value,
+)
 
 MAX_KEY_COLUMNS: Final = 16
 MAX_DELIMITER_LENGTH: Final = 8
 DEFAULT_DELIMITER: Final = "#"
-_canonical = {type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in CANONICAL_PATTERN.items()}
+_canonical = {
+    type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in CANONICAL_PATTERN.items()
+}
 
 _NOT_IN_A_KEY: Final = frozenset({DataType.FLOAT64, DataType.JSON})
 _LETTERS: Final = {
@@ -75,12 +84,15 @@ class Key:
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
             cause = f"1 to {MAX_KEY_COLUMNS} are possible"
-            raise ConfigError(f"The key has {len(self.parts)} columns", cause, "Join some of them in the source")
+            raise ConfigError(
+                f"The key has {len(self.parts)} columns", cause, "Join some of them in the source"
+            )
         for part in self.parts:
             if part.type in _NOT_IN_A_KEY:
                 raise ConfigError(
                     f"Key column {part.name} is {part.type}",
-                    "equal values of this type can be spelt in several ways, so it cannot name a row",
+                    "equal values of this type can be spelt in several ways, so it cannot name"
+                    " a row",
                     "Declare it as STRING, BYTES, BOOL, INT64, NUMERIC, DATE or TIMESTAMP",
                 )
         check_distinct("key columns", (part.name for part in self.parts))
@@ -90,7 +102,11 @@ class Key:
             self._check_delimiter()
         elif self.delimiter != DEFAULT_DELIMITER:
             cause = "the order-preserving form has none: it marks itself where a part ends"
-            raise ConfigError(f"The delimiter of the key is {self.delimiter!r}", cause, 'Leave it out, or set form = "delimited"')
+            raise ConfigError(
+                f"The delimiter of the key is {self.delimiter!r}",
+                cause,
+                'Leave it out, or set form = "delimited"',
+            )
 
     def _check_row_key(self) -> None:
         if len(self.parts) != 1 or self.parts[0].type not in (DataType.BYTES, DataType.STRING):
@@ -105,11 +121,17 @@ class Key:
         delimiter = self.delimiter
         if not (1 <= len(delimiter) <= MAX_DELIMITER_LENGTH and delimiter.isascii()):
             limit = f"1 to {MAX_DELIMITER_LENGTH} ASCII characters are possible"
-            raise ConfigError(f"The delimiter of the key is {delimiter!r}", limit, 'Leave it out for "#"')
+            raise ConfigError(
+                f"The delimiter of the key is {delimiter!r}", limit, 'Leave it out for "#"'
+            )
         for part in self.parts:
             if set(delimiter) <= set(_LETTERS.get(part.type, "")):
                 cause = f"it could stand inside {part.name}, which is {part.type}"
-                raise ConfigError(f"The delimiter of the key is {delimiter!r}", cause, 'Choose another one, such as "#"')
+                raise ConfigError(
+                    f"The delimiter of the key is {delimiter!r}",
+                    cause,
+                    'Choose another one, such as "#"',
+                )
 
     def read_key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
         """Split a row key into the values of the key columns. Never raises.
@@ -131,7 +153,9 @@ class Key:
             return Unreadable(f"a key of {len(self.parts)} parts {how}", row_key)
         values = []
         for part, piece in zip(self.parts, pieces, strict=True):
-            value = (read_part if self.form is KeyForm.ORDERED else _read_canonical)(part.type, piece)
+            value = (read_part if self.form is KeyForm.ORDERED else _read_canonical)(
+                part.type, piece
+            )
             if isinstance(value, Unreadable):
                 return Unreadable(f"{value.expected} as key column {part.name}", row_key)
             values.append(value)
@@ -152,16 +176,27 @@ class Key:
                 delimiter, or the row key is too long.
         """
         if len(values) != len(self.parts):
-            raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of {len(self.parts)} key columns", values)
+            raise InvalidChangeError(
+                Rule.ROW_KEY, "row_key", f"made of {len(self.parts)} key columns", values
+            )
         typed = list(zip((part.type for part in self.parts), values, strict=True))
         if self.form is KeyForm.ORDERED:
             row_key = join_parts([write_part(*part) for part in typed])
         else:
-            row_key = self.delimiter.encode().join(write_value(type_, Encoding.TEXT, value) for type_, value in typed)
+            row_key = self.delimiter.encode().join(
+                write_value(type_, Encoding.TEXT, value) for type_, value in typed
+            )
         if not 1 <= len(row_key) <= MAX_ROW_KEY_BYTES:
-            raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes", row_key)
+            raise InvalidChangeError(
+                Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes", row_key
+            )
         if self.read_key(row_key) != values:
-            raise InvalidChangeError(Rule.ROW_KEY, "row_key", f"made of parts that {self.delimiter!r} does not occur in", values)
+            raise InvalidChangeError(
+                Rule.ROW_KEY,
+                "row_key",
+                f"made of parts that {self.delimiter!r} does not occur in",
+                values,
+            )
         return row_key
 
 
@@ -171,6 +206,12 @@ def _read_canonical(type_: DataType, piece: bytes) -> object | Unreadable:
     Otherwise, two different row keys would be the same row.
     """
     value = read_value(type_, Encoding.TEXT, piece)
-    if not isinstance(value, Unreadable) and type_ in _canonical and not _canonical[type_](piece.decode()):
-        return Unreadable(f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece)
+    if (
+        not isinstance(value, Unreadable)
+        and type_ in _canonical
+        and not _canonical[type_](piece.decode())
+    ):
+        return Unreadable(
+            f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece
+        )
     return value

@@ -91,7 +91,9 @@ class RowState:
 EMPTY: Final = RowState()
 
 
-def lift(change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions) -> RowState:
+def lift(
+    change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions
+) -> RowState:
     """Return the state of a row with this change only. `position` is the place of its first
     delivery (MRG-3).
     """
@@ -102,10 +104,16 @@ def lift(change: DataChange, position: OrderPosition, order_by: OrderBy, version
         order = first._replace(entry_index=index)
         match entry:
             case SetCell():
-                name = CellName(entry.family, entry.qualifier, entry.cell_timestamp if versions is Versions.ALL else None)
+                name = CellName(
+                    entry.family,
+                    entry.qualifier,
+                    entry.cell_timestamp if versions is Versions.ALL else None,
+                )
                 cells[name] = Cell(order, entry.cell_timestamp, entry.value)
             case DeleteCells():
-                tombstones[Tombstone(entry.family, entry.qualifier, entry.range_start, entry.range_end)] = order
+                tombstones[
+                    Tombstone(entry.family, entry.qualifier, entry.range_start, entry.range_end)
+                ] = order
             case DeleteFamily():
                 tombstones[Tombstone(entry.family, None, 0, 0)] = order
     return RowState(cells, tombstones)
@@ -129,7 +137,8 @@ def join(one: RowState, other: RowState) -> RowState:
 def _newer(one: Cell, other: Cell) -> Cell:
     if one.order != other.order:
         return max(one, other, key=lambda cell: cell.order)
-    # Both are the same entry. If one is from a normal state, its value may be gone. That state has the tombstone that hid it.
+    # Both are the same entry. If one is from a normal state, its value may be gone. That state has
+    # the tombstone that hid it.
     assert one.cell_timestamp == other.cell_timestamp, (one, other)
     assert one.value == other.value or None in (one.value, other.value), (one, other)
     return one if one.value is None else other
@@ -147,7 +156,10 @@ def normal(state: RowState) -> RowState:
     tombstones = {
         tombstone: order
         for tombstone, order in state.tombstones.items()
-        if not any(order < newer and wider.contains(tombstone) for wider, newer in _over(index, tombstone.family, tombstone.qualifier))
+        if not any(
+            order < newer and wider.contains(tombstone)
+            for wider, newer in _over(index, tombstone.family, tombstone.qualifier)
+        )
     }
     cells: dict[CellName, Cell] = {}
     for name, cell in state.cells.items():
@@ -176,7 +188,11 @@ def visible(state: RowState) -> dict[tuple[str, bytes], bytes]:
 def shown(state: RowState) -> dict[CellName, Cell]:
     """Return the cells that have a value and that no tombstone hides."""
     index = _by_column(state.tombstones)
-    return {name: cell for name, cell in state.cells.items() if cell.value is not None and not _covering(index, name, cell)}
+    return {
+        name: cell
+        for name, cell in state.cells.items()
+        if cell.value is not None and not _covering(index, name, cell)
+    }
 
 
 def exists(state: RowState) -> bool:
@@ -194,7 +210,9 @@ def _by_column(tombstones: Mapping[Tombstone, ChangeOrder]) -> _Index:
     return index
 
 
-def _over(index: _Index, family: str, qualifier: bytes | None) -> Iterable[tuple[Tombstone, ChangeOrder]]:
+def _over(
+    index: _Index, family: str, qualifier: bytes | None
+) -> Iterable[tuple[Tombstone, ChangeOrder]]:
     """Return the tombstones that can cover a column. Without a qualifier: a whole family."""
     yield from index.get((family, None), ())
     if qualifier is not None:
@@ -203,7 +221,11 @@ def _over(index: _Index, family: str, qualifier: bytes | None) -> Iterable[tuple
 
 def _covering(index: _Index, name: CellName, cell: Cell) -> list[Tombstone]:
     over = _over(index, name.family, name.qualifier)
-    return [tombstone for tombstone, order in over if order > cell.order and tombstone.covers(name, cell.cell_timestamp)]
+    return [
+        tombstone
+        for tombstone, order in over
+        if order > cell.order and tombstone.covers(name, cell.cell_timestamp)
+    ]
 
 
 def _covers_all_of(tombstone: Tombstone, name: CellName) -> bool:
@@ -211,8 +233,10 @@ def _covers_all_of(tombstone: Tombstone, name: CellName) -> bool:
     return name.cell_timestamp is not None or (tombstone.start, tombstone.end) == (0, 0)
 
 
-# `expire` forgets tombstones strictly below the horizon, and `is_too_late` refuses changes strictly below it. The horizon of
-# `expire` is never greater. A change that a forgotten tombstone would hide is older than the tombstone, so it is refused.
+# `expire` forgets tombstones strictly below the horizon, and `is_too_late` refuses changes strictly
+# below it. The horizon of
+# `expire` is never greater. A change that a forgotten tombstone would hide is older than the
+# tombstone, so it is refused.
 
 
 def expire(state: RowState, horizon: int | None) -> RowState:
@@ -227,6 +251,10 @@ def expire(state: RowState, horizon: int | None) -> RowState:
     if horizon is None:
         return state
     return RowState(
-        {name: cell for name, cell in state.cells.items() if cell.value is not None or cell.order.age >= horizon},
+        {
+            name: cell
+            for name, cell in state.cells.items()
+            if cell.value is not None or cell.order.age >= horizon
+        },
         {tombstone: order for tombstone, order in state.tombstones.items() if order.age >= horizon},
     )

@@ -59,7 +59,9 @@ NUMBER_RANGE: Final[Mapping[DataType, tuple[int, int]]] = {
 def join_parts(pieces: Sequence[bytes]) -> bytes:
     """Join the bytes of the parts to a row key."""
     last = max((place for place, piece in enumerate(pieces) if piece), default=0)
-    return b"\x00\x01".join(piece.replace(b"\x00", b"\x00\xff") or b"\x00\x00" for piece in pieces[: last + 1])
+    return b"\x00\x01".join(
+        piece.replace(b"\x00", b"\x00\xff") or b"\x00\x00" for piece in pieces[: last + 1]
+    )
 
 
 def split_parts(row_key: bytes, count: int) -> list[bytes]:
@@ -67,7 +69,9 @@ def split_parts(row_key: bytes, count: int) -> list[bytes]:
     valid.
     """
     escaped = row_key.split(b"\x00\x01")
-    pieces = [b"" if piece == b"\x00\x00" else piece.replace(b"\x00\xff", b"\x00") for piece in escaped]
+    pieces = [
+        b"" if piece == b"\x00\x00" else piece.replace(b"\x00\xff", b"\x00") for piece in escaped
+    ]
     pieces += [b""] * (count - len(pieces))
     return pieces if len(pieces) == count and join_parts(pieces) == row_key else []
 
@@ -83,7 +87,9 @@ def read_part(type_: DataType, piece: bytes) -> object | Unreadable:
 
 
 def write_part(type_: DataType, value: object) -> bytes:
-    """Write the bytes of a value. Raises `InvalidChangeError` if the type does not have the value."""
+    """Write the bytes of a value. Raises `InvalidChangeError` if the type does not have the
+    value.
+    """
     written = write_value(type_, Encoding.TEXT, value)
     return write_number(_TO_NUMBER[type_](value)) if type_ in NUMBER_RANGE else written
 
@@ -91,7 +97,9 @@ def write_part(type_: DataType, value: object) -> bytes:
 def read_number(piece: bytes) -> int | None:
     """Return the number of these bytes, or None if they are not the bytes of a number."""
     bits = 7 * len(piece)
-    number = int.from_bytes(piece) & ((1 << bits) - 1)  # after n ones, the zero is the sign; after n zeros, the one
+    number = int.from_bytes(piece) & (
+        (1 << bits) - 1
+    )  # after n ones, the zero is the sign; after n zeros, the one
     if number >> max(bits - 1, 0):
         number -= 1 << bits
     return number if write_number(number) == piece else None
@@ -111,11 +119,14 @@ def number_pattern(type_: DataType) -> str:
     the whole text.
     """
     lengths = range(1, max(len(write_number(limit)) for limit in NUMBER_RANGE[type_]) + 1)
-    return "|".join(_number_of(length, *of_sign) for length in lengths for of_sign in (_FROM_0, _BELOW_0))
+    return "|".join(
+        _number_of(length, *of_sign) for length in lengths for of_sign in (_FROM_0, _BELOW_0)
+    )
 
 
-# In hexadecimal digits. n ones (zeros) fill some digits F (0). The next digit has the remaining ones (zeros); it depends on
-# n % 4. The last tuple has the digits from there on if fewer bytes are enough for the number.
+# In hexadecimal digits. n ones (zeros) fill some digits F (0). The next digit has the remaining
+# ones (zeros); it depends on n % 4. The last tuple has the digits from there on if fewer bytes are
+# enough for the number.
 _FROM_0: Final = ("F", ("[0-7]", "[89AB]", "[CD]", "E"), ("00", "80[0-7]", "C0[0-3]", "E0[01]"))
 _BELOW_0: Final = ("0", ("[89A-F]", "[4-7]", "[23]", "1"), ("FF", "7F[89A-F]", "3F[C-F]", "1F[EF]"))
 

@@ -30,7 +30,9 @@ class Retention:
     def __post_init__(self) -> None:
         if self.delete_retention_s <= 0:
             cause = "deletes must be remembered for a while"
-            raise ConfigError(f"delete_retention is {self.delete_retention_s} s", cause, "Set 2d, for example")
+            raise ConfigError(
+                f"delete_retention is {self.delete_retention_s} s", cause, "Set 2d, for example"
+            )
 
     def horizon(self, before: int | None, low_watermark: int | None) -> int | None:
         """Return the horizon (µs) of a batch.
@@ -77,14 +79,23 @@ class BatchHorizons:
             return self
         passed = (batch.ingest_batch + 1 for batch in self.kept if batch.at < at - retention_us)
         horizon = max(last.horizon, *passed, 0)
-        return BatchHorizons((*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :])
+        return BatchHorizons(
+            (*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :]
+        )
 
     def of(self, complete_to_batch: int) -> int | None:
         """Return the horizon of a table that contains all batches up to `complete_to_batch`.
 
         It is `None` if the horizon is not kept any more.
         """
-        return next((batch.horizon for batch in reversed(self.kept) if batch.ingest_batch <= complete_to_batch), None)
+        return next(
+            (
+                batch.horizon
+                for batch in reversed(self.kept)
+                if batch.ingest_batch <= complete_to_batch
+            ),
+            None,
+        )
 
 
 _KEPT_PER_RETENTION: Final = 32

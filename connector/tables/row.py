@@ -32,16 +32,23 @@ def read_change(definition: TableDefinition, change: DataChange) -> Rejection | 
         return Rejection(Reason.UNREADABLE_VALUE, key.detail)
     columns = {column.cell: column for column in definition.columns}
     for entry in change.entries:
-        column = columns.get((entry.family, entry.qualifier)) if isinstance(entry, SetCell) else None
+        column = (
+            columns.get((entry.family, entry.qualifier)) if isinstance(entry, SetCell) else None
+        )
         if column is not None and isinstance(entry, SetCell):
             value = read_value(column.type, column.encoding, entry.value)
             if isinstance(value, Unreadable):
-                found = Unreadable(f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})", entry.value)
+                found = Unreadable(
+                    f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})",
+                    entry.value,
+                )
                 return Rejection(Reason.UNREADABLE_VALUE, found.detail)
     return None
 
 
-def row_of(definition: TableDefinition, row_key: bytes, cells: Mapping[tuple[str, bytes], bytes]) -> dict[str, object] | None:
+def row_of(
+    definition: TableDefinition, row_key: bytes, cells: Mapping[tuple[str, bytes], bytes]
+) -> dict[str, object] | None:
     """Return the row that readers see, by column name, or None if there is no row.
 
     `cells` are the visible cells (`connector.tables.merge.visible`). A cell that does not fit its
@@ -50,7 +57,9 @@ def row_of(definition: TableDefinition, row_key: bytes, cells: Mapping[tuple[str
     """
     key = definition.key.read_key(row_key)
     assert not isinstance(key, Unreadable), key.detail
-    row: dict[str, object] = {part.name: value for part, value in zip(definition.key.parts, key, strict=True)}
+    row: dict[str, object] = {
+        part.name: value for part, value in zip(definition.key.parts, key, strict=True)
+    }
     rest = dict(cells)
     for column in definition.columns:
         cell = rest.get(column.cell)

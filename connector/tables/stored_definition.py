@@ -47,7 +47,10 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     """
     names = [column.name for column in definition.columns]
     new = [name for name in names if name not in existing.by_name]
-    given = {**existing.by_name, **{name: existing.next_id + place for place, name in enumerate(new)}}
+    given = {
+        **existing.by_name,
+        **{name: existing.next_id + place for place, name in enumerate(new)},
+    }
     since = {**existing.since, **dict.fromkeys(new, batch)}
     known = {name: since[name] for name in names if since.get(name)}
     return ColumnIds({name: given[name] for name in names}, existing.next_id + len(new), known)
@@ -57,14 +60,23 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
     """Return the definition as properties of the Delta table: JSON in ASCII. Equal definitions have
     equal text.
     """
-    assert set(ids.by_name) == {column.name for column in definition.columns}, "ids are assigned to a definition as it stands"
+    assert set(ids.by_name) == {column.name for column in definition.columns}, (
+        "ids are assigned to a definition as it stands"
+    )
     key = definition.key
     stored = {
         "name": definition.name,
         "stream": definition.stream,
         "source": definition.source,
-        "key": {"form": key.form, "delimiter": key.delimiter, "parts": [[part.name, part.type] for part in key.parts]},
-        "columns": [[c.name, c.family, base64.b64encode(c.qualifier).decode(), c.type, c.encoding] for c in definition.columns],
+        "key": {
+            "form": key.form,
+            "delimiter": key.delimiter,
+            "parts": [[part.name, part.type] for part in key.parts],
+        },
+        "columns": [
+            [c.name, c.family, base64.b64encode(c.qualifier).decode(), c.type, c.encoding]
+            for c in definition.columns
+        ],
         "order": definition.order,
         "versions": definition.versions,
         "max_staleness_s": definition.max_staleness_s,
@@ -74,7 +86,9 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
     }
     return {
         DEFINITION_PROPERTY: json.dumps(stored),
-        COLUMN_IDS_PROPERTY: json.dumps({"ids": ids.by_name, "next": ids.next_id, "added_after": ids.since}),
+        COLUMN_IDS_PROPERTY: json.dumps(
+            {"ids": ids.by_name, "next": ids.next_id, "added_after": ids.since}
+        ),
     }
 
 

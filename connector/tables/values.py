@@ -5,15 +5,16 @@ if the bytes do not fit, the result is an `Unreadable`. Writing returns one *can
 raises for a value without such a form. `read(write(v)) == v` is true for every value.
 `write(read(b)) == b` is true only for canonical bytes. Parts of a key must be canonical.
 
-    type        Python            text (`TEXT_PATTERN`)                            binary, as HBase writes it
-    STRING      str               UTF-8                                            the same
-    BYTES       bytes             the bytes                                        the same
-    BOOL        bool              true, false                                      00 false; FF true; reads 01 as true
-    INT64       int               [-]digits                                        8 bytes, big-endian, signed
-    FLOAT64     float             [-]digits[.digits][e[±]digits], NaN, [-]Infinity 8 bytes, big-endian, IEEE 754
-    NUMERIC     Decimal           [-]digits[.digits], exact as decimal(38, 9)      none
-    DATE        date              YYYY-MM-DD                                       4 bytes, big-endian, days since 1970-01-01
-    TIMESTAMP   int (µs)          YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)           8 bytes, big-endian, µs since 1970-01-01 UTC
+    type        Python            text (`TEXT_PATTERN`)                            binary, as HBase
+    writes it STRING      str               UTF-8                                            the
+    same BYTES       bytes             the bytes                                        the same
+    BOOL        bool              true, false                                      00 false; FF
+    true; reads 01 as true INT64       int               [-]digits
+    8 bytes, big-endian, signed FLOAT64     float             [-]digits[.digits][e[±]digits], NaN,
+    [-]Infinity 8 bytes, big-endian, IEEE 754 NUMERIC     Decimal           [-]digits[.digits],
+    exact as decimal(38, 9)      none DATE        date              YYYY-MM-DD
+    4 bytes, big-endian, days since 1970-01-01 TIMESTAMP   int (µs)
+    YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)           8 bytes, big-endian, µs since 1970-01-01 UTC
     JSON        str, unchanged    RFC 8259, within `MAX_JSON_…`                    none
 
 The patterns are ASCII and mean the same in Python and in Java. They match the whole text:
@@ -113,7 +114,9 @@ CANONICAL_PATTERN: Final[Mapping[DataType, str]] = {
 too.
 """
 
-_matches = {type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in TEXT_PATTERN.items()}
+_matches = {
+    type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in TEXT_PATTERN.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:
     return written
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read_text(type_: DataType, text: str, value: bytes) -> object | Unreadable:
@@ -217,10 +220,18 @@ def _read_timestamp(text: str) -> int | None:
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text, parse_int=_digits, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=_names)
+        json.loads(
+            text,
+            parse_int=_digits,
+            parse_float=_digits,
+            parse_constant=_no_constant,
+            object_pairs_hook=_names,
+        )
     except (ValueError, RecursionError):  # Python's parser supports a greater depth than ours
         return False
-    return text.count("[") + text.count("{") <= MAX_JSON_DEPTH or _json_depth(text) <= MAX_JSON_DEPTH
+    return (
+        text.count("[") + text.count("{") <= MAX_JSON_DEPTH or _json_depth(text) <= MAX_JSON_DEPTH
+    )
 
 
 def _json_depth(text: str) -> int:
@@ -239,7 +250,10 @@ def _digits(number: str) -> None:
 
 def _names(members: list[tuple[str, object]]) -> None:
     for name, _ in members:
-        if len(name) > MAX_JSON_NAME_LENGTH // 2 and len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_JSON_NAME_LENGTH:
+        if (
+            len(name) > MAX_JSON_NAME_LENGTH // 2
+            and len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_JSON_NAME_LENGTH
+        ):
             raise ValueError(f"a name of more than {MAX_JSON_NAME_LENGTH} units")
 
 
@@ -247,7 +261,9 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_EXPECTED_JSON: Final = f"JSON, nested at most {MAX_JSON_DEPTH} deep, with numbers of at most {MAX_JSON_DIGITS} digits"
+_EXPECTED_JSON: Final = (
+    f"JSON, nested at most {MAX_JSON_DEPTH} deep, with numbers of at most {MAX_JSON_DIGITS} digits"
+)
 
 _READ_TEXT: Final[Mapping[DataType, Callable[[str], object | None]]] = {
     DataType.BOOL: lambda text: text == "true",
@@ -264,7 +280,9 @@ _EXPECTED_TEXT: Final[Mapping[DataType, str]] = {
     DataType.FLOAT64: "FLOAT64 as a finite decimal number, NaN, Infinity or -Infinity",
     DataType.NUMERIC: "NUMERIC in decimal digits, at most 29 before the point and 9 after it",
     DataType.DATE: "DATE as YYYY-MM-DD, a day of the years 0001 to 9999",
-    DataType.TIMESTAMP: "TIMESTAMP as YYYY-MM-DDThh:mm:ss[.ffffff] with Z or ±hh:mm, in the years 0001 to 9999 UTC",
+    DataType.TIMESTAMP: (
+        "TIMESTAMP as YYYY-MM-DDThh:mm:ss[.ffffff] with Z or ±hh:mm, in the years 0001 to 9999 UTC"
+    ),
 }
 
 
@@ -290,11 +308,14 @@ _BINARY: Final[Mapping[DataType, tuple[str, str]]] = {
     DataType.INT64: (">q", "INT64 in 8 bytes"),
     DataType.FLOAT64: (">d", "FLOAT64 in 8 bytes"),
     DataType.DATE: (">i", "DATE in 4 bytes: days since 1970-01-01, in the years 0001 to 9999"),
-    DataType.TIMESTAMP: (">q", "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999"),
+    DataType.TIMESTAMP: (
+        ">q",
+        "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999",
+    ),
 }
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write_float64(number: float) -> str:
@@ -306,7 +327,9 @@ def _write_float64(number: float) -> str:
 def _write_numeric(number: Decimal) -> str:
     if number.is_finite() and not number:
         return "0"
-    if not (number.is_finite() and -9 <= number.adjusted() <= 28):  # others could fill the memory, for example 1E-999999999
+    if not (
+        number.is_finite() and -9 <= number.adjusted() <= 28
+    ):  # others could fill the memory, for example 1E-999999999
         raise ValueError("not a decimal(38, 9)")
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -317,7 +340,8 @@ def _write_timestamp(moment: int) -> str:
         raise ValueError("not in the years 1 to 9999")
     days, rest = divmod(moment, _DAY_US)
     seconds, micros = divmod(rest, 1_000_000)
-    return f"{_EPOCH + timedelta(days=days)}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}Z"
+    time = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}"
+    return f"{_EPOCH + timedelta(days=days)}T{time}Z"
 
 
 _WRITE_TEXT: Final[Mapping[DataType, Callable[..., str]]] = {
@@ -355,9 +379,16 @@ _PYTHON_TYPE: Final[Mapping[DataType, type]] = {
 def _check_python_type(type_: DataType, value: object) -> None:
     # The exact type: for isinstance, a bool is an int and a datetime is a date. Neither is allowed.
     if type(value) is not _PYTHON_TYPE[type_]:
-        raise InvalidChangeError("UNREADABLE_VALUE", "value", f"a Python {_PYTHON_TYPE[type_].__name__} for {type_}", value)
+        raise InvalidChangeError(
+            "UNREADABLE_VALUE",
+            "value",
+            f"a Python {_PYTHON_TYPE[type_].__name__} for {type_}",
+            value,
+        )
 
 
 def _refuse(type_: DataType, value: object) -> NoReturn:
-    limit = _EXPECTED_TEXT.get(type_, f"{type_} in UTF-8" if type_ is DataType.STRING else _EXPECTED_JSON)
+    limit = _EXPECTED_TEXT.get(
+        type_, f"{type_} in UTF-8" if type_ is DataType.STRING else _EXPECTED_JSON
+    )
     raise InvalidChangeError("UNREADABLE_VALUE", "value", limit, value)

@@ -83,8 +83,13 @@ class Delivery:
         return self._mend(change)
 
     def oldest_open(self) -> int | None:
-        """Return the least commit timestamp of the changes that are in flight or failed, or None."""
-        return min((time for time in (self._open.least(), self._failed.least()) if time is not None), default=None)
+        """Return the least commit timestamp of the changes that are in flight or failed, or
+        None.
+        """
+        return min(
+            (time for time in (self._open.least(), self._failed.least()) if time is not None),
+            default=None,
+        )
 
     def oldest_failed(self) -> int | None:
         return self._failed.least()

@@ -68,33 +68,53 @@ class FreshnessLog:
             return FreshnessLog(self.contained, tuple(pending), behind)
         before = tuple(moment for moment in self.contained if moment.ingest_batch < ingest_batch)
         return FreshnessLog(
-            (*before, Contained(ingest_batch, max(reached, self.of(ingest_batch) or 0)))[-MAX_CONTAINED:], tuple(pending), behind
+            (*before, Contained(ingest_batch, max(reached, self.of(ingest_batch) or 0)))[
+                -MAX_CONTAINED:
+            ],
+            tuple(pending),
+            behind,
         )
 
     def of(self, ingest_batch: int) -> int | None:
         """Return the freshness of the state after `ingest_batch`, as a time. None: it is not stored
         any more.
         """
-        return next((moment.at for moment in reversed(self.contained) if moment.ingest_batch <= ingest_batch), None)
+        return next(
+            (
+                moment.at
+                for moment in reversed(self.contained)
+                if moment.ingest_batch <= ingest_batch
+            ),
+            None,
+        )
 
     @property
     def newest(self) -> int | None:
         """The time of the last answer of Kafka. None: Kafka was never asked."""
-        return max((*(moment.at for moment in self.contained), *(moment.at for moment in self.pending)), default=None)
+        return max(
+            (*(moment.at for moment in self.contained), *(moment.at for moment in self.pending)),
+            default=None,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values. `from_json` is the inverse."""
         return {
             "contained": [list(moment) for moment in self.contained],
             "behind": self.behind,
-            "pending": [[moment.at, {str(k): end for k, end in moment.ends.items()}] for moment in self.pending],
+            "pending": [
+                [moment.at, {str(k): end for k, end in moment.ends.items()}]
+                for moment in self.pending
+            ],
         }
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> FreshnessLog:
         return FreshnessLog(
             tuple(Contained(*moment) for moment in stored["contained"]),
-            tuple(EndOffsets(at, {int(k): end for k, end in ends.items()}) for at, ends in stored["pending"]),
+            tuple(
+                EndOffsets(at, {int(k): end for k, end in ends.items()})
+                for at, ends in stored["pending"]
+            ),
             stored["behind"],
         )
 

@@ -129,8 +129,16 @@ class Frontier:
         """The stream partitions that wait for a parent. Until the parent has ended, it delays the
         low watermark.
         """
-        unended = {name for name, partition in self.partitions.items() if not partition.has_ended(self.kafka_partitions)}
-        return frozenset(name for name, partition in self.partitions.items() if not unended.isdisjoint(partition.parents))
+        unended = {
+            name
+            for name, partition in self.partitions.items()
+            if not partition.has_ended(self.kafka_partitions)
+        }
+        return frozenset(
+            name
+            for name, partition in self.partitions.items()
+            if not unended.isdisjoint(partition.parents)
+        )
 
     @property
     def live(self) -> Mapping[str, StreamPartition]:
@@ -144,7 +152,8 @@ class Frontier:
         return {
             name: partition
             for name, partition in self.partitions.items()
-            if name not in waiting and (not partition.has_ended(self.kafka_partitions) or name in awaited)
+            if name not in waiting
+            and (not partition.has_ended(self.kafka_partitions) or name in awaited)
         }
 
     @property
@@ -163,13 +172,17 @@ class Frontier:
         waiting = frozenset[str]().union(*(self.partitions[name].roots for name in self.waiting))
         ranged = [partition for partition in self.live.values() if partition.key_range is not None]
         for family in _families(partition.roots for partition in ranged if partition.roots):
-            wrong = _hole_or_overlap([one.key_range for one in ranged if one.key_range and one.roots & family])
+            wrong = _hole_or_overlap(
+                [one.key_range for one in ranged if one.key_range and one.roots & family]
+            )
             if wrong is not None and waiting.isdisjoint(family):
                 return min(family), wrong
         return None
 
     def is_stalled(self, now: int, stall_after: int) -> bool:
-        """Return whether the low watermark is known and has not moved for `stall_after` (TBL-11)."""
+        """Return whether the low watermark is known and has not moved for `stall_after`
+        (TBL-11).
+        """
         return self.low_watermark is not None and now - self.low_advanced_at >= stall_after
 
     def stalls(self, now: int, stall_after: int) -> list[Stall]:
@@ -187,11 +200,20 @@ class Frontier:
         """Convert to JSON values. `from_json` is the inverse."""
         return {
             "kafka_partitions": self.kafka_partitions,
-            "partitions": {name: _partition_to_json(partition) for name, partition in self.partitions.items()},
-            "ended": {name: [one.at, sorted(one.roots), sorted(one.parents)] for name, one in self.ended.items()},
-            "announcements": [[root, k, *announcement] for (root, k), announcement in self.announcements.items()],
+            "partitions": {
+                name: _partition_to_json(partition) for name, partition in self.partitions.items()
+            },
+            "ended": {
+                name: [one.at, sorted(one.roots), sorted(one.parents)]
+                for name, one in self.ended.items()
+            },
+            "announcements": [
+                [root, k, *announcement] for (root, k), announcement in self.announcements.items()
+            ],
             "past_roots": {root: list(newest) for root, newest in self.past_roots.items()},
-            "last_advance": {name: list(last_advance) for name, last_advance in self.last_advance.items()},
+            "last_advance": {
+                name: list(last_advance) for name, last_advance in self.last_advance.items()
+            },
             "low_watermark": self.low_watermark,
             "low_advanced_at": self.low_advanced_at,
         }
@@ -200,13 +222,23 @@ class Frontier:
     def from_json(stored: Mapping[str, Any]) -> Frontier:
         return Frontier(
             kafka_partitions=stored["kafka_partitions"],
-            partitions={name: _partition_from_json(partition) for name, partition in stored["partitions"].items()},
+            partitions={
+                name: _partition_from_json(partition)
+                for name, partition in stored["partitions"].items()
+            },
             ended={name: _ended_from_json(one) for name, one in stored["ended"].items()},
             announcements={
-                (root, k): Announcement(start, n, spans, tuple(live)) for root, k, start, n, spans, live in stored["announcements"]
+                (root, k): Announcement(start, n, spans, tuple(live))
+                for root, k, start, n, spans, live in stored["announcements"]
             },
-            past_roots={root: (start, sequence) for root, (start, sequence) in stored.get("past_roots", {}).items()},
-            last_advance={name: LastAdvance(*last_advance) for name, last_advance in stored["last_advance"].items()},
+            past_roots={
+                root: (start, sequence)
+                for root, (start, sequence) in stored.get("past_roots", {}).items()
+            },
+            last_advance={
+                name: LastAdvance(*last_advance)
+                for name, last_advance in stored["last_advance"].items()
+            },
             low_watermark=stored["low_watermark"],
             low_advanced_at=stored["low_advanced_at"],
         )
@@ -242,9 +274,13 @@ def advance(
     for lineage in heard.lineage:
         if not _parents_in(lineage.record):
             said = join(said, _said_by_announcement(lineage, frontier))
-    spoke = {name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()}
+    spoke = {
+        name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()
+    }
     facts = join(frontier, join(said, Frontier(partitions=spoke)))
-    facts = _with_ends(facts, [lineage for lineage in heard.lineage if _parents_in(lineage.record)], horizon)
+    facts = _with_ends(
+        facts, [lineage for lineage in heard.lineage if _parents_in(lineage.record)], horizon
+    )
     for name in ends:
         facts = _ended(facts, name)
     return _settled(_without_omitted(_with_roots(facts), roots), now, horizon, roots)
@@ -256,9 +292,14 @@ def join(one: Frontier, other: Frontier) -> Frontier:
     It draws no conclusions. `advance` does this.
     """
     ended = {**one.ended, **other.ended}
-    ended |= {name: one.ended[name].join(other.ended[name]) for name in one.ended.keys() & other.ended.keys()}
+    ended |= {
+        name: one.ended[name].join(other.ended[name])
+        for name in one.ended.keys() & other.ended.keys()
+    }
     for partitions in (one.partitions, other.partitions):
-        ended |= {name: ended[name].join(partitions[name]) for name in partitions.keys() & ended.keys()}
+        ended |= {
+            name: ended[name].join(partitions[name]) for name in partitions.keys() & ended.keys()
+        }
     past_roots = _greatest(one.past_roots, other.past_roots)
     return Frontier(
         kafka_partitions=max(one.kafka_partitions, other.kafka_partitions),
@@ -274,7 +315,10 @@ def join(one: Frontier, other: Frontier) -> Frontier:
         },
         past_roots=past_roots,
         last_advance=_greatest(one.last_advance, other.last_advance),
-        low_watermark=max((low for low in (one.low_watermark, other.low_watermark) if low is not None), default=None),
+        low_watermark=max(
+            (low for low in (one.low_watermark, other.low_watermark) if low is not None),
+            default=None,
+        ),
         low_advanced_at=max(one.low_advanced_at, other.low_advanced_at),
     )
 
@@ -300,13 +344,21 @@ def _parents_in(record: ChildPartitions) -> set[str]:
 def _said_by_announcement(lineage: LineageRecord, before: Frontier) -> Frontier:
     record, place = lineage.record, (lineage.record.stream_partition, lineage.kafka_partition)
     live = tuple(sorted({child.token for child in record.children}))
-    announcement = Announcement(record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live)
-    newest = before.announcements[place][:2] if place in before.announcements else before.past_roots.get(place[0], _NEVER)
+    announcement = Announcement(
+        record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live
+    )
+    newest = (
+        before.announcements[place][:2]
+        if place in before.announcements
+        else before.past_roots.get(place[0], _NEVER)
+    )
     if announcement[:2] <= newest:
         return UNKNOWN
     children = {
         child.token: StreamPartition(
-            roots=frozenset([record.stream_partition]), introduced_by=announcement[:2], key_range=_key_range(child)
+            roots=frozenset([record.stream_partition]),
+            introduced_by=announcement[:2],
+            key_range=_key_range(child),
         )
         for child in record.children
     }
@@ -323,7 +375,9 @@ def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | No
 
     def spoken_of(end: LineageRecord) -> set[str]:
         parents = _parents_in(end.record)
-        return parents if horizon is None or end.record.start_timestamp >= horizon else parents & known
+        return (
+            parents if horizon is None or end.record.start_timestamp >= horizon else parents & known
+        )
 
     while taken := [end for end in left if spoken_of(end)]:
         left = [end for end in left if not spoken_of(end)]
@@ -343,16 +397,25 @@ def _said_by_end(lineage: LineageRecord, known: set[str]) -> Frontier:
     introduced_by = (start, UNBOUNDED)
     children = {
         child.token: StreamPartition(
-            start=start, introduced_by=introduced_by, key_range=_key_range(child), parents=frozenset(child.parent_partition_tokens)
+            start=start,
+            introduced_by=introduced_by,
+            key_range=_key_range(child),
+            parents=frozenset(child.parent_partition_tokens),
         )
         for child in record.children
     }
     end = StreamPartition(
-        introduced_by=introduced_by, ended_in=frozenset([lineage.kafka_partition]), end_expected_in=lineage.kafka_partitions, ends_at=start
+        introduced_by=introduced_by,
+        ended_in=frozenset([lineage.kafka_partition]),
+        end_expected_in=lineage.kafka_partitions,
+        ends_at=start,
     )
     parents = _parents_in(record)
     ends = {record.stream_partition} & parents or parents
-    named = {parent: end if parent in ends else StreamPartition(introduced_by=introduced_by) for parent in known}
+    named = {
+        parent: end if parent in ends else StreamPartition(introduced_by=introduced_by)
+        for parent in known
+    }
     return Frontier(partitions={**children, **named})
 
 
@@ -362,7 +425,10 @@ def _with_roots(frontier: Frontier) -> Frontier:
     """
     known: dict[str, Ended | StreamPartition] = {**frontier.ended, **frontier.partitions}
     children = {name: one.parents & known.keys() for name, one in known.items() if one.parents}
-    roots = {name: known[name].roots for name in {*children, *(parent for parents in children.values() for parent in parents)}}
+    roots = {
+        name: known[name].roots
+        for name in {*children, *(parent for parents in children.values() for parent in parents)}
+    }
     changed = True
     while changed:
         changed = False
@@ -373,8 +439,14 @@ def _with_roots(frontier: Frontier) -> Frontier:
     news = {name for name in children if roots[name] != known[name].roots}
     return replace(
         frontier,
-        partitions={name: replace(one, roots=roots[name]) if name in news else one for name, one in frontier.partitions.items()},
-        ended={name: one._replace(roots=roots[name]) if name in news else one for name, one in frontier.ended.items()},
+        partitions={
+            name: replace(one, roots=roots[name]) if name in news else one
+            for name, one in frontier.partitions.items()
+        },
+        ended={
+            name: one._replace(roots=roots[name]) if name in news else one
+            for name, one in frontier.ended.items()
+        },
     )
 
 
@@ -388,7 +460,11 @@ def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
     """
     partitions = dict(frontier.partitions)
     for k in range(frontier.kafka_partitions):
-        by_root = {root: (said, frozenset(said.live)) for (root, read_in), said in frontier.announcements.items() if read_in == k}
+        by_root = {
+            root: (said, frozenset(said.live))
+            for (root, read_in), said in frontier.announcements.items()
+            if read_in == k
+        }
         for name, one in frontier.partitions.items():
             speakers = one.roots or roots
             said_of = [by_root[root] for root in speakers & by_root.keys()]
@@ -426,11 +502,26 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
     return replace(
         facts,
         partitions=partitions,
-        ended={name: one for name, one in {**facts.ended, **over}.items() if horizon is None or one.at >= horizon},
-        announcements={place: announcement for place, announcement in facts.announcements.items() if place[0] not in past},
-        past_roots={root: newest for root, newest in {**facts.past_roots, **past}.items() if horizon is None or newest[0] >= horizon},
+        ended={
+            name: one
+            for name, one in {**facts.ended, **over}.items()
+            if horizon is None or one.at >= horizon
+        },
+        announcements={
+            place: announcement
+            for place, announcement in facts.announcements.items()
+            if place[0] not in past
+        },
+        past_roots={
+            root: newest
+            for root, newest in {**facts.past_roots, **past}.items()
+            if horizon is None or newest[0] >= horizon
+        },
         last_advance={
-            name: _moved(facts.last_advance.get(name), one.low_watermark(facts.kafka_partitions), now) for name, one in partitions.items()
+            name: _moved(
+                facts.last_advance.get(name), one.low_watermark(facts.kafka_partitions), now
+            )
+            for name, one in partitions.items()
         },
         low_watermark=low,
         low_advanced_at=facts.low_advanced_at if low == facts.low_watermark else now,
@@ -438,7 +529,11 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
 
 
 def _past_roots(
-    facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str], *, is_known: bool
+    facts: Frontier,
+    partitions: Mapping[str, StreamPartition],
+    roots: frozenset[str],
+    *,
+    is_known: bool,
 ) -> dict[str, tuple[int, int]]:
     """Return the newest announcement of each root that has no descendants in `partitions` and is
     not in the configuration.
@@ -454,13 +549,21 @@ def _past_roots(
             newest[root] = announcement
 
     def is_read(root: str, last: Announcement) -> bool:
-        places = range(last.kafka_partitions if is_known else max(last.kafka_partitions, facts.kafka_partitions))
-        return all(facts.announcements.get((root, k), _NO_ANNOUNCEMENT)[:2] == last[:2] for k in places)
+        places = range(
+            last.kafka_partitions
+            if is_known
+            else max(last.kafka_partitions, facts.kafka_partitions)
+        )
+        return all(
+            facts.announcements.get((root, k), _NO_ANNOUNCEMENT)[:2] == last[:2] for k in places
+        )
 
     return {root: last[:2] for root, last in newest.items() if is_read(root, last)}
 
 
-def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> int | None:
+def _low_watermark(
+    facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]
+) -> int | None:
     """Return the least low watermark of the live stream partitions, but never less than before.
 
     If it cannot be determined, return the one before (WMK-3, WMK-6, WMK-9).
@@ -472,7 +575,9 @@ def _low_watermark(facts: Frontier, live: Mapping[str, StreamPartition], roots: 
     return max(facts.low_watermark or 0, least) or None
 
 
-def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]) -> bool:
+def _is_declared(
+    facts: Frontier, live: Mapping[str, StreamPartition], roots: frozenset[str]
+) -> bool:
     """Return whether the descendants of all necessary roots are known in every Kafka partition.
 
     The necessary roots are those of the configuration, and at least one root of each live stream
@@ -483,16 +588,30 @@ def _is_declared(facts: Frontier, live: Mapping[str, StreamPartition], roots: fr
     topic. Another Kafka partition may have changes of a stream partition that the announcement no
     longer names.
     """
-    spoke = {(name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims}
+    spoke = {
+        (name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims
+    }
     read_in = {*facts.announcements, *spoke}
-    declared = {root for root, _ in read_in if read_in.issuperset((root, k) for k in range(facts.kafka_partitions))}
+    declared = {
+        root
+        for root, _ in read_in
+        if read_in.issuperset((root, k) for k in range(facts.kafka_partitions))
+    }
     declared |= facts.past_roots.keys()
     named = roots - facts.ended.keys()
-    return bool(declared) and named <= declared and all(one.roots & declared for one in live.values() if one.roots)
+    return (
+        bool(declared)
+        and named <= declared
+        and all(one.roots & declared for one in live.values() if one.roots)
+    )
 
 
 def _moved(before: LastAdvance | None, watermark: int, now: int) -> LastAdvance:
-    return before if before is not None and watermark <= before.watermark else LastAdvance(watermark, now)
+    return (
+        before
+        if before is not None and watermark <= before.watermark
+        else LastAdvance(watermark, now)
+    )
 
 
 def _families(related: Iterable[frozenset[str]]) -> list[frozenset[str]]:
@@ -509,7 +628,9 @@ def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
     covered: bytes | None = b""
     for start, end in sorted(ranges, key=lambda keys: keys.start):
         if covered is None or start < covered:
-            return KeyRange(start, min((key for key in (covered, end) if key is not None), default=None))
+            return KeyRange(
+                start, min((key for key in (covered, end) if key is not None), default=None)
+            )
         if start > covered:
             return KeyRange(covered, start)
         covered = end
@@ -517,7 +638,11 @@ def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
 
 
 def _key_range(child: ChildPartition) -> KeyRange | None:
-    return None if child.start_key is None and child.end_key is None else KeyRange(child.start_key or b"", child.end_key or None)
+    return (
+        None
+        if child.start_key is None and child.end_key is None
+        else KeyRange(child.start_key or b"", child.end_key or None)
+    )
 
 
 def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[_Name, _Said]:
@@ -541,7 +666,11 @@ def _partition_to_json(partition: StreamPartition) -> dict[str, Any]:
         "start": partition.start,
         "roots": sorted(partition.roots),
         "introduced_by": list(partition.introduced_by),
-        "key_range": None if keys is None else [keys.start.hex(), None if keys.end is None else keys.end.hex()],
+        "key_range": (
+            None
+            if keys is None
+            else [keys.start.hex(), None if keys.end is None else keys.end.hex()]
+        ),
         "parents": sorted(partition.parents),
         "ended_in": sorted(partition.ended_in),
         "end_expected_in": partition.end_expected_in,
@@ -556,7 +685,11 @@ def _partition_from_json(stored: Mapping[str, Any]) -> StreamPartition:
         start=stored["start"],
         roots=frozenset(stored["roots"]),
         introduced_by=(stored["introduced_by"][0], stored["introduced_by"][1]),
-        key_range=KeyRange(bytes.fromhex(start), None if end is None else bytes.fromhex(end)) if stored["key_range"] else None,
+        key_range=(
+            KeyRange(bytes.fromhex(start), None if end is None else bytes.fromhex(end))
+            if stored["key_range"]
+            else None
+        ),
         parents=frozenset(stored["parents"]),
         ended_in=frozenset(stored["ended_in"]),
         end_expected_in=stored["end_expected_in"],

@@ -83,7 +83,11 @@ class Announcements:
         repetition is due.
         """
         announcements = self._again(now) if now >= self._catch_up_at else []
-        speakers = sorted(self.ended_by(record)) if isinstance(record, ChildPartitions) else (record.stream_partition,)
+        speakers = (
+            sorted(self.ended_by(record))
+            if isinstance(record, ChildPartitions)
+            else (record.stream_partition,)
+        )
         # The record may end it. A time in the future is not used, because it may be a mistake.
         lived = _time(record) - 1
         if lived > now:
@@ -108,7 +112,9 @@ class Announcements:
         left_out = self._below(record.stream_partition) - {child.token for child in record.children}
         if not left_out or not self._is_news(record):
             return set()
-        return left_out.difference(*(self._below(root) for root in self._said if root != record.stream_partition))
+        return left_out.difference(
+            *(self._below(root) for root in self._said if root != record.stream_partition)
+        )
 
     def sent(self, record: ChildPartitions, now: int) -> None:
         """Learn from child partitions that are sent."""
@@ -126,7 +132,9 @@ class Announcements:
                 self._keys[child.token] = child.start_key, child.end_key
         if is_announcement:
             live = frozenset(child.token for child in record.children)
-            self._said[record.stream_partition] = _Said(record.start_timestamp, record.record_sequence, live, 0 if live else now)
+            self._said[record.stream_partition] = _Said(
+                record.start_timestamp, record.record_sequence, live, 0 if live else now
+            )
 
     def again_soon(self) -> None:
         """Announce all roots again before the next record."""
@@ -149,7 +157,9 @@ class Announcements:
     def _first(self, name: str, lived: int, now: int) -> ChildPartitions:
         self._lived[name] = max(1, lived)
         # A caller may have announced a root with this name. Then include its descendants.
-        announcement = self._announcement(name, self._lived[name], 0, {name, *self._below(name, self._lived[name])})
+        announcement = self._announcement(
+            name, self._lived[name], 0, {name, *self._below(name, self._lived[name])}
+        )
         self.sent(announcement, now)
         return announcement
 
@@ -169,20 +179,41 @@ class Announcements:
             start = max(said.start_timestamp, min(lived, now))
             sequence = said.record_sequence if start == said.start_timestamp else 0
             named = self._below(root, start)
-            self._said[root] = _Said(start, sequence, frozenset(named), 0 if live else said.empty_since or now, named == live)
+            self._said[root] = _Said(
+                start,
+                sequence,
+                frozenset(named),
+                0 if live else said.empty_since or now,
+                named == live,
+            )
             announcements.append(self._announcement(root, start, sequence, named))
         is_current = all(said.is_current for said in self._said.values())
-        self._catch_up_at = self._repeat_at if is_current else min(self._repeat_at, now + self.retention // CATCHING_UP)
+        self._catch_up_at = (
+            self._repeat_at
+            if is_current
+            else min(self._repeat_at, now + self.retention // CATCHING_UP)
+        )
         self._forget(now - self.retention)
         return announcements
 
-    def _announcement(self, root: str, start: int, sequence: int, live: set[str]) -> ChildPartitions:
-        return ChildPartitions(root, start, sequence, tuple(ChildPartition(name, (), *self._keys.get(name, ())) for name in sorted(live)))
+    def _announcement(
+        self, root: str, start: int, sequence: int, live: set[str]
+    ) -> ChildPartitions:
+        return ChildPartitions(
+            root,
+            start,
+            sequence,
+            tuple(ChildPartition(name, (), *self._keys.get(name, ())) for name in sorted(live)),
+        )
 
     def _forget(self, before: int) -> None:
         # Keep ended stream partitions that connect a root with its descendants.
         descended = set[str]().union(*(self._descended(root) for root in self._said))
-        for name in [name for name, end in self._ended.items() if end.heard_at < before and name not in descended]:
+        for name in [
+            name
+            for name, end in self._ended.items()
+            if end.heard_at < before and name not in descended
+        ]:
             for known in (self._ended, self._born, self._lived, self._children, self._keys):
                 known.pop(name, None)
         for root in [root for root, said in self._said.items() if 0 < said.empty_since < before]:
@@ -193,7 +224,12 @@ class Announcements:
         found = self._descended(root)
         if at is None:
             return found - self._ended.keys()
-        return {name for name in found if self._born.get(name, 0) <= at and (name not in self._ended or at < self._ended[name].at)}
+        return {
+            name
+            for name in found
+            if self._born.get(name, 0) <= at
+            and (name not in self._ended or at < self._ended[name].at)
+        }
 
     def _descended(self, root: str) -> set[str]:
         """Return the names in the newest announcement of a root, and all their descendants, live or
@@ -210,7 +246,9 @@ class Announcements:
 
     def _is_news(self, announcement: ChildPartitions) -> bool:
         said = self._said.get(announcement.stream_partition)
-        return said is None or (announcement.start_timestamp, announcement.record_sequence) > said[:2]
+        return (
+            said is None or (announcement.start_timestamp, announcement.record_sequence) > said[:2]
+        )
 
 
 def _time(record: Record) -> int:

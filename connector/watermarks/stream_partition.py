@@ -14,7 +14,9 @@ UNBOUNDED: Final = MAX_TIMESTAMP + 1
 
 
 class KeyRange(NamedTuple):
-    """Row keys from `start` up to, and without, `end`. An `end` of None means: up to the last key."""
+    """Row keys from `start` up to, and without, `end`. An `end` of None means: up to the last
+    key.
+    """
 
     start: bytes
     end: bytes | None
@@ -56,7 +58,9 @@ class StreamPartition:
 
         These are the first `end_expected_in` Kafka partitions, or all.
         """
-        return bool(self.ended_in) and self.ended_in.issuperset(range(self.end_expected_in or kafka_partitions))
+        return bool(self.ended_in) and self.ended_in.issuperset(
+            range(self.end_expected_in or kafka_partitions)
+        )
 
     def watermark(self, kafka_partition: int) -> int:
         """W[p, k]: the watermark in one Kafka partition. It is 0 if it is not known."""
@@ -70,12 +74,17 @@ class StreamPartition:
     def low_watermark(self, kafka_partitions: int) -> int:
         """The least watermark of all Kafka partitions. If it has ended, the time of its end."""
         return (
-            max(self.start, self.ends_at) if self.has_ended(kafka_partitions) else self.watermark(self.lagging_partition(kafka_partitions))
+            max(self.start, self.ends_at)
+            if self.has_ended(kafka_partitions)
+            else self.watermark(self.lagging_partition(kafka_partitions))
         )
 
     def join(self, other: StreamPartition) -> StreamPartition:
         """Combine the facts of both."""
-        claims = {k: max(self.claims.get(k, 0), other.claims.get(k, 0)) for k in sorted({*self.claims, *other.claims})}
+        claims = {
+            k: max(self.claims.get(k, 0), other.claims.get(k, 0))
+            for k in sorted({*self.claims, *other.claims})
+        }
         ranges = sorted(filter(None, (self.key_range, other.key_range)), key=repr)
         return StreamPartition(
             claims=claims,

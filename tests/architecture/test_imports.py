@@ -10,14 +10,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WITH_INPUT_AND_OUTPUT = {"__init__", "cli", "clock", "demo", "jars", "kafka", "lake", "services", "spark"}
+WITH_INPUT_AND_OUTPUT = {
+    "__init__",
+    "cli",
+    "clock",
+    "demo",
+    "jars",
+    "kafka",
+    "lake",
+    "services",
+    "spark",
+}
 CLIENTS = {"confluent_kafka", "delta", "deltalake", "httpx", "pandas", "pyarrow", "pyspark"}
 
 
 def test_import_contracts_hold() -> None:
     """The layers and the one place of each client, as pyproject.toml has them."""
     ended = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"],
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command; lint_imports_command()",
+            "--no-cache",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,10 +43,18 @@ def test_import_contracts_hold() -> None:
 
 def test_every_package_without_a_client_is_held_to_purity() -> None:
     """A new package or root module is pure, or it is one of those that do I/O."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     pure = next(contract for contract in contracts if contract["name"].startswith("Pure"))
-    places = {path.stem for path in (ROOT / "connector").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert {name.removeprefix("connector.") for name in pure["source_modules"]} == places - WITH_INPUT_AND_OUTPUT
+    places = {
+        path.stem
+        for path in (ROOT / "connector").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert {
+        name.removeprefix("connector.") for name in pure["source_modules"]
+    } == places - WITH_INPUT_AND_OUTPUT
 
 
 @pytest.mark.parametrize(
@@ -50,14 +73,34 @@ def test_every_package_without_a_client_is_held_to_purity() -> None:
 )
 def test_neither_the_core_nor_help_imports_a_client(statement: str) -> None:
     """OPS-10: help answers at once, and where a client is not installed."""
-    program = f"import sys; {statement}; print('imported:', *sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    program = (
+        f"import sys; {statement}; print('imported:', *sorted({{name.partition('.')[0] for name in"
+        " sys.modules}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     imported = set(ended.stdout.splitlines()[-1].split())
     assert not imported & CLIENTS
 
 
 def test_the_kafka_side_imports_neither_spark_nor_the_lake() -> None:
     """A producer installs without Spark."""
-    program = "import sys, connector.kafka; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    program = (
+        "import sys, connector.kafka; print(*sorted({name.partition('.')[0] for name in"
+        " sys.modules}))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert not set(ended.stdout.split()) & (CLIENTS - {"confluent_kafka"})

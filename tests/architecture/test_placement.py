@@ -1,4 +1,6 @@
-"""Where things are: each pure module has a quick test, each test is in a suite, each command has a module."""
+"""Where things are: each pure module has a quick test, each test is in a suite, each command has a
+module.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_every_pure_module_has_a_quick_test(module: str) -> None:
 
 def test_every_test_file_lies_in_a_suite_that_runs() -> None:
     suites = {"unit", "property", "golden", "architecture", "spark", "integration", "faults", "e2e"}
-    assert {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")} <= suites
+    assert {
+        path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")
+    } <= suites
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))

@@ -1,4 +1,6 @@
-"""What must not stand in the repository: where packages are fetched from, and where this checkout happens to lie."""
+"""What must not stand in the repository: where packages are fetched from, and where this checkout
+happens to lie.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ REGISTRIES = tuple(
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
     if listed.returncode != 0:
         pytest.skip("not a git checkout, so nothing is tracked")
     found = {}
@@ -38,7 +42,9 @@ def texts() -> dict[str, str]:
 
 
 def test_no_file_names_a_package_registry(texts: dict[str, str]) -> None:
-    assert [(name, host) for name, text in texts.items() for host in REGISTRIES if host in text.lower()] == []
+    assert [
+        (name, host) for name, text in texts.items() for host in REGISTRIES if host in text.lower()
+    ] == []
 
 
 def test_no_file_names_a_path_of_this_machine(texts: dict[str, str]) -> None:
@@ -52,5 +58,9 @@ def test_the_lock_has_names_versions_and_hashes_only(texts: dict[str, str]) -> N
     """OPS-2: no index lines."""
     for line in texts["requirements.lock"].splitlines():
         stripped = line.strip()
-        assert not stripped or stripped.startswith(("#", "--hash=sha256:")) or "==" in stripped, line
-        assert not stripped.startswith(("-i", "--index", "--extra-index", "--find-links", "--trusted-host")), line
+        assert not stripped or stripped.startswith(("#", "--hash=sha256:")) or "==" in stripped, (
+            line
+        )
+        assert not stripped.startswith(
+            ("-i", "--index", "--extra-index", "--find-links", "--trusted-host")
+        ), line

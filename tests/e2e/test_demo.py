@@ -1,4 +1,6 @@
-"""`connector demo` on a small repository: it ends well, and it would not if the tables were another repository's."""
+"""`connector demo` on a small repository: it ends well, and it would not if the tables were another
+repository's.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,18 @@ from tests.unit.git_repository import Repository
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "full"])
+@pytest.mark.parametrize(
+    "is_full", [False, pytest.param(True, marks=pytest.mark.long)], ids=["short", "full"]
+)
 def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
-    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    is_full: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, poison_is_contained, across a SIGKILL; TBL-11, TBL-16,
-    TBL-17: cut_is_consistent at watermarks in the middle, through a split and a merge, and a stall that the table tells of
+    """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted,
+    poison_is_contained, across a SIGKILL; TBL-11, TBL-16, TBL-17: cut_is_consistent at watermarks
+    in the middle, through a split and a merge, and a stall that the table tells of
     """
     monkeypatch.setattr(source, "TRANSFERS", 1000)
     for name, value in QUICK_PROCESS.items():
@@ -59,13 +67,21 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
                 "falls silent",
             ),
             ("falls silent", "files as of ingest batch", "speaks again"),
-            ("falls silent", "files is no consistent cut", "speaks again", "killed the pipeline", "a consistent cut again"),
+            (
+                "falls silent",
+                "files is no consistent cut",
+                "speaks again",
+                "killed the pipeline",
+                "a consistent cut again",
+            ),
         ):
             assert re.search(".*".join(in_this_order), said.err, re.DOTALL), said.err
     cuts = History(str(output / "warehouse")).cuts("demo")
     assert len({cut.low_watermark for cut in cuts}) >= 2 + is_full
     assert (output / "connector.toml").exists()
-    assert subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b"", "a process was left behind"
+    assert (
+        subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b""
+    ), "a process was left behind"
 
     # The canary: one more commit, which the tables have not seen.
     repository.write("a", "the truth has moved on\n")
@@ -78,13 +94,19 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_real_history_read_at_twenty_low_watermarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """cut_is_consistent (TBL-10, TBL-17): each snapshot equals the tree of a commit, through splits and merges of stream partitions"""
+def test_a_real_history_read_at_twenty_low_watermarks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """cut_is_consistent (TBL-10, TBL-17): each snapshot equals the tree of a commit, through splits
+    and merges of stream partitions
+    """
     history = find_history(Path(__file__).parents[2])
     if history.commits < 100:
         pytest.skip(f"the history of this checkout has {history.commits} commits only")
 
-    assert story.tell(Choices(history.folder, tmp_path / "output", snapshots=20)), capsys.readouterr().out
+    assert story.tell(Choices(history.folder, tmp_path / "output", snapshots=20)), (
+        capsys.readouterr().out
+    )
 
     seen = set(re.findall(r"snapshot \d+, .* equals ([0-9a-f]{12})", capsys.readouterr().err))
     assert len(seen) >= 20

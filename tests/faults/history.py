@@ -26,7 +26,9 @@ class History:
     _began: float = field(default_factory=time.monotonic)
 
     def note(self, what: str, **facts: object) -> None:
-        line = json.dumps({"s": round(time.monotonic() - self._began, 3), "what": what, **facts}, default=str)
+        line = json.dumps(
+            {"s": round(time.monotonic() - self._began, 3), "what": what, **facts}, default=str
+        )
         with self._lock, (self.folder / "history.jsonl").open("a") as file:
             file.write(line + "\n")
 
@@ -41,6 +43,8 @@ def kept_on_failure(seed: int) -> Iterator[History]:
     try:
         yield History(folder)
     except BaseException as error:
-        error.add_note(f"seed {seed}; the history and all that it was written from are kept in {folder}")
+        error.add_note(
+            f"seed {seed}; the history and all that it was written from are kept in {folder}"
+        )
         raise
     shutil.rmtree(folder, ignore_errors=True)

@@ -94,11 +94,19 @@ INGEST_POINTS = (
     "stream s: progress committed",
 )
 APPLY_POINTS = tuple(
-    f"table {name}: {step}" for name in ("rows", "accounts") for step in ("letters published", "tombstones written", "table committed")
+    f"table {name}: {step}"
+    for name in ("rows", "accounts")
+    for step in ("letters published", "tombstones written", "table committed")
 )
 JOURNAL_POINTS = ("job: not kept yet", "job: kept", "cut: not kept yet", "cut: kept")
 POINTS = INGEST_POINTS + APPLY_POINTS + JOURNAL_POINTS
-RIVAL_POINTS = ("ends asked", "stream s: rows written", "stream s: logged", "stream s: letters published", *APPLY_POINTS)
+RIVAL_POINTS = (
+    "ends asked",
+    "stream s: rows written",
+    "stream s: logged",
+    "stream s: letters published",
+    *APPLY_POINTS,
+)
 
 
 class Trouble(Enum):
@@ -110,13 +118,18 @@ class Trouble(Enum):
     DELAY = "every packet takes long"
     PAUSE = "the broker stands still, and goes on: a long collection, a stolen processor"
     RESTART = "the broker is killed, and started again"
-    DISK = "files cannot grow any more in the middle of a write: RLIMIT_FSIZE stands for a full disk or a quota"
+    DISK = (
+        "files cannot grow any more in the middle of a write: RLIMIT_FSIZE stands for a full disk"
+        " or a quota"
+    )
     NO_CHECKPOINT = "the checkpoint is lost"
     OLD_CHECKPOINT = "an old checkpoint is restored"
     RIVAL = "a second process ingests and applies at the same time"
 
 
-POSSIBLE = [trouble for trouble in Trouble if trouble is not Trouble.DISK or hasattr(resource, "prlimit")]
+POSSIBLE = [
+    trouble for trouble in Trouble if trouble is not Trouble.DISK or hasattr(resource, "prlimit")
+]
 OF_THE_NETWORK = (Trouble.CUT, Trouble.DELAY, Trouble.PAUSE, Trouble.RESTART)
 
 
@@ -166,7 +179,9 @@ class System:
     _points: list[str] = field(default_factory=list)
     _processes: int = 0
     _suspects_checkpoint: bool = False
-    """Whether the checkpoint was restored or damaged by a full disk, and no life has detected it yet."""
+    """Whether the checkpoint was restored or damaged by a full disk, and no life has detected it
+    yet.
+    """
 
     @property
     def config(self) -> ConnectorConfig:
@@ -181,8 +196,13 @@ class System:
         return self.folder.warehouse / "streams" / "s" / "checkpoint"
 
     def __str__(self) -> str:
-        deaths = f"{self.crashes} crashes, {self.kills} kills, {self.traffic.deaths} deaths of producers"
-        return f"{self.lives} lives, {deaths}, {self.conflicts} conflicts, {len(self.traffic.source.changes)} changes"
+        deaths = (
+            f"{self.crashes} crashes, {self.kills} kills, {self.traffic.deaths} deaths of producers"
+        )
+        return (
+            f"{self.lives} lives, {deaths}, {self.conflicts} conflicts,"
+            f" {len(self.traffic.source.changes)} changes"
+        )
 
     # Lives.
 
@@ -191,7 +211,9 @@ class System:
         # Every point and every trouble is used once before one is used again.
         self._points = self._points or self.rng.sample(POINTS, len(POINTS))
         death = self._points.pop()
-        points = Failpoints(death=death, nth=self.rng.choice((1, 1, 2)) if death in INGEST_POINTS else 1)
+        points = Failpoints(
+            death=death, nth=self.rng.choice((1, 1, 2)) if death in INGEST_POINTS else 1
+        )
         trouble = self._draw(POSSIBLE)
         if trouble is Trouble.RIVAL:
             points = Failpoints(visit=self.rng.choice(RIVAL_POINTS), visitor=self._rival)
@@ -206,7 +228,15 @@ class System:
         self._processes += 1
         with (
             self._life("SIGKILL", trouble, None),
-            running(self.folder, self._processes, "--cores", "2", "--memory", "1g", settings=QUICK_PROCESS) as process,
+            running(
+                self.folder,
+                self._processes,
+                "--cores",
+                "2",
+                "--memory",
+                "1g",
+                settings=QUICK_PROCESS,
+            ) as process,
         ):
             self._watch(process, trouble)
             self.kills += process.process.poll() is None
@@ -218,7 +248,9 @@ class System:
         """
         assert any(self.traffic.round() for _ in range(3)), "the producer does not resume"
         # An old checkpoint that was not detected yet is detected now.
-        assert any(self._live(Failpoints(), Trouble.NONE) for _ in range(1 + self._suspects_checkpoint))
+        assert any(
+            self._live(Failpoints(), Trouble.NONE) for _ in range(1 + self._suspects_checkpoint)
+        )
 
     def _draw(self, among: list[Trouble]) -> Trouble:
         self._deck = self._deck or self.rng.sample(list(Trouble), len(Trouble))
@@ -232,7 +264,9 @@ class System:
                 self._pipeline(points, life).run_once()
         except Exception as error:
             self.history.note("stopped", by=f"{type(error).__name__}: {error}"[:500])
-            if not points.fired and not self._explains(trouble, error, isinstance(error, WriterConflictError)):
+            if not points.fired and not self._explains(
+                trouble, error, isinstance(error, WriterConflictError)
+            ):
                 raise
             return False
         self._suspects_checkpoint = False
@@ -265,7 +299,11 @@ class System:
             shutil.rmtree(self.checkpoint, ignore_errors=True)
             was_suspect, self._suspects_checkpoint = self._suspects_checkpoint, False
             return was_suspect or trouble is Trouble.RIVAL
-        return isinstance(error, ConnectorError) and trouble in (*OF_THE_NETWORK, Trouble.DISK, Trouble.RIVAL)
+        return isinstance(error, ConnectorError) and trouble in (
+            *OF_THE_NETWORK,
+            Trouble.DISK,
+            Trouble.RIVAL,
+        )
 
     @contextmanager
     def _life(self, death: str, trouble: Trouble, pid: int | None) -> Iterator[None]:
@@ -285,7 +323,9 @@ class System:
             shutil.copytree(self.checkpoint, kept)
         self._suspects_checkpoint |= trouble is Trouble.DISK
         after_s, for_s = self.rng.uniform(0, 4), self.rng.uniform(0.2, 3)
-        troubling = threading.Thread(target=self._befall, args=(trouble, after_s, for_s, self.rng.randint(100, 5000), pid))
+        troubling = threading.Thread(
+            target=self._befall, args=(trouble, after_s, for_s, self.rng.randint(100, 5000), pid)
+        )
         troubling.start()
         try:
             with self.traffic.flowing(dies=trouble is Trouble.PRODUCER):
@@ -293,7 +333,9 @@ class System:
         finally:
             troubling.join()
 
-    def _befall(self, trouble: Trouble, after_s: float, for_s: float, file_bytes: int, pid: int | None) -> None:
+    def _befall(
+        self, trouble: Trouble, after_s: float, for_s: float, file_bytes: int, pid: int | None
+    ) -> None:
         time.sleep(after_s)
         if trouble is Trouble.CUT:
             self.proxy.refuses = True
@@ -337,9 +379,22 @@ class System:
             jobs.add_cut(cut)
             points.reach("cut: kept")
 
-        journal = JobLog(add_job, add_cut, jobs.newest_cut, last_clean_up=jobs.last_clean_up, forget_cuts=jobs.forget_cuts)
+        journal = JobLog(
+            add_job,
+            add_cut,
+            jobs.newest_cut,
+            last_clean_up=jobs.last_clean_up,
+            forget_cuts=jobs.forget_cuts,
+        )
         earliest = {"s": _earliest(self.config, self.stream)}
-        return Pipeline(self.spark, self.config, {"s": self._world(points, life)}, earliest, journal, on_step=points.reach)
+        return Pipeline(
+            self.spark,
+            self.config,
+            {"s": self._world(points, life)},
+            earliest,
+            journal,
+            on_step=points.reach,
+        )
 
     def _world(self, points: Failpoints, life: ExitStack) -> IngestPorts:
         world = ports_of(self.config, self.stream, life)
@@ -373,19 +428,29 @@ class System:
             self._do_the_same(point, self._world(Failpoints(), life))
 
     def _do_the_same(self, point: str, world: IngestPorts) -> None:
-        changelog = Changelog(self.spark, str(self.folder.warehouse / "streams" / "s" / "changelog"), "s")
+        changelog = Changelog(
+            self.spark, str(self.folder.warehouse / "streams" / "s" / "changelog"), "s"
+        )
         if point.startswith("table"):
             wanted = self.config.tables[point.split()[1].rstrip(":")]
             table = Table(self.spark, str(self.folder.warehouse / "tables" / wanted.name), wanted)
             cut = changelog.progress().cut(world.now(), self.stream.stall_after_s)
             apply(table, changelog, wanted.source, cut, publish=world.publish)
             return
-        ingest = Ingest(self.stream, changelog, world, known_tables=frozenset({"t", "accounts"}), reject_unknown_tables=False)
+        ingest = Ingest(
+            self.stream,
+            changelog,
+            world,
+            known_tables=frozenset({"t", "accounts"}),
+            reject_unknown_tables=False,
+        )
         ingest.recover()
         newest = changelog.newest()
         start = newest.offsets.end if newest else dict.fromkeys(range(KAFKA_PARTITIONS), 0)
         end = topics.end_offsets(self.config.kafka, topics.describe(self.config.kafka, "t"))
-        offsets = BatchRange(start, {k: self.rng.randint(start.get(k, 0), last) for k, last in end.items()})
+        offsets = BatchRange(
+            start, {k: self.rng.randint(start.get(k, 0), last) for k, last in end.items()}
+        )
         ingest.batch(self._rows(offsets), offsets)
 
     def _rows(self, offsets: BatchRange):  # type: ignore[no-untyped-def]
@@ -393,7 +458,11 @@ class System:
             return '{"t": {' + ", ".join(f'"{k}": {place}' for k, place in places.items()) + "}}"
 
         reader = self.spark.read.format("kafka").options(**java_settings.options(self.config.kafka))
-        wanted = {"startingOffsets": as_json(offsets.start), "endingOffsets": as_json(offsets.end), "includeHeaders": "true"}
+        wanted = {
+            "startingOffsets": as_json(offsets.start),
+            "endingOffsets": as_json(offsets.end),
+            "includeHeaders": "true",
+        }
         return reader.options(subscribe="t", **wanted).load()
 
 
@@ -405,7 +474,11 @@ def system(spark: SparkSession, rng: Random, history: History) -> Iterator[Syste
         proxy = stack.enter_context(Proxy(port))
         # The broker makes clients connect through the proxy.
         advertised = {"advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}"}
-        broker = stack.enter_context(LocalBroker.start(history.folder / "broker", jar_store(), port=port, settings=advertised))
+        broker = stack.enter_context(
+            LocalBroker.start(
+                history.folder / "broker", jar_store(), port=port, settings=advertised
+            )
+        )
         kafka = KafkaConfig(f"{HOST}:{proxy.port}")
         topics.create_topic(kafka, "t", kafka_partitions=KAFKA_PARTITIONS)
         folder = DemoFolder(history.folder)

@@ -23,7 +23,11 @@ def proxy() -> Iterator[Proxy]:
                 client, _ = server.accept()
             except OSError:
                 return
-            threading.Thread(target=lambda client=client: [client.sendall(said) for said in iter(lambda: client.recv(99), b"")]).start()
+            threading.Thread(
+                target=lambda client=client: [
+                    client.sendall(said) for said in iter(lambda: client.recv(99), b"")
+                ]
+            ).start()
 
     threading.Thread(target=serve, daemon=True).start()
     with Proxy(server.getsockname()[1]) as between:

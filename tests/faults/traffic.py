@@ -1,7 +1,9 @@
-"""A source with a log of its own, and what brings its changes to Kafka: it dies, resumes from its token, and keeps REC-18 throughout.
+"""A source with a log of its own, and what brings its changes to Kafka: it dies, resumes from its
+token, and keeps REC-18 throughout.
 
-Two source tables: `accounts`, between which transfers go on, each a transaction over two rows; and `t`, whose rows are written in part
-or as a whole, deleted, and written again. Beside them others write into the topic: poison, and old records a second time.
+Two source tables: `accounts`, between which transfers go on, each a transaction over two rows; and
+`t`, whose rows are written in part or as a whole, deleted, and written again. Beside them others
+write into the topic: poison, and old records a second time.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def _balance(row_key: bytes, at: int, amount: object) -> DataChange:
 
 @dataclass
 class Source:
-    """What the source has committed, in rounds, oldest first. A round is over before the next one begins, in its own time too."""
+    """What the source has committed, in rounds, oldest first. A round is over before the next one
+    begins, in its own time too.
+    """
 
     rng: Random
     rounds: list[list[DataChange]] = field(default_factory=list)
@@ -62,18 +66,32 @@ class Source:
         if self.rng.random() < 0.3:
             self.clock += S
             done.append(_balance(b"bad", self.clock, "much"))
-        self.rounds.append([replace(one, estimated_low_watermark=self.rng.choice((0, before + 1))) for one in done])
+        self.rounds.append(
+            [replace(one, estimated_low_watermark=self.rng.choice((0, before + 1))) for one in done]
+        )
 
     def _at_once(self, *rows: bytes) -> list[DataChange]:
         self.clock += S
         return [_balance(row, self.clock, self.balances[row]) for row in rows]
 
     def _write(self) -> DataChange:
-        """Of a few rows and values that say when they were written, so that a mix-up shows; or an end."""
+        """Of a few rows and values that say when they were written, so that a mix-up shows; or an
+        end.
+        """
         self.clock += S
         deletes: tuple[Entry, ...] = (delete_family("f"), delete_family("g"))
         cells: tuple[Entry, ...] = (put(f"{self.clock} f", "f"), put(f"{self.clock} g", "g"))
-        entries = self.rng.choice((deletes, cells, cells[:1], cells[1:], deletes[1:], (*deletes, *cells), (*deletes, cells[0])))
+        entries = self.rng.choice(
+            (
+                deletes,
+                cells,
+                cells[:1],
+                cells[1:],
+                deletes[1:],
+                (*deletes, *cells),
+                (*deletes, cells[0]),
+            )
+        )
         return change(*entries, at=self.clock, row_key=self.rng.choice(ROWS))
 
 
@@ -82,7 +100,9 @@ class _DiesError(Exception):
 
 
 class Traffic:
-    """Brings the rounds of a source to a topic, in half of the runs each as one Kafka transaction. One thread at a time."""
+    """Brings the rounds of a source to a topic, in half of the runs each as one Kafka transaction.
+    One thread at a time.
+    """
 
     def __init__(self, kafka: KafkaConfig, topic: str, rng: Random, history: History) -> None:
         self._kafka, self._topic, self._rng, self._history = kafka, topic, rng, history
@@ -94,7 +114,9 @@ class Traffic:
         self.deaths = 0
 
     def round(self, *, dies: bool = False) -> bool:
-        """The source commits, and everything that was not delivered is; returns whether it was. `dies`: the producer does, half way."""
+        """The source commits, and everything that was not delivered is; returns whether it was.
+        `dies`: the producer does, half way.
+        """
         self.source.commit()
         for one in self.source.rounds[-1]:
             self._history.note("committed", record=to_json(one, None))
@@ -110,7 +132,9 @@ class Traffic:
 
     @contextmanager
     def flowing(self, *, dies: bool) -> Iterator[None]:
-        """Some rounds follow one another during the block; a slow machine gets no more to do than a quick one."""
+        """Some rounds follow one another during the block; a slow machine gets no more to do than a
+        quick one.
+        """
         ended, failures = threading.Event(), []
         pauses_s = [self._rng.uniform(0.5, 4) for _ in range(self._rng.randint(0, 5))]
 
@@ -156,7 +180,9 @@ class Traffic:
         self._delivered = len(self.source.rounds)
         self._history.note("delivered", rounds=self._delivered)
 
-    def _send(self, producer: ChangeProducer, number: int, changes: list[DataChange], last: int | None) -> None:
+    def _send(
+        self, producer: ChangeProducer, number: int, changes: list[DataChange], last: int | None
+    ) -> None:
         """A round, and behind it a heartbeat whose token is the number of rounds."""
         for place, one in enumerate(changes):
             if place == last:
@@ -169,7 +195,9 @@ class Traffic:
 
     def _resume(self) -> ChangeProducer:
         """A new process knows nothing but what the topic says (REC-19)."""
-        self._producer = ChangeProducer(self._kafka, self._topic, transactional_id=self._transactional_id, queue_timeout_s=30)
+        self._producer = ChangeProducer(
+            self._kafka, self._topic, transactional_id=self._transactional_id, queue_timeout_s=30
+        )
         try:
             self._delivered = int(self._producer.resume_token("p"))
         except TopicError:
@@ -178,8 +206,16 @@ class Traffic:
         return self._producer
 
     def _others(self) -> None:
-        """Poison, and records of long ago that come again. Whether Kafka takes them does not matter: the topic says what it has."""
-        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "partitioner": "murmur2_random", "log_level": 0})
+        """Poison, and records of long ago that come again. Whether Kafka takes them does not
+        matter: the topic says what it has.
+        """
+        producer = Producer(
+            {
+                "bootstrap.servers": self._kafka.bootstrap_servers,
+                "partitioner": "murmur2_random",
+                "log_level": 0,
+            }
+        )
         known = [one for of_round in self.source.rounds[: self._delivered] for one in of_round]
         for one in self._rng.sample(known, min(len(known), 4)):
             producer.produce(self._topic, codec.frame(codec.encode(one, 1), None), kafka_key(one))

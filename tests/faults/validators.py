@@ -96,13 +96,23 @@ class Evidence:
         """The commits with the progress of their newest batch. Between a batch with rejected rows
         and its dead letters, there is no such commit.
         """
-        return [said for said in self.commits if said["progress"]["ingest_batch"] == said["ingest_batch"]]
+        return [
+            said
+            for said in self.commits
+            if said["progress"]["ingest_batch"] == said["ingest_batch"]
+        ]
 
     def truth(self, name: str, below: int = 2**63) -> Rows:
         """The rows of a table after the source had committed everything before `below`."""
         wanted = self.definitions[name]
-        known = [one for one in self.changes if one.commit_timestamp < below and _holds(wanted, one)]
-        states = model.replay([Delivery(one, OrderPosition(1, 0, n, 0)) for n, one in enumerate(known)], OrderBy.COMMIT, Versions.LATEST)
+        known = [
+            one for one in self.changes if one.commit_timestamp < below and _holds(wanted, one)
+        ]
+        states = model.replay(
+            [Delivery(one, OrderPosition(1, 0, n, 0)) for n, one in enumerate(known)],
+            OrderBy.COMMIT,
+            Versions.LATEST,
+        )
         rows = [row_of(wanted, key, cells) for key, cells in states.items()]
         return {row["id"]: row for row in rows if row is not None}
 
@@ -129,7 +139,9 @@ def nothing_lost(e: Evidence) -> None:
     delivered = {row.change for row in e.logged}
     assert [one for one in e.changes if identity(one) not in delivered] == []
     letters = {letter.id for letter in e.letters}
-    assert [row for row in e.logged if row.kind == "rejected" and row.letter_id not in letters] == []
+    assert [
+        row for row in e.logged if row.kind == "rejected" and row.letter_id not in letters
+    ] == []
 
 
 def nothing_invented(e: Evidence) -> None:
@@ -145,7 +157,12 @@ def nothing_invented(e: Evidence) -> None:
             if _holds(wanted, one):
                 for entry in one.entries:
                     if isinstance(entry, SetCell):
-                        row = row_of(wanted, one.row_key, {(entry.family, entry.qualifier): entry.value}) or {}
+                        row = (
+                            row_of(
+                                wanted, one.row_key, {(entry.family, entry.qualifier): entry.value}
+                            )
+                            or {}
+                        )
                         written[row.get("id")] |= _cells(row)
         for version in versions:
             for key, row in version.rows.items():
@@ -154,7 +171,9 @@ def nothing_invented(e: Evidence) -> None:
 
 def _cells(row: Mapping[str, Any]) -> set[object]:
     unmapped = {("_unmapped", *cell) for cell in (row.get("_unmapped") or {}).items()}
-    return {(name, value) for name, value in row.items() if name != "_unmapped" and value is not None} | unmapped
+    return {
+        (name, value) for name, value in row.items() if name != "_unmapped" and value is not None
+    } | unmapped
 
 
 def newest_wins(e: Evidence) -> None:
@@ -164,13 +183,16 @@ def newest_wins(e: Evidence) -> None:
 
 
 def deletes_stay_deleted(e: Evidence) -> None:
-    """At the end there is no row that the source has deleted. Exactly the changes older than the horizon
-    before them are refused.
+    """At the end there is no row that the source has deleted. Exactly the changes older than the
+    horizon before them are refused.
     """
     for name in e.definitions:
         assert set(e.last(name).rows) <= set(e.truth(name)), name
     horizons = {said["ingest_batch"]: said["progress"]["horizon"] for said in e.settled}
-    commit_timestamp = {(one.table, one.row_key, one.commit_timestamp, one.tie_breaker): one.commit_timestamp for one in e.changes}
+    commit_timestamp = {
+        (one.table, one.row_key, one.commit_timestamp, one.tie_breaker): one.commit_timestamp
+        for one in e.changes
+    }
     for row in e.logged:
         horizon = horizons[row.ingest_batch - 1] or 0
         if row.kind == "change":
@@ -192,16 +214,25 @@ def cut_is_consistent(e: Evidence) -> None:
             if low is not None and version.says.is_consistent_cut:
                 assert version.rows == e.truth(name, low), (name, version.number, low)
                 if name == "accounts":
-                    assert sum(int(str(row["amount"])) for row in version.rows.values()) in (0, TOTAL)
+                    assert sum(int(str(row["amount"])) for row in version.rows.values()) in (
+                        0,
+                        TOTAL,
+                    )
                     assert len(version.rows) in (0, len(ACCOUNTS))
-    by_number = {(name, version.number): version for name, versions in e.versions.items() for version in versions}
+    by_number = {
+        (name, version.number): version
+        for name, versions in e.versions.items()
+        for version in versions
+    }
     for cut in e.cuts:
         for name, number in cut.versions.items():
             assert by_number[name, number].says.is_at(cut.low_watermark, cut.to_batch), (cut, name)
 
 
 def watermark_is_honest(e: Evidence) -> None:
-    """The low watermark never goes back. Everything below it had been ingested when it was stored."""
+    """The low watermark never goes back. Everything below it had been ingested when it was
+    stored.
+    """
     arrived: dict[tuple[str, bytes, int, int] | None, int] = {}
     for row in e.logged:
         arrived[row.change] = min(arrived.get(row.change, row.ingest_batch), row.ingest_batch)
@@ -225,11 +256,17 @@ def resumable(e: Evidence) -> None:
     assert [said["ingest_batch"] for said in batches] == list(range(1, len(batches) + 1))
     for before, after in pairwise(batches):
         assert before["end_offsets"] == after["start_offsets"], after["ingest_batch"]
-    counted = [number for number, _ in groupby(said["progress"]["ingest_batch"] for said in e.commits)]
+    counted = [
+        number for number, _ in groupby(said["progress"]["ingest_batch"] for said in e.commits)
+    ]
     assert counted == list(range(len(batches) + 1))
     for name, versions in e.versions.items():
-        assert [version.says.apply_number for version in versions] == list(range(len(versions))), name
-        assert all(before.says.to_batch <= after.says.to_batch for before, after in pairwise(versions)), name
+        assert [version.says.apply_number for version in versions] == list(range(len(versions))), (
+            name
+        )
+        assert all(
+            before.says.to_batch <= after.says.to_batch for before, after in pairwise(versions)
+        ), name
         assert versions[-1].says.is_consistent_cut, name
         assert versions[-1].says.complete_to_batch == len(batches), name
 
@@ -263,13 +300,27 @@ def poison_is_contained(e: Evidence) -> None:
 
 PROMISES: dict[Callable[[Evidence], None], Callable[[Evidence], Evidence]] = {
     nothing_lost: lambda e: replace(e, logged=e.logged[:-1]),
-    nothing_invented: lambda e: replace(e, changes=[one for one in e.changes if identity(one) != _last_written(e)]),
-    newest_wins: lambda e: replace(e, versions={name: versions[:1] for name, versions in e.versions.items()}),
-    deletes_stay_deleted: lambda e: replace(e, versions={name: _with_a_ghost(versions) for name, versions in e.versions.items()}),
-    cut_is_consistent: lambda e: replace(e, versions={name: _with_a_ghost(versions) for name, versions in e.versions.items()}),
-    watermark_is_honest: lambda e: replace(e, logged=[replace(row, ingest_batch=row.ingest_batch + 1) for row in e.logged]),
-    resumable: lambda e: replace(e, commits=[said for said in e.commits if said.get("ingest_batch") != 1]),
-    poison_is_contained: lambda e: replace(e, letters=[replace(letter, value=b"other") for letter in e.letters]),
+    nothing_invented: lambda e: replace(
+        e, changes=[one for one in e.changes if identity(one) != _last_written(e)]
+    ),
+    newest_wins: lambda e: replace(
+        e, versions={name: versions[:1] for name, versions in e.versions.items()}
+    ),
+    deletes_stay_deleted: lambda e: replace(
+        e, versions={name: _with_a_ghost(versions) for name, versions in e.versions.items()}
+    ),
+    cut_is_consistent: lambda e: replace(
+        e, versions={name: _with_a_ghost(versions) for name, versions in e.versions.items()}
+    ),
+    watermark_is_honest: lambda e: replace(
+        e, logged=[replace(row, ingest_batch=row.ingest_batch + 1) for row in e.logged]
+    ),
+    resumable: lambda e: replace(
+        e, commits=[said for said in e.commits if said.get("ingest_batch") != 1]
+    ),
+    poison_is_contained: lambda e: replace(
+        e, letters=[replace(letter, value=b"other") for letter in e.letters]
+    ),
 }
 """The guarantees, and for each one wrong evidence that it must reject. A validator that cannot fail
 proves nothing.
@@ -277,25 +328,37 @@ proves nothing.
 
 
 def _last_written(e: Evidence) -> tuple[str, bytes, int, int]:
-    return identity(max((one for one in e.changes if one.row_key == ACCOUNTS[0]), key=lambda one: one.commit_timestamp))
+    return identity(
+        max(
+            (one for one in e.changes if one.row_key == ACCOUNTS[0]),
+            key=lambda one: one.commit_timestamp,
+        )
+    )
 
 
 def _with_a_ghost(versions: Sequence[Version]) -> list[Version]:
     last = versions[-1]
-    return [*versions[:-1], replace(last, rows=last.rows | {"ghost": {"id": "ghost", "amount": 1, "_unmapped": None}})]
+    return [
+        *versions[:-1],
+        replace(last, rows=last.rows | {"ghost": {"id": "ghost", "amount": 1, "_unmapped": None}}),
+    ]
 
 
 # The data at the end.
 
 
-def collected(folder: DemoFolder, config: ConnectorConfig, changes: Sequence[DataChange]) -> Evidence:
+def collected(
+    folder: DemoFolder, config: ConnectorConfig, changes: Sequence[DataChange]
+) -> Evidence:
     """Read all data. The system must not be running."""
     kafka = config.kafka
     return Evidence(
         definitions=config.tables,
         changes=changes,
         topic_id=topics.describe(kafka, "t").topic_id,
-        topic={(number, offset): message.value() for number, offset, message in records(kafka, "t")},
+        topic={
+            (number, offset): message.value() for number, offset, message in records(kafka, "t")
+        },
         logged=_logged(folder.changelog("s")),
         commits=[said for _, said in _commits(folder.changelog("s"))],
         letters=[_letter(message) for _, _, message in records(kafka, "t.dead-letters")],
@@ -306,7 +369,10 @@ def collected(folder: DemoFolder, config: ConnectorConfig, changes: Sequence[Dat
 
 def _versions(folder: DemoFolder, wanted: TableDefinition) -> list[Version]:
     commits = _commits(folder.table(wanted.name))
-    return [Version(number, TableState.from_json(said), _rows(folder, wanted, number)) for number, said in commits]
+    return [
+        Version(number, TableState.from_json(said), _rows(folder, wanted, number))
+        for number, said in commits
+    ]
 
 
 def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
@@ -322,8 +388,19 @@ def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _logged(path: Path) -> list[Logged]:
-    columns = ("kind", "kafka_partition", "offset", "ingest_batch", "table", "row_key", "commit_timestamp", "tie_breaker")
-    table = DeltaTable(str(path)).to_pyarrow_table(columns=[*columns, "reason", "letter_id", "value"], filters=[("kind", "!=", "frontier")])
+    columns = (
+        "kind",
+        "kafka_partition",
+        "offset",
+        "ingest_batch",
+        "table",
+        "row_key",
+        "commit_timestamp",
+        "tie_breaker",
+    )
+    table = DeltaTable(str(path)).to_pyarrow_table(
+        columns=[*columns, "reason", "letter_id", "value"], filters=[("kind", "!=", "frontier")]
+    )
     times = table.column("commit_timestamp").cast("int64").to_pylist()
     return [_logged_row(row, at) for row, at in zip(table.to_pylist(), times, strict=True)]
 
@@ -334,7 +411,11 @@ def _logged_row(row: Mapping[str, Any], commit_timestamp: int) -> Logged:
         kind=row["kind"],
         place=(row["kafka_partition"], row["offset"]),
         ingest_batch=row["ingest_batch"],
-        change=(row["table"], row["row_key"], commit_timestamp, row["tie_breaker"]) if is_change else None,
+        change=(
+            (row["table"], row["row_key"], commit_timestamp, row["tie_breaker"])
+            if is_change
+            else None
+        ),
         reason=row["reason"] or "",
         letter_id=row["letter_id"] or "",
         value=row["value"],

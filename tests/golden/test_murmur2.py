@@ -1,4 +1,6 @@
-"""The Kafka partition of a key is Java's: vectors for producers in other languages, and for us (REC-1)."""
+"""The Kafka partition of a key is Java's: vectors for producers in other languages, and for us
+(REC-1).
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,18 @@ def java_partition(key: bytes, kafka_partitions: int) -> int:
     return (h & 0x7FFFFFFF) % kafka_partitions
 
 
-@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: f"{vector['key'][:16]}/{vector['kafka_partitions']}")
+@pytest.mark.parametrize(
+    "vector",
+    VECTORS["vectors"],
+    ids=lambda vector: f"{vector['key'][:16]}/{vector['kafka_partitions']}",
+)
 def test_vectors_hold(vector: dict[str, str | int]) -> None:
     key = bytes.fromhex(str(vector["key"]))
-    assert murmur2(key, vector["kafka_partitions"]) == vector["kafka_partition"] == java_partition(key, int(vector["kafka_partitions"]))
+    assert (
+        murmur2(key, vector["kafka_partitions"])
+        == vector["kafka_partition"]
+        == java_partition(key, int(vector["kafka_partitions"]))
+    )
 
 
 @given(st.binary(max_size=64), st.integers(1, 10_000))

@@ -1,6 +1,8 @@
-"""A Delta table that Spark wrote, with a deletion vector, read without a JVM (TBL-18, TBL-22, OPS-10).
+"""A Delta table that Spark wrote, with a deletion vector, read without a JVM (TBL-18, TBL-22,
+OPS-10).
 
-`delta_table` was written by Delta 4.4.0: ten rows in one file, of which a DELETE then marked those with id 3, 5 and 6.
+`delta_table` was written by Delta 4.4.0: ten rows in one file, of which a DELETE then marked those
+with id 3, 5 and 6.
 """
 
 from __future__ import annotations
@@ -23,7 +25,17 @@ def test_deleted_rows_are_not_read() -> None:
 
 def test_bookkeeping_columns_are_left_out() -> None:
     """TBL-22."""
-    assert list(open_table(str(TABLE)).types) == ["id", "name", "raw", "yes", "ratio", "amount", "day", "moment", "_unmapped"]
+    assert list(open_table(str(TABLE)).types) == [
+        "id",
+        "name",
+        "raw",
+        "yes",
+        "ratio",
+        "amount",
+        "day",
+        "moment",
+        "_unmapped",
+    ]
 
 
 def test_the_newest_commit_says_as_of_when_it_is() -> None:
@@ -35,12 +47,17 @@ def test_the_newest_commit_says_as_of_when_it_is() -> None:
 def config_file(tmp_path: Path) -> Path:
     (tmp_path / "warehouse/tables/files").mkdir(parents=True)
     (tmp_path / "warehouse/tables/files/data").symlink_to(TABLE)
-    text = 'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n[tables.files]\nstream = "s"\n'
+    text = (
+        'warehouse = "warehouse"\n[kafka]\nbootstrap_servers ='
+        ' "127.0.0.1:1"\n[streams.s]\n[tables.files]\nstream = "s"\n'
+    )
     (tmp_path / "connector.toml").write_text(text)
     return tmp_path / "connector.toml"
 
 
-def test_json_has_every_value_in_its_form(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_value_in_its_form(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-10, REC-22: bytes as text or base64, NUMERIC as text, NULL as null, times in ISO 8601."""
     assert cli.invoke(["--config", str(config_file), "read", "files", "--json"]) == 0
     said = capsys.readouterr()
@@ -56,19 +73,39 @@ def test_json_has_every_value_in_its_form(config_file: Path, capsys: pytest.Capt
         "moment": "1900-01-01T00:00:00.000001Z",
         "_unmapped": {"f:a": {"base64": "/w=="}, "f:%FF": "x"},
     }
-    assert (rows[2]["name"], rows[2]["raw"], rows[2]["ratio"], rows[2]["amount"], rows[2]["_unmapped"]) == (None, "text", 0.25, "2.5", {})
+    assert (
+        rows[2]["name"],
+        rows[2]["raw"],
+        rows[2]["ratio"],
+        rows[2]["amount"],
+        rows[2]["_unmapped"],
+    ) == (None, "text", 0.25, "2.5", {})
     assert (rows[4]["ratio"], rows[4]["moment"]) == ("Infinity", "9999-12-31T23:59:59.999999Z")
     assert "as of ingest batch 7" in said.err
 
 
-def test_a_person_gets_a_table_of_the_first_rows(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_person_gets_a_table_of_the_first_rows(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.invoke(["--config", str(config_file), "read", "files", "--limit", "6"]) == 0
     said = capsys.readouterr()
-    assert said.out.splitlines()[0].split() == ["id", "name", "raw", "yes", "ratio", "amount", "day", "moment", "_unmapped"]
+    assert said.out.splitlines()[0].split() == [
+        "id",
+        "name",
+        "raw",
+        "yes",
+        "ratio",
+        "amount",
+        "day",
+        "moment",
+        "_unmapped",
+    ]
     assert len(said.out.splitlines()) == 8
     assert "the first 6 rows" in said.err
 
 
 def test_a_limit_ends_the_rows(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.invoke(["--config", str(config_file), "read", "files", "--json", "--limit", "2"]) == 0
+    assert (
+        cli.invoke(["--config", str(config_file), "read", "files", "--json", "--limit", "2"]) == 0
+    )
     assert len(capsys.readouterr().out.splitlines()) == 2

@@ -10,7 +10,14 @@ from connector.config.settings import KafkaConfig
 from connector.records.model import DataChange, SetCell
 
 
-def change(number: int, *, timestamp: int | None = None, partition: str = "p", value: bytes = b"v", estimate: int = 0) -> DataChange:
+def change(
+    number: int,
+    *,
+    timestamp: int | None = None,
+    partition: str = "p",
+    value: bytes = b"v",
+    estimate: int = 0,
+) -> DataChange:
     return DataChange(
         stream_partition=partition,
         table="t",
@@ -26,10 +33,21 @@ def changes(count: int) -> list[DataChange]:
 
 
 def send_raw(
-    kafka: KafkaConfig, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], partition: int = 0, **settings: str
+    kafka: KafkaConfig,
+    topic: str,
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    partition: int = 0,
+    **settings: str,
 ) -> None:
     """Key and value as they are, with no check of ours."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0, "message.max.bytes": 20_000_000, **settings})
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "log_level": 0,
+            "message.max.bytes": 20_000_000,
+            **settings,
+        }
+    )
     for key, value in records:
         producer.produce(topic, value, key, partition)
     assert producer.flush(30) == 0

@@ -1,4 +1,6 @@
-"""The commands against a real broker, as a script would call them (OPS-1, OPS-10, REC-22, DLQ-8, DLQ-9)."""
+"""The commands against a real broker, as a script would call them (OPS-1, OPS-10, REC-22, DLQ-8,
+DLQ-9).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ LINES = [
 class Shell:
     """Runs commands against one topic; `out` and `err` are those of the last one."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.config = folder / "connector.toml"
         self._capsys, self._monkeypatch = capsys, monkeypatch
         self.out = self.err = ""
@@ -56,8 +60,17 @@ def topic(new_topic: Callable[..., TopicFacts]) -> str:
 
 
 @pytest.fixture
-def shell(kafka: KafkaConfig, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    text = f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n[streams.s]\ntopic = "{topic}"\n'
+def shell(
+    kafka: KafkaConfig,
+    topic: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Shell:
+    text = (
+        'warehouse = "wh"\n[kafka]\nbootstrap_servers ='
+        f' "{kafka.bootstrap_servers}"\n[streams.s]\ntopic = "{topic}"\n'
+    )
     (tmp_path / "connector.toml").write_text(text)
     return Shell(tmp_path, capsys, monkeypatch)
 
@@ -67,14 +80,18 @@ def lines(*documents: object) -> bytes:
 
 
 def test_what_was_published_is_what_tail_shows(shell: Shell) -> None:
-    """REC-22: `publish` fills in kafka_partitions; a control record stands in every Kafka partition (REC-3)."""
+    """REC-22: `publish` fills in kafka_partitions; a control record stands in every Kafka partition
+    (REC-3).
+    """
     assert shell.run("publish", stdin=lines(*LINES)) == 0
     assert "published 3 records" in shell.err
     assert shell.run("tail") == 0
     shown = [json.loads(line) for line in shell.out.splitlines()]
     assert {line["kafka_partitions"] for line in shown} == {2}
     assert [("heartbeat" in line) for line in shown].count(True) == 2
-    assert sorted(str(line["data_change"]["row_key"]) for line in shown if "data_change" in line) == ["u#1", "{'base64': '/wA='}"]
+    assert sorted(
+        str(line["data_change"]["row_key"]) for line in shown if "data_change" in line
+    ) == ["u#1", "{'base64': '/wA='}"]
 
 
 def test_tail_goes_back_into_publish(shell: Shell) -> None:
@@ -90,7 +107,13 @@ def test_tail_goes_back_into_publish(shell: Shell) -> None:
 def test_a_bad_line_is_named_and_what_went_before_is_delivered(shell: Shell) -> None:
     """OPS-10: problem, cause, remedy."""
     assert (
-        shell.run("publish", stdin=lines(LINES[0]) + b"\n" + lines({"stream_partition": "p0", "data_change": {"tabel": 1}}, LINES[1])) == 1
+        shell.run(
+            "publish",
+            stdin=lines(LINES[0])
+            + b"\n"
+            + lines({"stream_partition": "p0", "data_change": {"tabel": 1}}, LINES[1]),
+        )
+        == 1
     )
     assert "line 3: data_change.tabel" in shell.err
     assert "delivered before it: 1 record" in shell.err
@@ -98,7 +121,10 @@ def test_a_bad_line_is_named_and_what_went_before_is_delivered(shell: Shell) -> 
     assert len(shell.out.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("line", "words"), [(b"\xff\n", "not UTF-8"), (b"nonsense\n", "line 1"), (b"[" * 100_000 + b"\n", "line 1")])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [(b"\xff\n", "not UTF-8"), (b"nonsense\n", "line 1"), (b"[" * 100_000 + b"\n", "line 1")],
+)
 def test_rubbish_is_a_bad_line(shell: Shell, line: bytes, words: str) -> None:
     assert shell.run("publish", stdin=line) == 1
     assert words in shell.err
@@ -131,7 +157,9 @@ def test_validate_names_every_fault(shell: Shell) -> None:
 
 
 def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
-    """OPR-5, TBL-15: `changelog_retention` lets go what all tables of the stream have applied; without a table it does nothing."""
+    """OPR-5, TBL-15: `changelog_retention` lets go what all tables of the stream have applied;
+    without a table it does nothing.
+    """
     assert shell.run("validate") == 0
     assert "streams.s: the changelog is kept for ever" in shell.out
     with shell.config.open("a") as file:
@@ -145,7 +173,9 @@ def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
     assert "no effect" not in shell.err
 
 
-def test_an_unreachable_broker_is_a_problem_with_the_world(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker_is_a_problem_with_the_world(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CONNECTOR__KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert shell.run("tail") == 1
     assert "127.0.0.1:1" in shell.err
@@ -198,12 +228,16 @@ def test_dead_letters_are_counted_by_id(shell: Shell, letters: list[DeadLetter])
     assert "UNKNOWN_SCHEMA" in shell.out
     assert shell.err.startswith("2 dead letters")
     assert shell.run("dead-letters", "list", "--json") == 0
-    assert {json.loads(line)["id"] for line in shell.out.splitlines()} == {letter.id for letter in letters}
+    assert {json.loads(line)["id"] for line in shell.out.splitlines()} == {
+        letter.id for letter in letters
+    }
     assert shell.run("dead-letters", "list", "--reason", "unknown_schema") == 0
     assert shell.out.split()[0] == letters[1].id
 
 
-def test_one_dead_letter_is_explained_and_nothing_of_it_is_unescaped(shell: Shell, letters: list[DeadLetter]) -> None:
+def test_one_dead_letter_is_explained_and_nothing_of_it_is_unescaped(
+    shell: Shell, letters: list[DeadLetter]
+) -> None:
     """DLQ-9."""
     assert shell.run("dead-letters", "show", letters[0].id) == 0
     for words in (letters[0].id, "UNKNOWN_FRAMING", "72 75 62 62 69 73 68", "evil\\x1b = \\x07"):

@@ -31,10 +31,16 @@ def fill(kafka: KafkaConfig, topic: str, count: int, start: int = 0) -> None:
 
 
 def timestamps(consumer: ChangeConsumer, count: int | None = None) -> list[int]:
-    return sorted(r.record.commit_timestamp - 1_000_000 for r in islice(consumer, count) if isinstance(r.record, DataChange))
+    return sorted(
+        r.record.commit_timestamp - 1_000_000
+        for r in islice(consumer, count)
+        if isinstance(r.record, DataChange)
+    )
 
 
-def test_a_bounded_reader_ends_though_nothing_comes(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_bounded_reader_ends_though_nothing_comes(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(kafka_partitions=3).topic
     with ChangeConsumer(kafka, topic, bounded=True) as consumer:
         assert list(consumer) == []
@@ -45,7 +51,9 @@ def test_a_bounded_reader_ends_though_nothing_comes(kafka: KafkaConfig, new_topi
         assert list(consumer) == []
 
 
-def test_a_bounded_reader_ends_where_the_end_was_when_it_began(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_bounded_reader_ends_where_the_end_was_when_it_began(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(kafka_partitions=2).topic
     fill(kafka, topic, 10)
     with ChangeConsumer(kafka, topic, bounded=True) as consumer:
@@ -53,7 +61,9 @@ def test_a_bounded_reader_ends_where_the_end_was_when_it_began(kafka: KafkaConfi
         assert timestamps(consumer) == list(range(10))
 
 
-def test_positions_are_handed_out_with_each_record_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_positions_are_handed_out_with_each_record_in_order(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic(kafka_partitions=2)
     fill(kafka, facts.topic, 50)
     with ChangeConsumer(kafka, facts.topic, bounded=True) as consumer:
@@ -61,7 +71,9 @@ def test_positions_are_handed_out_with_each_record_in_order(kafka: KafkaConfig, 
     for number in (0, 1):
         offsets = [r.position.offset for r in received if r.position.kafka_partition == number]
         assert offsets == list(range(len(offsets)))
-    assert {(r.position.topic, r.position.topic_id) for r in received} == {(facts.topic, facts.topic_id)}
+    assert {(r.position.topic, r.position.topic_id) for r in received} == {
+        (facts.topic, facts.topic_id)
+    }
 
 
 def test_a_reader_of_the_end_sees_what_comes_after(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -94,7 +106,9 @@ def test_stored_positions_go_on_where_they_ended(kafka: KafkaConfig, new_topic: 
         assert sorted(first + timestamps(consumer)) == list(range(30))
 
 
-def test_explicit_kafka_partitions_are_all_that_is_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_explicit_kafka_partitions_are_all_that_is_read(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(kafka_partitions=3).topic
     fill(kafka, topic, 30)
     with ChangeConsumer(kafka, topic, kafka_partitions=[1], bounded=True) as consumer:
@@ -142,7 +156,9 @@ def test_a_topic_deleted_under_a_reader_is_an_error(admin: AdminClient, kafka: K
                 consumer.poll(0.2)
 
 
-def test_records_that_retention_took_are_an_error(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_records_that_retention_took_are_an_error(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic()
     fill(kafka, facts.topic, 10)
     with ChangeConsumer(kafka, facts.topic) as consumer:
@@ -150,7 +166,9 @@ def test_records_that_retention_took_are_an_error(admin: AdminClient, kafka: Kaf
         stored = consumer.positions
     for deleted in admin.delete_records([TopicPartition(facts.topic, 0, 6)]).values():
         deleted.result(30)
-    with pytest.raises(TopicError, match="deleted before they were read: Kafka partition 0, offsets 3 to 5"):
+    with pytest.raises(
+        TopicError, match="deleted before they were read: Kafka partition 0, offsets 3 to 5"
+    ):
         ChangeConsumer(kafka, facts.topic, start=stored)
     with ChangeConsumer(kafka, facts.topic, bounded=True) as consumer:
         assert timestamps(consumer) == [6, 7, 8, 9]
@@ -166,8 +184,16 @@ def test_an_unreachable_broker_is_a_clear_error() -> None:
         ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t")
 
 
-def transaction(kafka: KafkaConfig, topic: str, numbers: Iterator[int] | range, *, commit: bool) -> Producer:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+def transaction(
+    kafka: KafkaConfig, topic: str, numbers: Iterator[int] | range, *, commit: bool
+) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": uuid.uuid4().hex,
+            "log_level": 0,
+        }
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     for number in numbers:
@@ -181,7 +207,9 @@ def transaction(kafka: KafkaConfig, topic: str, numbers: Iterator[int] | range, 
 
 
 def test_aborted_transactions_are_invisible(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """Also where they are all that is left before the end: the reader must not wait for what it may not see."""
+    """Also where they are all that is left before the end: the reader must not wait for what it may
+    not see.
+    """
     topic = new_topic().topic
     transaction(kafka, topic, range(3), commit=False)
     with ChangeConsumer(kafka, topic, bounded=True) as consumer:
@@ -198,7 +226,13 @@ def test_aborted_transactions_are_invisible(kafka: KafkaConfig, new_topic: NewTo
 def test_an_open_transaction_is_not_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic().topic
     fill(kafka, topic, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": uuid.uuid4().hex,
+            "log_level": 0,
+        }
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, frame(encode(change(1), 1), None), change(1).row_key, 0)
@@ -233,21 +267,35 @@ def test_bad_records_are_rejections_in_the_stream(kafka: KafkaConfig, new_topic:
         (b"row-1", good, None),
     ]
     send_raw(kafka, topic, [(key, value) for key, value, _ in poison])
-    with ChangeConsumer(kafka, topic, bounded=True, limits=Limits(max_record_bytes=5000)) as consumer:
+    with ChangeConsumer(
+        kafka, topic, bounded=True, limits=Limits(max_record_bytes=5000)
+    ) as consumer:
         received = list(consumer)
-    assert [r.record.reason if isinstance(r.record, Rejection) else None for r in received] == [reason for _, _, reason in poison]
-    assert [(r.source.key, r.source.value) for r in received] == [(key, value) for key, value, _ in poison]
+    assert [r.record.reason if isinstance(r.record, Rejection) else None for r in received] == [
+        reason for _, _, reason in poison
+    ]
+    assert [(r.source.key, r.source.value) for r in received] == [
+        (key, value) for key, value, _ in poison
+    ]
     with ChangeConsumer(kafka, topic, bounded=True, tables=frozenset({"other"})) as consumer:
         assert isinstance(first := next(iter(consumer)).record, Rejection)
         assert first.reason is Reason.UNKNOWN_TABLE
 
 
-def test_a_registry_is_asked_and_an_unreachable_one_makes_no_rejection(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_registry_is_asked_and_an_unreachable_one_makes_no_rejection(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic().topic
-    send_raw(kafka, topic, [(b"row-1", frame(encode(change(1), 1), 5)), (b"row-1", frame(encode(change(1), 1), 6))])
+    send_raw(
+        kafka,
+        topic,
+        [(b"row-1", frame(encode(change(1), 1), 5)), (b"row-1", frame(encode(change(1), 1), 6))],
+    )
     with running_registry() as registry:
         registry.add(READER_SCHEMA, 5)
-        with ChangeConsumer(kafka, topic, bounded=True, registry=RegistryConfig(registry.url)) as consumer:
+        with ChangeConsumer(
+            kafka, topic, bounded=True, registry=RegistryConfig(registry.url)
+        ) as consumer:
             registry.failures = [(500, "down")] * 3
             with pytest.raises(RegistryError):
                 next(iter(consumer))
@@ -274,16 +322,24 @@ def test_a_group_goes_on_from_what_it_committed(kafka: KafkaConfig, new_topic: N
         assert list(consumer) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"group.protocol": "consumer"}, {"partition.assignment.strategy": "cooperative-sticky"}])
-def test_members_of_a_group_share_the_kafka_partitions(kafka: KafkaConfig, new_topic: NewTopic, settings: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"group.protocol": "consumer"}, {"partition.assignment.strategy": "cooperative-sticky"}],
+)
+def test_members_of_a_group_share_the_kafka_partitions(
+    kafka: KafkaConfig, new_topic: NewTopic, settings: dict[str, str]
+) -> None:
     kafka = KafkaConfig(kafka.bootstrap_servers, settings)
     topic = new_topic(kafka_partitions=4).topic
     group = f"test.{topic}"
-    with ChangeConsumer(kafka, topic, group=group) as one, ChangeConsumer(kafka, topic, group=group) as other:
+    with (
+        ChangeConsumer(kafka, topic, group=group) as one,
+        ChangeConsumer(kafka, topic, group=group) as other,
+    ):
         deadline = time.monotonic() + 60
-        while {p.kafka_partition for p in one.positions} | {p.kafka_partition for p in other.positions} != {0, 1, 2, 3} or not (
-            one.positions and other.positions
-        ):
+        while {p.kafka_partition for p in one.positions} | {
+            p.kafka_partition for p in other.positions
+        } != {0, 1, 2, 3} or not (one.positions and other.positions):
             assert time.monotonic() < deadline, (one.positions, other.positions)
             assert one.poll(0.1) is None
             assert other.poll(0.1) is None
@@ -292,12 +348,16 @@ def test_members_of_a_group_share_the_kafka_partitions(kafka: KafkaConfig, new_t
         while seen.total() < 40:
             assert time.monotonic() < deadline
             for consumer in (one, other):
-                if (received := consumer.poll(0.1)) is not None and isinstance(received.record, DataChange):
+                if (received := consumer.poll(0.1)) is not None and isinstance(
+                    received.record, DataChange
+                ):
                     seen[received.record.commit_timestamp - 1_000_000] += 1
     assert seen == dict.fromkeys(range(40), 1)
 
 
-def test_a_group_notices_that_the_topic_was_created_again(admin: AdminClient, kafka: KafkaConfig) -> None:
+def test_a_group_notices_that_the_topic_was_created_again(
+    admin: AdminClient, kafka: KafkaConfig
+) -> None:
     """The topic's id is committed with the positions (REC-4)."""
     name = f"test.group.{uuid.uuid4().hex[:12]}"
     facts = topics.create_topic(kafka, name, kafka_partitions=1)
@@ -305,13 +365,20 @@ def test_a_group_notices_that_the_topic_was_created_again(admin: AdminClient, ka
     with ChangeConsumer(kafka, name, group=name, bounded=True) as consumer:
         list(consumer)
         consumer.commit()
-        consumer._client.commit(offsets=[TopicPartition(name, 0, 3, "AAAAAAAAAAAAAAAAAAAAAA")], asynchronous=False)
+        consumer._client.commit(
+            offsets=[TopicPartition(name, 0, 3, "AAAAAAAAAAAAAAAAAAAAAA")], asynchronous=False
+        )
     assert facts.topic_id != "AAAAAAAAAAAAAAAAAAAAAA"
-    with ChangeConsumer(kafka, name, group=name) as consumer, pytest.raises(TopicError, match="not the one that was read before"):
+    with (
+        ChangeConsumer(kafka, name, group=name) as consumer,
+        pytest.raises(TopicError, match="not the one that was read before"),
+    ):
         next(iter(consumer))
 
 
-def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """REC-14: the records that name the new number are not rejected either."""
     topic = new_topic(kafka_partitions=1).topic
     with ChangeConsumer(kafka, topic, start="end", metadata_refresh_s=0.5) as consumer:
@@ -327,14 +394,21 @@ def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(admin: Admin
 
 
 def test_a_position_beyond_the_end_is_an_error(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """nothing_lost: the brokers have lost what was read, or the position is wrong; waiting for it would skip what comes."""
+    """nothing_lost: the brokers have lost what was read, or the position is wrong; waiting for it
+    would skip what comes.
+    """
     facts = new_topic(kafka_partitions=1)
     fill(kafka, facts.topic, 3)
-    with pytest.raises(TopicError, match=r"ends before the place to go on: Kafka partition 0 at offset 3, the place is 9"):
+    with pytest.raises(
+        TopicError,
+        match=r"ends before the place to go on: Kafka partition 0 at offset 3, the place is 9",
+    ):
         ChangeConsumer(kafka, facts.topic, start=(Position(facts.topic, facts.topic_id, 0, 8),))
 
 
-def test_a_topic_of_many_records_is_read_completely(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_topic_of_many_records_is_read_completely(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(kafka_partitions=4).topic
     sent = changes(20_000)
     with ChangeProducer(kafka, topic, announce=False) as producer:
@@ -342,4 +416,6 @@ def test_a_topic_of_many_records_is_read_completely(kafka: KafkaConfig, new_topi
             producer.send(record)
         producer.send(Heartbeat("p", 2_000_000))
     with ChangeConsumer(kafka, topic, bounded=True) as consumer:
-        assert Counter(r.record for r in consumer) == Counter(sent) + Counter({Heartbeat("p", 2_000_000): 4})
+        assert Counter(r.record for r in consumer) == Counter(sent) + Counter(
+            {Heartbeat("p", 2_000_000): 4}
+        )

@@ -13,7 +13,13 @@ from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import Action, LetterState
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
-from connector.kafka import ChangeConsumer, ConsumerRecord, DeadLetterPublisher, DeadLetterQueue, topics
+from connector.kafka import (
+    ChangeConsumer,
+    ConsumerRecord,
+    DeadLetterPublisher,
+    DeadLetterQueue,
+    topics,
+)
 from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS
 from connector.records.codec import encode, frame
 from connector.records.model import DataChange, Heartbeat
@@ -24,12 +30,18 @@ from tests.integration.changes import change
 ALL = LetterFilter()
 
 
-def letter(facts: topics.TopicFacts, offset: int, value: bytes | None = None, **fields: object) -> DeadLetter:
+def letter(
+    facts: topics.TopicFacts, offset: int, value: bytes | None = None, **fields: object
+) -> DeadLetter:
     """A record that would be taken today: its table was not declared."""
     known: dict[str, object] = {
         "position": Position(facts.topic, facts.topic_id, 1, offset),
         "key": b"row-%d" % (offset % 3),
-        "value": frame(encode(change(offset % 3, timestamp=1_000_000 + offset), 2), None) if value is None else value,
+        "value": (
+            frame(encode(change(offset % 3, timestamp=1_000_000 + offset), 2), None)
+            if value is None
+            else value
+        ),
         "headers": (("trace", b"\xff"), ("trace", None)),
         "reason": Reason.UNKNOWN_TABLE,
         "rule": "",
@@ -48,7 +60,9 @@ def queue_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLetter)
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish(letters)
     stream = StreamConfig(name="s", topic=facts.topic)
-    return DeadLetterQueue(ConnectorConfig("w", kafka, streams={"s": stream}), stream, by="ada@desk")
+    return DeadLetterQueue(
+        ConnectorConfig("w", kafka, streams={"s": stream}), stream, by="ada@desk"
+    )
 
 
 def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[ConsumerRecord]:
@@ -59,14 +73,24 @@ def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[ConsumerRecor
         return list(consumer)
 
 
-def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """DLQ-10, DLQ-11, DLQ-13, DLQ-14: as they were, each once, stopped and gone on with; what is too late stays."""
+def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """DLQ-10, DLQ-11, DLQ-13, DLQ-14: as they were, each once, stopped and gone on with; what is
+    too late stays.
+    """
     facts = new_topic(kafka_partitions=2)
     sent = [letter(facts, offset) for offset in range(9)]
-    beat = letter(facts, 20, frame(encode(Heartbeat("p", 5), 2), None), key=b"\x00connector.control")
+    beat = letter(
+        facts, 20, frame(encode(Heartbeat("p", 5), 2), None), key=b"\x00connector.control"
+    )
     queue = queue_of(kafka, facts, *sent, beat, letter(facts, 30, reason=Reason.TOO_LATE), sent[0])
     planned = [decision.verdict for decision in queue.plan(ALL)]
-    assert (planned.count(Verdict.REPLAY), planned.count(Verdict.REFUSE), received(kafka, facts)) == (10, 1, [])
+    assert (
+        planned.count(Verdict.REPLAY),
+        planned.count(Verdict.REFUSE),
+        received(kafka, facts),
+    ) == (10, 1, [])
 
     steps: list[int] = []
     stop = threading.Event()
@@ -76,9 +100,16 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka
         steps.append(done)
         stop.set()
 
-    first = queue.replay(ALL, why="the table is declared", per_second=4, on_progress=progress, stop=stop)
+    first = queue.replay(
+        ALL, why="the table is declared", per_second=4, on_progress=progress, stop=stop
+    )
     assert (first.verdicts[Verdict.REPLAY], steps) == (4, [4])
-    rest = queue.replay(ALL, why="the table is declared", per_second=50, on_progress=lambda _, done: steps.append(done))
+    rest = queue.replay(
+        ALL,
+        why="the table is declared",
+        per_second=50,
+        on_progress=lambda _, done: steps.append(done),
+    )
     assert (rest.verdicts, steps) == ({Verdict.REPLAY: 6, Verdict.REFUSE: 1}, [4, 6])
     found = received(kafka, facts)
     data = [one for one in found if one.source.key != b"\x00connector.control"]
@@ -87,42 +118,60 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(kafka
         assert [one.source.value for one in of_key] == [one.value for one in sent if one.key == key]
         assert len({one.source.position.kafka_partition for one in of_key}) == 1
     assert {replay_claim(one.source.headers) for one in data} == {(one.id, 1) for one in sent}
-    assert all(one.source.headers[:2] == sent[0].headers and len(one.source.headers) == 3 for one in data)
+    assert all(
+        one.source.headers[:2] == sent[0].headers and len(one.source.headers) == 3 for one in data
+    )
     assert [one.source.position.kafka_partition for one in found if one not in data] == [1]
 
     assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 1}
     assert len(received(kafka, facts)) == 10
     entry = queue.ledger().story(sent[0].id)[0]
-    assert (entry.action, entry.by, entry.why, entry.selection) == (Action.REPLAYED, "ada@desk", "the table is declared", "all")
+    assert (entry.action, entry.by, entry.why, entry.selection) == (
+        Action.REPLAYED,
+        "ada@desk",
+        "the table is declared",
+        "all",
+    )
 
 
-def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-14: nothing circles for ever."""
     facts = new_topic(kafka_partitions=2)
     first = letter(facts, 1)
     queue = queue_of(kafka, facts, first)
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
     back = received(kafka, facts)[-1].source
-    # Ingest, as it has another table definition than we do, rejects it: another letter with all its headers.
+    # Ingest, as it has another table definition than we do, rejects it: another letter with all its
+    # headers.
     again = letter(facts, 1, position=back.position, headers=back.headers)
     queue = queue_of(kafka, facts, again)
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.PARK: 1}
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {}
-    assert queue.act(Action.REOPENED, LetterFilter(states=frozenset()), why="the cause is mended") == (1, {LetterState.REPLAYED: 1})
+    assert queue.act(
+        Action.REOPENED, LetterFilter(states=frozenset()), why="the cause is mended"
+    ) == (1, {LetterState.REPLAYED: 1})
     assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
     assert replay_claim(received(kafka, facts)[-1].source.headers) == (again.id, 2)
 
 
-def test_a_mended_letter_is_replayed_and_the_original_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_mended_letter_is_replayed_and_the_original_is_kept(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-12."""
     facts = new_topic(kafka_partitions=2)
     subject = letter(facts, 1, key=b"wrong", reason=Reason.KEY_MISMATCH)
     queue = queue_of(kafka, facts, subject)
     steps = [Step.parse("key-from-record")]
-    assert queue.replay(LetterFilter(ids=frozenset({subject.id})), why="typo", steps=steps).verdicts == {Verdict.REPLAY: 1}
+    assert queue.replay(
+        LetterFilter(ids=frozenset({subject.id})), why="typo", steps=steps
+    ).verdicts == {Verdict.REPLAY: 1}
     (back,) = received(kafka, facts)
     assert back.source.key == b"row-1"
-    assert [found for found, _ in queue.letters(LetterFilter(states=frozenset({LetterState.REPLAYED})))] == [subject]
+    assert [
+        found for found, _ in queue.letters(LetterFilter(states=frozenset({LetterState.REPLAYED})))
+    ] == [subject]
     (entry,) = queue.ledger().story(subject.id)
     assert entry.repair_note is not None
     assert entry.repair_note.steps == ("key-from-record",)
@@ -131,35 +180,59 @@ def test_a_mended_letter_is_replayed_and_the_original_is_kept(kafka: KafkaConfig
 def test_many_letters_are_judged_ahead_with_the_same_outcome(
     kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DLQ-11, DLQ-14: in another process, which knows the ledger; stopped, gone on with, and nothing left to do."""
+    """DLQ-11, DLQ-14: in another process, which knows the ledger; stopped, gone on with, and
+    nothing left to do.
+    """
     monkeypatch.setattr("connector.kafka.dead_letters.queue.MANY", 1)
     facts = new_topic(kafka_partitions=2)
     sent = [letter(facts, offset) for offset in range(1500)]
-    undecodable = [letter(facts, 2000 + offset, b"rubbish", reason=Reason.UNKNOWN_FRAMING) for offset in range(3)]
+    undecodable = [
+        letter(facts, 2000 + offset, b"rubbish", reason=Reason.UNKNOWN_FRAMING)
+        for offset in range(3)
+    ]
     queue = queue_of(kafka, facts, *sent, *undecodable)
-    assert queue.act(Action.DISCARDED, LetterFilter(ids=frozenset({sent[0].id})), why="not wanted") == (1, {})
+    assert queue.act(
+        Action.DISCARDED, LetterFilter(ids=frozenset({sent[0].id})), why="not wanted"
+    ) == (1, {})
     stop, seen = threading.Event(), list[tuple[int, int]]()
 
     def progress(looked: int, done: int) -> None:
         seen.append((looked, done))
         stop.set()
 
-    assert queue.replay(ALL, why="the table is declared", on_progress=progress, stop=stop).verdicts[Verdict.REPLAY] == MAX_DEEDS
+    assert (
+        queue.replay(ALL, why="the table is declared", on_progress=progress, stop=stop).verdicts[
+            Verdict.REPLAY
+        ]
+        == MAX_DEEDS
+    )
     steps = [Step.parse('replace=data_change.table="users"')]
-    rest = queue.replay(ALL, why="the table has another name", steps=steps, on_progress=lambda looked, done: seen.append((looked, done)))
-    assert (rest.verdicts, rest.refused) == ({Verdict.REPLAY: 499, Verdict.REFUSE: 3}, {"it cannot be mended": 3})
+    rest = queue.replay(
+        ALL,
+        why="the table has another name",
+        steps=steps,
+        on_progress=lambda looked, done: seen.append((looked, done)),
+    )
+    assert (rest.verdicts, rest.refused) == (
+        {Verdict.REPLAY: 499, Verdict.REFUSE: 3},
+        {"it cannot be mended": 3},
+    )
     assert [done for _, done in seen] == [1000, 499]
     assert queue.ledger().open_since == 11
     found = received(kafka, facts)
     claims = [replay_claim(one.source.headers) for one in found]
     assert sorted(claims, key=str) == sorted(((one.id, 1) for one in sent[1:]), key=str)
-    repair_note = [one for one in found if isinstance(one.record, DataChange) and one.record.table == "users"]
+    repair_note = [
+        one for one in found if isinstance(one.record, DataChange) and one.record.table == "users"
+    ]
     assert len(repair_note) == 499
     assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 3}
 
 
 @pytest.mark.long
-def test_a_hundred_thousand_letters_are_found_and_replayed(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_hundred_thousand_letters_are_found_and_replayed(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-8, DLQ-11: whole transactions of a thousand."""
     facts = new_topic(kafka_partitions=2)
     queue = queue_of(kafka, facts, *(letter(facts, offset) for offset in range(100_000)))

@@ -54,7 +54,9 @@ def test_letters_come_out_as_they_went_in(kafka: KafkaConfig, new_topic: NewTopi
         assert publisher.publish(sent) == 6
         assert publisher.publish([]) == 0
     read = list(read_letters(kafka, facts.topic))
-    assert sorted((found for found, _ in read), key=lambda found: found.id) == sorted(sent, key=lambda found: found.id)
+    assert sorted((found for found, _ in read), key=lambda found: found.id) == sorted(
+        sent, key=lambda found: found.id
+    )
     assert {position.topic for _, position in read} == {dead_letter_topic(facts.topic)}
 
 
@@ -68,7 +70,9 @@ def test_a_letter_published_twice_is_counted_once(kafka: KafkaConfig, new_topic:
     assert [found for found, _ in read_letters(kafka, facts.topic)] == letters
 
 
-def test_letters_of_others_are_counted_from_where_they_were_last(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_letters_of_others_are_counted_from_where_they_were_last(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-7: a producer set one aside, another tool wrote two; ours, twice, are not theirs."""
     facts = new_topic()
     assert external_dead_letters(kafka, facts.topic, NO_EXTERNAL).count == 0
@@ -77,14 +81,31 @@ def test_letters_of_others_are_counted_from_where_they_were_last(kafka: KafkaCon
         publisher.publish([letter(facts, 1), set_aside, letter(facts, 1)])
     known = external_dead_letters(kafka, facts.topic, NO_EXTERNAL)
     dead_letters = topics.describe(kafka, dead_letter_topic(facts.topic))
-    assert (known.topic_id, known.count, sum(known.read_to.values())) == (dead_letters.topic_id, 1, 3)
+    assert (known.topic_id, known.count, sum(known.read_to.values())) == (
+        dead_letters.topic_id,
+        1,
+        3,
+    )
     assert external_dead_letters(kafka, facts.topic, known) == known
-    assert external_dead_letters(kafka, facts.topic, ExternalDeadLetters(known.topic_id), published=3).count == 0, "they are not read"
-    assert external_dead_letters(kafka, facts.topic, ExternalDeadLetters(known.topic_id), published=2) == known, "one is not ours"
+    assert (
+        external_dead_letters(
+            kafka, facts.topic, ExternalDeadLetters(known.topic_id), published=3
+        ).count
+        == 0
+    ), "they are not read"
+    assert (
+        external_dead_letters(kafka, facts.topic, ExternalDeadLetters(known.topic_id), published=2)
+        == known
+    ), "one is not ours"
     send_raw(kafka, dead_letters.topic, [(b"k", b"of another tool"), (b"k", b"and another")])
     more = external_dead_letters(kafka, facts.topic, known)
     assert (more.count, more.since, sum(more.read_to.values())) == (3, known.since, 5)
-    assert external_dead_letters(kafka, facts.topic, ExternalDeadLetters("a topic that was there before", 7)) == more
+    assert (
+        external_dead_letters(
+            kafka, facts.topic, ExternalDeadLetters("a topic that was there before", 7)
+        )
+        == more
+    )
 
 
 def test_reading_goes_on_after_a_position(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -92,13 +113,21 @@ def test_reading_goes_on_after_a_position(kafka: KafkaConfig, new_topic: NewTopi
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish(letter(facts, offset) for offset in range(5))
         *_, (_, third) = islice(read_letters(kafka, facts.topic), 3)
-        assert [found.position.offset for found, _ in read_letters(kafka, facts.topic, after=(third,))] == [3, 4]
+        assert [
+            found.position.offset for found, _ in read_letters(kafka, facts.topic, after=(third,))
+        ] == [3, 4]
         publisher.publish([letter(facts, 5)])
     with pytest.raises(TopicError, match="not the one"):
-        list(read_letters(kafka, facts.topic, after=(replace(third, topic_id="AAAAAAAAAAAAAAAAAAAAAA"),)))
+        list(
+            read_letters(
+                kafka, facts.topic, after=(replace(third, topic_id="AAAAAAAAAAAAAAAAAAAAAA"),)
+            )
+        )
 
 
-def test_what_others_put_there_is_a_letter_by_its_own_coordinates(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_what_others_put_there_is_a_letter_by_its_own_coordinates(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic()
     send_raw(kafka, dead_letter_topic(facts.topic), [(b"k", b"v")])
     ((found, position),) = read_letters(kafka, facts.topic)
@@ -118,7 +147,9 @@ def test_the_largest_record_fits_with_its_headers(kafka: KafkaConfig, new_topic:
     assert found.value == value
 
 
-def test_a_missing_dead_letter_topic_is_created(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_missing_dead_letter_topic_is_created(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic()
     name = dead_letter_topic(facts.topic)
     admin.delete_topics([name])[name].result(30)
@@ -141,14 +172,19 @@ def test_publishing_nothing_asks_nobody() -> None:
 
 def test_an_unreachable_broker_is_a_clear_error(new_topic: NewTopic) -> None:
     facts = new_topic()
-    with DeadLetterPublisher(KafkaConfig("127.0.0.1:1"), facts.topic) as publisher, pytest.raises(BrokerError, match="No Kafka broker"):
+    with (
+        DeadLetterPublisher(KafkaConfig("127.0.0.1:1"), facts.topic) as publisher,
+        pytest.raises(BrokerError, match="No Kafka broker"),
+    ):
         publisher.publish([letter(facts, 0)])
 
 
 def test_a_letter_that_the_topic_refuses_is_an_error_and_the_next_batch_starts_anew(
     admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic, seed: int
 ) -> None:
-    """DLQ-6: what compresses well was taken by the change topic, however large it is, and is taken here."""
+    """DLQ-6: what compresses well was taken by the change topic, however large it is, and is taken
+    here.
+    """
     facts = new_topic()
     size = facts.max_message_bytes + topics.LETTER_HEADROOM_BYTES
     with DeadLetterPublisher(kafka, facts.topic) as publisher:

@@ -13,11 +13,24 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import ledger_topic
-from connector.dead_letters.ledger import NONE_SENT, Action, LedgerEntry, LetterState, history_to_json
+from connector.dead_letters.ledger import (
+    NONE_SENT,
+    Action,
+    LedgerEntry,
+    LetterState,
+    history_to_json,
+)
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
-from connector.kafka.dead_letters.ledger_topic import TOTALS_KEY, LedgerWrite, LedgerWriter, Outgoing, read_ledger, read_totals
+from connector.kafka.dead_letters.ledger_topic import (
+    TOTALS_KEY,
+    LedgerWrite,
+    LedgerWriter,
+    Outgoing,
+    read_ledger,
+    read_totals,
+)
 from tests.broker import NewTopic
 
 IDS = ("a-0-1", "a-0-2")
@@ -34,7 +47,11 @@ replay(KafkaConfig(servers), topic, lambda step: os._exit(9) if step == deadly e
 
 
 def deed(letter_id: str, action: Action = Action.REPLAYED) -> LedgerWrite:
-    record = Outgoing(letter_id.encode(), b"value", (("h", None),)) if action is Action.REPLAYED else None
+    record = (
+        Outgoing(letter_id.encode(), b"value", (("h", None),))
+        if action is Action.REPLAYED
+        else None
+    )
     return LedgerWrite(letter_id, LedgerEntry(action, 1, "ada", "why", "all"), record)
 
 
@@ -45,22 +62,38 @@ def replay(kafka: KafkaConfig, topic: str, on_step: object = lambda step: None) 
 
 
 def records(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[bytes]:
-    """The keys of the records that a reader of committed transactions sees, once the markers of what was committed are written."""
+    """The keys of the records that a reader of committed transactions sees, once the markers of
+    what was committed are written.
+    """
     while topics.end_offsets(kafka, facts) != topics.high_watermarks(kafka, facts):
         time.sleep(0.02)
-    consumer = client.consumer(kafka, errors := client.LastError(), {"group.id": "test", "fetch.wait.max.ms": "10"})
+    consumer = client.consumer(
+        kafka, errors := client.LastError(), {"group.id": "test", "fetch.wait.max.ms": "10"}
+    )
     ranges = {number: (0, end) for number, end in topics.end_offsets(kafka, facts).items()}
-    found = sorted(client.contents(message)[0] or b"" for message in messages_between(consumer, kafka, errors, ranges, facts.topic))
+    found = sorted(
+        client.contents(message)[0] or b""
+        for message in messages_between(consumer, kafka, errors, ranges, facts.topic)
+    )
     consumer.close()
     return found
 
 
-def test_a_replay_that_is_killed_at_every_step_takes_effect_once(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_replay_that_is_killed_at_every_step_takes_effect_once(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-11, replay_is_safe: whoever runs it again goes on with what is left."""
     facts = new_topic(kafka_partitions=2)
     for deadly in STEPS:
         program = [sys.executable, "-c", RUN, kafka.bootstrap_servers, facts.topic, deadly]
-        ended = subprocess.run(program, cwd=Path(__file__).parents[2], timeout=60, check=False, capture_output=True, text=True)
+        ended = subprocess.run(
+            program,
+            cwd=Path(__file__).parents[2],
+            timeout=60,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         assert ended.returncode == 9, ended.stderr
     replay(kafka, facts.topic)
     assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
@@ -86,10 +119,14 @@ def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> N
     ends = topics.high_watermarks(kafka, facts)
     found = read_ledger(kafka, facts.topic).sent.ends
     assert found.keys() >= {partition}
-    assert all(ends[number] - 2 <= end < ends[number] for number, end in found.items()), "markers lie behind them"
+    assert all(ends[number] - 2 <= end < ends[number] for number, end in found.items()), (
+        "markers lie behind them"
+    )
 
 
-def test_totals_are_found_however_few_or_many_records_lie_around_them(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_totals_are_found_however_few_or_many_records_lie_around_them(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-7: behind them lies what was given up; a reader looks at the end alone."""
     facts = new_topic(kafka_partitions=1)
     assert read_totals(kafka, facts.topic) is None
@@ -100,18 +137,25 @@ def test_totals_are_found_however_few_or_many_records_lie_around_them(kafka: Kaf
             writer.write_totals(None)
         totals = read_totals(kafka, facts.topic)
         assert totals is not None
-        assert totals.closed == {(topic_id, name.removeprefix("-")): 1 for name in ("", "-user-events", "-2024", "-a-1-2")[: number + 1]}
+        assert totals.closed == {
+            (topic_id, name.removeprefix("-")): 1
+            for name in ("", "-user-events", "-2024", "-a-1-2")[: number + 1]
+        }
 
     def dies(step: str) -> None:
         if step == "commit":
             raise RuntimeError(step)
 
     with pytest.raises(RuntimeError), LedgerWriter(kafka, facts.topic, dies) as writer:
-        writer.commit([deed(f"{topic_id}-0-{number}", Action.DISCARDED) for number in range(10, 310)])
+        writer.commit(
+            [deed(f"{topic_id}-0-{number}", Action.DISCARDED) for number in range(10, 310)]
+        )
     assert read_totals(kafka, facts.topic) == totals
 
 
-def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-11, replay_is_safe."""
     for moment in ("record", "commit"):
         facts = new_topic()
@@ -139,12 +183,18 @@ def test_a_story_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopi
     ]
 
 
-def test_a_ledger_that_would_forget_is_refused(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_ledger_that_would_forget_is_refused(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """DLQ-1: compacted."""
     facts = new_topic()
     entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)  # type: ignore[no-untyped-call]
     for altered in admin.incremental_alter_configs(
-        [ConfigResource(ConfigResource.Type.TOPIC, ledger_topic(facts.topic), incremental_configs=[entry])]
+        [
+            ConfigResource(
+                ConfigResource.Type.TOPIC, ledger_topic(facts.topic), incremental_configs=[entry]
+            )
+        ]
     ).values():
         altered.result(30)
     with pytest.raises(TopicError, match="policy=delete"):
@@ -161,7 +211,9 @@ def test_a_ledger_that_would_forget_is_refused(admin: AdminClient, kafka: KafkaC
         (TOTALS_KEY, b'{"closed": [["T", "", 1e999]], "open_since": null}'),
     ],
 )
-def test_a_ledger_that_others_wrote_to_is_not_believed(kafka: KafkaConfig, new_topic: NewTopic, key: bytes, value: bytes | None) -> None:
+def test_a_ledger_that_others_wrote_to_is_not_believed(
+    kafka: KafkaConfig, new_topic: NewTopic, key: bytes, value: bytes | None
+) -> None:
     """DLQ-11: the record is named, by whatever reads it."""
     facts = new_topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

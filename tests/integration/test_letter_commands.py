@@ -1,4 +1,6 @@
-"""`connector dead-letters` from end to end, as the person on call and as a script would use it (DLQ-8 to DLQ-14)."""
+"""`connector dead-letters` from end to end, as the person on call and as a script would use it
+(DLQ-8 to DLQ-14).
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,37 @@ def facts(new_topic: NewTopic) -> TopicFacts:
 
 @pytest.fixture
 def shell(
-    kafka: KafkaConfig, facts: TopicFacts, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Shell:
-    text = f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n[streams.s]\ntopic = "{facts.topic}"\n'
+    text = (
+        'warehouse = "wh"\n[kafka]\nbootstrap_servers ='
+        f' "{kafka.bootstrap_servers}"\n[streams.s]\ntopic = "{facts.topic}"\n'
+    )
     (tmp_path / "connector.toml").write_text(text)
     return Shell(tmp_path, capsys, monkeypatch)
 
 
 @pytest.fixture
 def letters(kafka: KafkaConfig, facts: TopicFacts) -> list[DeadLetter]:
-    """Three that would be taken today, one under a wrong key, one too late, and one that is rubbish."""
+    """Three that would be taken today, one under a wrong key, one too late, and one that is
+    rubbish.
+    """
     sent = [letter(facts, offset) for offset in range(3)]
     sent.append(letter(facts, 3, key=b"\x1b[2Jwrong", reason=Reason.KEY_MISMATCH))
     sent.append(letter(facts, 4, reason=Reason.TOO_LATE))
-    sent.append(letter(facts, 5, b"rubbish \x1b[2J", reason=Reason.UNKNOWN_FRAMING, detail="evil \x1b[31m \u202e"))
+    sent.append(
+        letter(
+            facts,
+            5,
+            b"rubbish \x1b[2J",
+            reason=Reason.UNKNOWN_FRAMING,
+            detail="evil \x1b[31m \u202e",
+        )
+    )
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish(sent)
     return sent
@@ -49,7 +68,14 @@ def test_who_waits_may_be_told_to_go_on_waiting(
     shell: Shell, letters: list[DeadLetter], kafka: KafkaConfig, facts: TopicFacts, tmp_path: Path
 ) -> None:
     """DLQ-14: until the tables show it, or it is rejected again."""
-    replay = ("dead-letters", "replay", letters[0].id, "--execute", "--why", "the table is declared")
+    replay = (
+        "dead-letters",
+        "replay",
+        letters[0].id,
+        "--execute",
+        "--why",
+        "the table is declared",
+    )
     assert shell.run(*replay) == 0
     log_progress(tmp_path / "wh", "s", Progress(ingest_batch=1), {0: 99, 1: 99})
     assert shell.run(*replay) == 1
@@ -62,9 +88,15 @@ def test_who_waits_may_be_told_to_go_on_waiting(
 
 
 def test_from_the_first_look_to_the_last_letter(
-    shell: Shell, letters: list[DeadLetter], kafka: KafkaConfig, facts: TopicFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell,
+    letters: list[DeadLetter],
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """DLQ-8 to DLQ-14: look, dry run, replay, mend, park, discard, restore, export; nothing raw reaches the terminal (DLQ-9).
+    """DLQ-8 to DLQ-14: look, dry run, replay, mend, park, discard, restore, export; nothing raw
+    reaches the terminal (DLQ-9).
 
     poison_is_contained: rejected records are explained, mended and replayed.
     """
@@ -76,7 +108,9 @@ def test_from_the_first_look_to_the_last_letter(
         return code
 
     assert run("list", "--by", "state,table", "--json") == 0
-    assert {(group["table"], group["letters"]) for group in map(json.loads, shell.out.splitlines())} == {("t", 5), ("", 1)}
+    assert {
+        (group["table"], group["letters"]) for group in map(json.loads, shell.out.splitlines())
+    } == {("t", 5), ("", 1)}
     assert run("list", "--key-prefix", "row-1", "--offsets", "0..1") == 0
     assert shell.out.split()[0] == letters[1].id
 
@@ -89,12 +123,41 @@ def test_from_the_first_look_to_the_last_letter(
     assert "it would be rejected again as KEY_MISMATCH" in shell.out
     assert received(kafka, facts) == []
 
-    assert run("replay", "--reason", "UNKNOWN_TABLE", "--execute", "--why", "the table is declared", "--per-second", "100") == 0
+    assert (
+        run(
+            "replay",
+            "--reason",
+            "UNKNOWN_TABLE",
+            "--execute",
+            "--why",
+            "the table is declared",
+            "--per-second",
+            "100",
+        )
+        == 0
+    )
     assert run("replay", "--reason", "unknown_table", "--execute", "--why", "again") == 0
     assert run("replay", letters[0].id, "--execute", "--why", "again") == 1
     assert "it is replayed" in shell.err
-    assert run("replay", "--reason", "KEY_MISMATCH", "--repair", "key-from-record", "--execute", "--why", "typo") == 0
-    assert sorted(found.source.key or b"" for found in received(kafka, facts)) == [b"row-0", b"row-0", b"row-1", b"row-2"]
+    assert (
+        run(
+            "replay",
+            "--reason",
+            "KEY_MISMATCH",
+            "--repair",
+            "key-from-record",
+            "--execute",
+            "--why",
+            "typo",
+        )
+        == 0
+    )
+    assert sorted(found.source.key or b"" for found in received(kafka, facts)) == [
+        b"row-0",
+        b"row-0",
+        b"row-1",
+        b"row-2",
+    ]
 
     assert run("park", letters[4].id, "--why", "ask the source") == 0
     assert run("discard", "--state", "any", "--reason", "TOO_LATE", "--why", "sent again") == 0
@@ -102,7 +165,11 @@ def test_from_the_first_look_to_the_last_letter(
     assert run("reopen", letters[0].id, "--why", "by mistake") == 1
     assert "replayed already" in shell.err
     assert run("show", letters[4].id) == 0
-    assert [word for word in ("parked", "discarded", "reopened", "ask the source") if word not in shell.out] == []
+    assert [
+        word
+        for word in ("parked", "discarded", "reopened", "ask the source")
+        if word not in shell.out
+    ] == []
 
     monkeypatch.setattr("click.edit", lambda text, extension: text.replace('"t"', '"people"'))
     assert run("replay", letters[0].id, "--edit", "--json") == 1
@@ -120,7 +187,9 @@ def test_from_the_first_look_to_the_last_letter(
     assert {one["id"]: one["state"] for one in exported} == {
         found.id: "open" if number > 3 else "replayed" for number, found in enumerate(letters)
     }
-    assert next(one for one in exported if one["id"] == letters[3].id)["history"][0]["repair"]["steps"] == ["key-from-record"]
+    assert next(one for one in exported if one["id"] == letters[3].id)["history"][0]["repair"][
+        "steps"
+    ] == ["key-from-record"]
     assert run("list") == 0
     assert shell.err.startswith("2 dead letters")
     assert not {char for text in seen for char in text if not char.isprintable()} - {"\n"}

@@ -1,4 +1,6 @@
-"""The local broker: starting, stopping, crashing, and every way in which it cannot start (OPS-2, OPS-7)."""
+"""The local broker: starting, stopping, crashing, and every way in which it cannot start (OPS-2,
+OPS-7).
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_a_taken_port_is_named(live: LocalBroker, tmp_path: Path) -> None:
 
 def test_it_listens_on_loopback_only(live: LocalBroker) -> None:
     """OPS-7, as configured and as it is."""
-    settings = dict(line.split("=", 1) for line in (live.folder / "server.properties").read_text().splitlines())
+    settings = dict(
+        line.split("=", 1) for line in (live.folder / "server.properties").read_text().splitlines()
+    )
     for listener in f"{settings['listeners']},{settings['advertised.listeners']}".split(","):
         assert listener.split("://")[1].startswith("127.0.0.1:")
     with socket.socket() as knock:
@@ -111,7 +115,9 @@ def test_two_starts_at_once_make_one_broker(tmp_path: Path) -> None:
 
 
 def test_a_recycled_pid_is_not_taken_for_the_broker(tmp_path: Path) -> None:
-    (tmp_path / "broker.json").write_text(json.dumps({"pid": os.getpid(), "port": 20001, "controller_port": 20002}))
+    (tmp_path / "broker.json").write_text(
+        json.dumps({"pid": os.getpid(), "port": 20001, "controller_port": 20002})
+    )
     assert LocalBroker.find(tmp_path, jar_store()) is None
 
 
@@ -134,7 +140,9 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
         LocalBroker.start(tmp_path / "file", jar_store())
 
 
-@pytest.mark.parametrize("content", [None, "cluster.id=somebody-elses\n"], ids=["no meta.properties", "another cluster"])
+@pytest.mark.parametrize(
+    "content", [None, "cluster.id=somebody-elses\n"], ids=["no meta.properties", "another cluster"]
+)
 def test_a_broken_folder_is_an_error_of_its_own(tmp_path: Path, content: str | None) -> None:
     (tmp_path / ".lock").touch()
     (tmp_path / "data" / "topic-0").mkdir(parents=True)
@@ -174,7 +182,8 @@ from pathlib import Path
 from connector.jars import JarStore
 from connector.kafka.local.broker import LocalBroker
 store = JarStore.from_environment(os.environ)
-broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=sys.argv[2] == "daemon", say=lambda line: print(line, flush=True))
+say = lambda line: print(line, flush=True)
+broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=sys.argv[2] == "daemon", say=say)
 time.sleep(60)
 """
 
@@ -182,7 +191,9 @@ time.sleep(60)
 def start_elsewhere(folder: Path, kind: str) -> tuple[subprocess.Popen[str], LocalBroker]:
     """Another process starts a broker; returns once it runs."""
     command = [sys.executable, "-c", START, str(folder), kind]
-    starter = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    starter = subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert starter.stdout is not None
     for line in starter.stdout:
         if line.startswith("Kafka is running"):

@@ -10,14 +10,42 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import murmur2
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
 
 from connector.config.settings import KafkaConfig, RegistryConfig
-from connector.errors import BrokerError, DeliveryError, InvalidChangeError, RegistryError, TopicError, WriterConflictError
-from connector.kafka import ChangeConsumer, ChangeProducer, ConsumerRecord, LocalBroker, read_letters, topics
+from connector.errors import (
+    BrokerError,
+    DeliveryError,
+    InvalidChangeError,
+    RegistryError,
+    TopicError,
+    WriterConflictError,
+)
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    ConsumerRecord,
+    LocalBroker,
+    read_letters,
+    topics,
+)
 from connector.kafka.produce import resume
 from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, decode
-from connector.records.model import CONTROL_KEY, MAX_LONG, ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
+from connector.records.model import (
+    CONTROL_KEY,
+    MAX_LONG,
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    Heartbeat,
+    Record,
+)
 from connector.records.rejection import Reason
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from tests.broker import NewTopic, jar_store
@@ -25,20 +53,30 @@ from tests.integration.changes import change, changes
 from tests.unit.registry_stub import running_registry
 
 DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
-FACTS = topics.TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 4, 1, "delete", "LogAppendTime", 10**9, 10_500_000)
+FACTS = topics.TopicFacts(
+    "t", "AAAAAAAAAAAAAAAAAAAAAA", 4, 1, "delete", "LogAppendTime", 10**9, 10_500_000
+)
 
 
 def announcement(name: str, at: int, *live: str) -> ChildPartitions:
     return ChildPartitions(name, at, 0, tuple(ChildPartition(child) for child in live or (name,)))
 
 
-def read(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[ConsumerRecord]:
+def read(
+    kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None
+) -> list[ConsumerRecord]:
     with ChangeConsumer(kafka, topic, bounded=True, registry=registry) as consumer:
         return list(consumer)
 
 
-def read_changes(kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None) -> list[ConsumerRecord]:
-    return [received for received in read(kafka, topic, registry) if isinstance(received.record, DataChange)]
+def read_changes(
+    kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None
+) -> list[ConsumerRecord]:
+    return [
+        received
+        for received in read(kafka, topic, registry)
+        if isinstance(received.record, DataChange)
+    ]
 
 
 def test_what_was_sent_is_what_is_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
@@ -48,12 +86,20 @@ def test_what_was_sent_is_what_is_read(kafka: KafkaConfig, new_topic: NewTopic) 
         for record in sent:
             producer.send(record, headers=[("origin", b"test"), ("nothing", None)])
     received = read_changes(kafka, topic)
-    assert sorted((r.record for r in received if isinstance(r.record, DataChange)), key=lambda c: c.commit_timestamp) == sent
+    assert (
+        sorted(
+            (r.record for r in received if isinstance(r.record, DataChange)),
+            key=lambda c: c.commit_timestamp,
+        )
+        == sent
+    )
     assert {r.source.headers for r in received} == {(("origin", b"test"), ("nothing", None))}
     assert {r.kafka_partitions for r in received} == {3}
 
 
-def test_a_key_lies_on_javas_kafka_partition_and_arrival_is_the_brokers(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_key_lies_on_javas_kafka_partition_and_arrival_is_the_brokers(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(kafka_partitions=5).topic
     began = time.time_ns() // 1000
     with ChangeProducer(kafka, topic) as producer:
@@ -65,7 +111,9 @@ def test_a_key_lies_on_javas_kafka_partition_and_arrival_is_the_brokers(kafka: K
         assert received.record_timestamp > began - 1_000_000
 
 
-def test_control_records_go_to_every_kafka_partition(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_control_records_go_to_every_kafka_partition(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(kafka_partitions=4).topic
     heartbeat = Heartbeat("p", 5, b"token")
     children = ChildPartitions("p", 6, 1, (ChildPartition("q", ("p",)),))
@@ -81,12 +129,20 @@ def test_control_records_go_to_every_kafka_partition(kafka: KafkaConfig, new_top
     assert {r.source.key for r in received} == {CONTROL_KEY}
 
 
-def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WMK-6, REC-17: on first use, on a caller's word, and again; a reader who knows of nobody comes to know how far the stream is."""
+def test_a_frontier_follows_what_the_producer_announces(
+    kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WMK-6, REC-17: on first use, on a caller's word, and again; a reader who knows of nobody
+    comes to know how far the stream is.
+    """
     facts = new_topic(kafka_partitions=2)
     with ChangeProducer(kafka, facts) as producer:
         producer.send(change(1))
-        producer.send(ChildPartitions("p", 1_000_002, 0, (ChildPartition("a", ("p",)), ChildPartition("b", ("p",)))))
+        producer.send(
+            ChildPartitions(
+                "p", 1_000_002, 0, (ChildPartition("a", ("p",)), ChildPartition("b", ("p",)))
+            )
+        )
         producer.send(change(3, partition="a"))
         producer.send(Heartbeat("b", 1_000_005))
         later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
@@ -97,14 +153,22 @@ def test_a_frontier_follows_what_the_producer_announces(kafka: KafkaConfig, new_
         assert producer.delivered == 5
     found = read(kafka, facts.topic)
     first, again = announcement("p", 1_000_000), announcement("p", 1_000_002, "a", "b")
-    assert [r.record for r in found if r.record in (first, again) and r.position.kafka_partition == 1] == [first, again]
+    assert [
+        r.record for r in found if r.record in (first, again) and r.position.kafka_partition == 1
+    ] == [first, again]
     claims = {
-        r.record.stream_partition: {0: r.record.timestamp + 1, 1: r.record.timestamp + 1} for r in found if isinstance(r.record, Heartbeat)
+        r.record.stream_partition: {0: r.record.timestamp + 1, 1: r.record.timestamp + 1}
+        for r in found
+        if isinstance(r.record, Heartbeat)
     }
     lineage = [
-        LineageRecord(r.position.kafka_partition, r.kafka_partitions, r.record) for r in found if isinstance(r.record, ChildPartitions)
+        LineageRecord(r.position.kafka_partition, r.kafka_partitions, r.record)
+        for r in found
+        if isinstance(r.record, ChildPartitions)
     ]
-    assert advance(UNKNOWN, BatchClaims(2, claims, tuple(lineage)), now=0).low_watermark == 1_000_005
+    assert (
+        advance(UNKNOWN, BatchClaims(2, claims, tuple(lineage)), now=0).low_watermark == 1_000_005
+    )
     repeated = tuple(said for said in lineage if said.record == again)
     assert advance(UNKNOWN, BatchClaims(2, claims, repeated), now=0).low_watermark == 1_000_005, (
         "for who begins to read behind the first one"
@@ -116,7 +180,9 @@ def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic
     with running_registry() as registry:
         with pytest.raises(RegistryError, match="does not have our schema"):
             ChangeProducer(kafka, topic, registry=RegistryConfig(registry.url))
-        with ChangeProducer(kafka, topic, registry=RegistryConfig(registry.url, auto_register=True)) as producer:
+        with ChangeProducer(
+            kafka, topic, registry=RegistryConfig(registry.url, auto_register=True)
+        ) as producer:
             producer.send(change(1))
         assert registry.schemas == {1: READER_SCHEMA}
         (received,) = read_changes(kafka, topic, RegistryConfig(registry.url))
@@ -125,7 +191,9 @@ def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic
         assert received.source.value[:5] == b"\x00\x00\x00\x00\x01"
 
 
-def test_a_record_above_max_record_bytes_is_refused_before_it_is_sent(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_record_above_max_record_bytes_is_refused_before_it_is_sent(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic().topic
     with ChangeProducer(kafka, topic, max_record_bytes=1000) as producer:
         producer.send(change(1))
@@ -133,10 +201,14 @@ def test_a_record_above_max_record_bytes_is_refused_before_it_is_sent(kafka: Kaf
             producer.send(change(2, value=b"x" * 1000))
         with pytest.raises(InvalidChangeError, match="at most 1000 bytes"):
             producer.send(change(3, partition="q", value=b"x" * 1000))
-    assert len(read(kafka, topic)) == 2, "a stream partition that was announced and never speaks would be waited for"
+    assert len(read(kafka, topic)) == 2, (
+        "a stream partition that was announced and never speaks would be waited for"
+    )
 
 
-def test_a_record_above_what_the_topic_takes_is_refused_before_it_is_sent(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_record_above_what_the_topic_takes_is_refused_before_it_is_sent(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic(max_message_bytes=20_000).topic
     noise = random.Random(1).randbytes(30_000)
     with ChangeProducer(kafka, topic) as producer:
@@ -147,7 +219,9 @@ def test_a_record_above_what_the_topic_takes_is_refused_before_it_is_sent(kafka:
 
 
 @pytest.mark.parametrize("size", [19_700, 500])
-def test_whatever_is_taken_fits_also_in_batches(kafka: KafkaConfig, new_topic: NewTopic, size: int) -> None:
+def test_whatever_is_taken_fits_also_in_batches(
+    kafka: KafkaConfig, new_topic: NewTopic, size: int
+) -> None:
     """Many records make a batch, which the broker measures against the same limit."""
     topic = new_topic(max_message_bytes=20_000).topic
     noise = random.Random(size)
@@ -176,14 +250,22 @@ def test_a_heartbeat_follows_what_it_covers(kafka: KafkaConfig, new_topic: NewTo
         producer.send(change(300))
         producer.send(change(0, partition="another"))
     for number in range(3):
-        kinds = [type(r.record) for r in read(kafka, topic) if r.position.kafka_partition == number and r.record != change(300)]
+        kinds = [
+            type(r.record)
+            for r in read(kafka, topic)
+            if r.position.kafka_partition == number and r.record != change(300)
+        ]
         assert kinds[-1] is Heartbeat or kinds.count(Heartbeat) == 1
         covered = [r for r in read(kafka, topic) if r.position.kafka_partition == number]
         at = next(i for i, r in enumerate(covered) if isinstance(r.record, Heartbeat))
-        assert all(r.record in (change(300), change(0, partition="another")) for r in covered[at + 1 :])
+        assert all(
+            r.record in (change(300), change(0, partition="another")) for r in covered[at + 1 :]
+        )
 
 
-def test_an_estimate_is_lowered_to_what_is_acknowledged(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_an_estimate_is_lowered_to_what_is_acknowledged(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     topic = new_topic().topic
     with ChangeProducer(kafka, topic, settings={"linger.ms": "1000"}) as producer:
         producer.send(change(1, timestamp=500))
@@ -191,14 +273,25 @@ def test_an_estimate_is_lowered_to_what_is_acknowledged(kafka: KafkaConfig, new_
         producer.flush()
         producer.send(change(3, timestamp=900, estimate=800))
         producer.send(change(4, timestamp=700, estimate=800))
-    estimates = {r.record.row_key: r.record.estimated_low_watermark for r in read(kafka, topic) if isinstance(r.record, DataChange)}
+    estimates = {
+        r.record.row_key: r.record.estimated_low_watermark
+        for r in read(kafka, topic)
+        if isinstance(r.record, DataChange)
+    }
     assert estimates == {b"row-1": 0, b"row-2": 500, b"row-3": 800, b"row-4": 700}
 
 
-def test_a_batch_is_read_in_its_order_and_is_acknowledged_without_a_flush(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_batch_is_read_in_its_order_and_is_acknowledged_without_a_flush(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """PUB-5, REC-18: an estimate is lowered to what comes before it in the same batch."""
     topic = new_topic().topic
-    sent = [*changes(300), change(300, timestamp=500), change(301, timestamp=900, estimate=800), change(302, partition="q", estimate=700)]
+    sent = [
+        *changes(300),
+        change(300, timestamp=500),
+        change(301, timestamp=900, estimate=800),
+        change(302, partition="q", estimate=700),
+    ]
     told: dict[Record, str | None] = {}
     with ChangeProducer(kafka, topic) as producer:
         producer.send_many(sent, headers=[("origin", b"test")], on_delivery=told.__setitem__)
@@ -207,7 +300,11 @@ def test_a_batch_is_read_in_its_order_and_is_acknowledged_without_a_flush(kafka:
             producer.poll(0.5)
         assert told == dict.fromkeys(sent)
     found = read_changes(kafka, topic)
-    assert [r.record for r in found] == [*sent[:-2], replace(sent[-2], estimated_low_watermark=500), sent[-1]]
+    assert [r.record for r in found] == [
+        *sent[:-2],
+        replace(sent[-2], estimated_low_watermark=500),
+        sent[-1],
+    ]
     assert {r.source.headers for r in found} == {(("origin", b"test"),)}
 
 
@@ -216,15 +313,23 @@ def test_a_batch_is_read_in_its_order_and_is_acknowledged_without_a_flush(kafka:
     [(None, 0), (3_600_000_000, 0), (60_000_000, 2000)],
     ids=["a sentinel", "an hour ahead of the clock", "within the clock skew"],
 )
-def test_an_estimate_that_is_no_claim_is_sent_as_none(kafka: KafkaConfig, new_topic: NewTopic, ahead_us: int | None, sent_as: int) -> None:
-    """WMK-5, watermark_is_honest: "no idea" does not become a claim of the change's own commit timestamp."""
+def test_an_estimate_that_is_no_claim_is_sent_as_none(
+    kafka: KafkaConfig, new_topic: NewTopic, ahead_us: int | None, sent_as: int
+) -> None:
+    """WMK-5, watermark_is_honest: "no idea" does not become a claim of the change's own commit
+    timestamp.
+    """
     topic = new_topic().topic
     estimate = MAX_LONG if ahead_us is None else time.time_ns() // 1000 + ahead_us
     with ChangeProducer(kafka, topic) as producer:
         producer.send(change(1, timestamp=2000, estimate=estimate))
         producer.send(change(2, timestamp=1000))
         assert producer.ignored_claims == (sent_as == 0)
-    estimates = {r.record.row_key: r.record.estimated_low_watermark for r in read(kafka, topic) if isinstance(r.record, DataChange)}
+    estimates = {
+        r.record.row_key: r.record.estimated_low_watermark
+        for r in read(kafka, topic)
+        if isinstance(r.record, DataChange)
+    }
     assert estimates == {b"row-1": sent_as, b"row-2": 0}
 
 
@@ -245,7 +350,13 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
 
 def test_a_full_queue_blocks_and_then_is_an_error() -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
-    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.5, settings={"queue.buffering.max.messages": "10"}, announce=False)
+    producer = ChangeProducer(
+        DEAD,
+        FACTS,
+        queue_timeout_s=0.5,
+        settings={"queue.buffering.max.messages": "10"},
+        announce=False,
+    )
     for number in range(10):
         producer.send(change(number))
     began = time.monotonic()
@@ -299,7 +410,9 @@ def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
 
 def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() -> None:
     def fail() -> None:
-        with ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "200"}, announce=False) as producer:
+        with ChangeProducer(
+            DEAD, FACTS, settings={"message.timeout.ms": "200"}, announce=False
+        ) as producer:
             producer.send(change(1))
             raise ZeroDivisionError
 
@@ -309,7 +422,9 @@ def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() ->
 
 
 def test_nothing_is_lost_when_the_broker_is_killed_while_producing(tmp_path: Path) -> None:
-    """REC-17, `nothing_lost`: SIGKILL in the middle, started again on its folder; what was flushed is all there."""
+    """REC-17, `nothing_lost`: SIGKILL in the middle, started again on its folder; what was flushed
+    is all there.
+    """
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "t", kafka_partitions=2)
@@ -349,7 +464,9 @@ def test_a_failed_change_can_be_sent_again(tmp_path: Path) -> None:
         assert {r.record for r in read_changes(kafka, "t")} == {change(1), change(2, partition="q")}
 
 
-def test_kafka_partitions_that_were_added_get_control_records(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_kafka_partitions_that_were_added_get_control_records(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic(kafka_partitions=1)
     with ChangeProducer(kafka, facts.topic) as producer:
         producer.send(Heartbeat("p", 5))
@@ -359,11 +476,16 @@ def test_kafka_partitions_that_were_added_get_control_records(admin: AdminClient
         assert producer.kafka_partitions == 3
     told = [announcement("p", 4), Heartbeat("p", 6)]
     found = read(kafka, facts.topic)
-    assert [[r.record for r in found if r.position.kafka_partition == number][-2:] for number in range(3)] == [told] * 3
+    assert [
+        [r.record for r in found if r.position.kafka_partition == number][-2:]
+        for number in range(3)
+    ] == [told] * 3
     assert len(found) == 8
 
 
-def test_a_producer_of_another_topic_under_the_same_name_stops(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_producer_of_another_topic_under_the_same_name_stops(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic()
     producer = ChangeProducer(kafka, replace(facts, topic_id="AAAAAAAAAAAAAAAAAAAAAA"))
     producer.refresh_now()
@@ -372,15 +494,19 @@ def test_a_producer_of_another_topic_under_the_same_name_stops(kafka: KafkaConfi
     producer.close()
 
 
-# ── resume tokens ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── resume tokens ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_resume_token_is_that_of_the_newest_heartbeat(kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resume_token_is_that_of_the_newest_heartbeat(
+    kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """REC-19, resumable: never that of a data change; far behind the end, too."""
     monkeypatch.setattr(resume, "WINDOW", 3)
     topic = new_topic(kafka_partitions=2).topic
     with ChangeProducer(kafka, topic) as producer:
-        with pytest.raises(TopicError, match="No resume token of stream partition p is left") as caught:
+        with pytest.raises(
+            TopicError, match="No resume token of stream partition p is left"
+        ) as caught:
             producer.resume_token("p")
         assert "backfill" in caught.value.remedy
         producer.send(Heartbeat("p", 5, b"five"))
@@ -394,11 +520,15 @@ def test_the_resume_token_is_that_of_the_newest_heartbeat(kafka: KafkaConfig, ne
         assert producer.resume_token("another") == b"nor this"
 
 
-# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transactions ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_transaction_is_delivered_as_one_or_not_at_all(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """REC-17, REC-18: what was aborted is undelivered until it was sent again, and nothing may claim more meanwhile."""
+def test_a_transaction_is_delivered_as_one_or_not_at_all(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """REC-17, REC-18: what was aborted is undelivered until it was sent again, and nothing may
+    claim more meanwhile.
+    """
     topic = new_topic(kafka_partitions=2).topic
     records: list[Record] = [*changes(10), Heartbeat("p", 1_000_009, b"nine")]
     with ChangeProducer(kafka, topic, transactional_id=topic) as producer:
@@ -419,11 +549,18 @@ def test_a_transaction_is_delivered_as_one_or_not_at_all(kafka: KafkaConfig, new
         assert producer.undelivered() == {}
         assert producer.delivered == 13
     found = [r.record for r in read(kafka, topic)]
-    assert {record for record in found if isinstance(record, DataChange)} == {*changes(13)} - {change(10)}
-    assert [record for record in found if not isinstance(record, DataChange)] == [announcement("p", 999_999), records[-1]] * 2
+    assert {record for record in found if isinstance(record, DataChange)} == {*changes(13)} - {
+        change(10)
+    }
+    assert [record for record in found if not isinstance(record, DataChange)] == [
+        announcement("p", 999_999),
+        records[-1],
+    ] * 2
 
 
-def test_outside_a_transaction_a_record_is_one_of_its_own(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_outside_a_transaction_a_record_is_one_of_its_own(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     """REC-19: the token of the last committed record, be it a change."""
     topic = new_topic(kafka_partitions=3).topic
     with ChangeProducer(kafka, topic, transactional_id=topic) as producer:
@@ -439,8 +576,12 @@ def test_outside_a_transaction_a_record_is_one_of_its_own(kafka: KafkaConfig, ne
             producer.send(change(4))
 
 
-def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """REC-17: a stream partition has one producer at a time; what the first one had begun is aborted."""
+def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """REC-17: a stream partition has one producer at a time; what the first one had begun is
+    aborted.
+    """
     topic = new_topic(kafka_partitions=2).topic
     first = ChangeProducer(kafka, topic, transactional_id=topic)
 
@@ -460,13 +601,24 @@ def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(kafka: K
     assert [r.record for r in read_changes(kafka, topic)] == [change(2)]
 
 
-def test_what_the_broker_refuses_is_set_aside_and_the_source_goes_on(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """DLQ-2, REC-18, nothing_lost: it is a dead letter with its bytes; heartbeats pass it, and it can be replayed."""
+def test_what_the_broker_refuses_is_set_aside_and_the_source_goes_on(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """DLQ-2, REC-18, nothing_lost: it is a dead letter with its bytes; heartbeats pass it, and it
+    can be replayed.
+    """
     facts = new_topic(kafka_partitions=2)
-    refused, taken = change(0, timestamp=10, value=random.Random(1).randbytes(5_000)), change(1, timestamp=20)
+    refused, taken = (
+        change(0, timestamp=10, value=random.Random(1).randbytes(5_000)),
+        change(1, timestamp=20),
+    )
     with ChangeProducer(kafka, facts) as producer:
-        limit = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, facts.topic, incremental_configs=[limit])
+        limit = ConfigEntry(
+            "max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(
+            ConfigResource.Type.TOPIC, facts.topic, incremental_configs=[limit]
+        )
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.incremental_alter_configs([resource])[resource].result(30)
         producer.send(refused)
@@ -478,7 +630,9 @@ def test_what_the_broker_refuses_is_set_aside_and_the_source_goes_on(kafka: Kafk
         failed = producer.undelivered()
         assert refused in failed
         producer.send_to_dead_letters(refused)
-        for innocent in failed.keys() - {refused}:  # of the same batch, which Kafka refuses as a whole
+        for innocent in failed.keys() - {
+            refused
+        }:  # of the same batch, which Kafka refuses as a whole
             producer.send(innocent)
         producer.flush()
         assert producer.undelivered() == {}

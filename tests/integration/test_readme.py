@@ -14,10 +14,19 @@ from tests.documents import ROOT, code_blocks
 def _run(text: str, kafka: KafkaConfig, topic: str) -> None:
     assert '"127.0.0.1:9092"' in text
     assert '"shop"' in text
-    exec(compile(text.replace("127.0.0.1:9092", kafka.bootstrap_servers).replace('"shop"', f'"{topic}"'), "README.md", "exec"), {})
+    exec(
+        compile(
+            text.replace("127.0.0.1:9092", kafka.bootstrap_servers).replace('"shop"', f'"{topic}"'),
+            "README.md",
+            "exec",
+        ),
+        {},
+    )
 
 
-def test_producer_and_reader_of_the_readme_run(kafka: KafkaConfig, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]) -> None:
+def test_producer_and_reader_of_the_readme_run(
+    kafka: KafkaConfig, new_topic: NewTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
     """REC-17, REC-21."""
     topic = new_topic(kafka_partitions=3).topic
     produce, read = code_blocks(ROOT / "README.md", "python")

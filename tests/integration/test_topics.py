@@ -19,7 +19,9 @@ from tests.integration.changes import send_raw
 
 def make_plain(admin: AdminClient, **config: str) -> str:
     name = f"test.plain.{uuid.uuid4().hex[:12]}"
-    admin.create_topics([PlainTopic(name, 1, 1, config={k.replace("_", "."): v for k, v in config.items()})])[name].result(30)
+    admin.create_topics(
+        [PlainTopic(name, 1, 1, config={k.replace("_", "."): v for k, v in config.items()})]
+    )[name].result(30)
     while admin.list_topics(name, timeout=30).topics[name].error is not None:
         time.sleep(0.05)
     return name
@@ -27,7 +29,11 @@ def make_plain(admin: AdminClient, **config: str) -> str:
 
 def test_a_created_topic_is_what_the_spec_asks_for(new_topic: NewTopic) -> None:
     facts = new_topic(kafka_partitions=3, retention_s=2 * topics.DAY_S)
-    assert (facts.kafka_partitions, facts.cleanup_policy, facts.timestamp_type) == (3, "delete", "LogAppendTime")
+    assert (facts.kafka_partitions, facts.cleanup_policy, facts.timestamp_type) == (
+        3,
+        "delete",
+        "LogAppendTime",
+    )
     assert facts.retention_ms == 2 * topics.DAY_S * 1000
     assert topics.check(facts) == []
 
@@ -46,7 +52,9 @@ def test_retention_outside_its_bounds_is_refused(kafka: KafkaConfig, retention_s
         topics.create_topic(kafka, "test.never", kafka_partitions=1, retention_s=retention_s)
 
 
-def test_an_existing_topic_is_an_error_that_says_how_it_differs(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_an_existing_topic_is_an_error_that_says_how_it_differs(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic(kafka_partitions=2)
     with pytest.raises(TopicError, match="exists already") as caught:
         topics.create_topic(kafka, facts.topic, kafka_partitions=3, retention_s=topics.DAY_S)
@@ -54,8 +62,12 @@ def test_an_existing_topic_is_an_error_that_says_how_it_differs(kafka: KafkaConf
     assert "retention.ms is 604800000, asked for was 86400000" in caught.value.cause
 
 
-def test_a_topic_can_be_asked_for_twice(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """OPS-10: in a script; also after a creation that ended half way, without the dead-letter topic."""
+def test_a_topic_can_be_asked_for_twice(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """OPS-10: in a script; also after a creation that ended half way, without the dead-letter
+    topic.
+    """
     facts = new_topic(kafka_partitions=2)
     letters = f"{facts.topic}.dead-letters"
     admin.delete_topics([letters])[letters].result(30)
@@ -114,7 +126,9 @@ def test_offsets_by_time(admin: AdminClient, kafka: KafkaConfig, new_topic: NewT
     assert topics.offsets_at(kafka, facts, 1) == {0: 0, 1: 2}
 
 
-def test_kafka_partitions_that_were_added_are_seen(admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_kafka_partitions_that_were_added_are_seen(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
     facts = new_topic(kafka_partitions=1)
     admin.create_partitions([NewPartitions(facts.topic, 3)])[facts.topic].result(30)
     assert topics.describe(kafka, facts.topic).kafka_partitions == 3

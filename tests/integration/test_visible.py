@@ -16,11 +16,19 @@ from tests.broker import NewTopic
 
 @pytest.fixture
 def topic(kafka: KafkaConfig, new_topic: NewTopic) -> TopicFacts:
-    """Kafka partition 0: 0 committed, 1 marker, 2 and 3 aborted, 4 marker, 5 and 6 committed, 7 marker. Kafka partition 1 is empty."""
+    """Kafka partition 0: 0 committed, 1 marker, 2 and 3 aborted, 4 marker, 5 and 6 committed, 7
+    marker. Kafka partition 1 is empty.
+    """
     facts = new_topic(kafka_partitions=2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": facts.topic})
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": facts.topic}
+    )
     producer.init_transactions(30)
-    for records, end in ((1, producer.commit_transaction), (2, producer.abort_transaction), (2, producer.commit_transaction)):
+    for records, end in (
+        (1, producer.commit_transaction),
+        (2, producer.abort_transaction),
+        (2, producer.commit_transaction),
+    ):
         producer.begin_transaction()
         for _ in range(records):
             producer.produce(facts.topic, b"v", b"k", 0)
@@ -30,19 +38,31 @@ def topic(kafka: KafkaConfig, new_topic: NewTopic) -> TopicFacts:
 
 
 @pytest.mark.parametrize("near", [0, probe_offsets.NEAR])
-def test_only_what_is_committed_is_seen(kafka: KafkaConfig, topic: TopicFacts, monkeypatch: pytest.MonkeyPatch, near: int) -> None:
+def test_only_what_is_committed_is_seen(
+    kafka: KafkaConfig, topic: TopicFacts, monkeypatch: pytest.MonkeyPatch, near: int
+) -> None:
     """Read through, or place by place; up to a marker at the very end, and beyond what there is."""
     monkeypatch.setattr(probe_offsets, "NEAR", near)
     places = {0: (Range(1, 5), Range(6, 10)), 1: (Range(0, 2),), 7: (Range(3, 4),)}
     found = probe_offsets.look(kafka, topic.topic, topic.topic_id, places)
-    assert found == {0: Seen((Range(6, 7),), (Range(8, 10),)), 1: Seen((), (Range(0, 2),)), 7: Seen((), (Range(3, 4),))}
-    assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(1, 2), Range(4, 5), Range(7, 8))}) == {0: Seen()}
+    assert found == {
+        0: Seen((Range(6, 7),), (Range(8, 10),)),
+        1: Seen((), (Range(0, 2),)),
+        7: Seen((), (Range(3, 4),)),
+    }
+    assert probe_offsets.look(
+        kafka, topic.topic, topic.topic_id, {0: (Range(1, 2), Range(4, 5), Range(7, 8))}
+    ) == {0: Seen()}
 
 
-def test_what_retention_took_is_gone_not_empty(kafka: KafkaConfig, topic: TopicFacts, admin: AdminClient) -> None:
+def test_what_retention_took_is_gone_not_empty(
+    kafka: KafkaConfig, topic: TopicFacts, admin: AdminClient
+) -> None:
     place = TopicPartition(topic.topic, 0, 3)
     admin.delete_records([place])[place].result(30)
-    assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {0: Seen((Range(5, 6),), (Range(0, 3),))}
+    assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {
+        0: Seen((Range(5, 6),), (Range(0, 3),))
+    }
 
 
 def test_another_topic_of_that_name_says_nothing(kafka: KafkaConfig, topic: TopicFacts) -> None:

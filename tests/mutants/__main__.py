@@ -1,17 +1,20 @@
-"""Do the tests notice when the code is wrong? A sample of small changes of the pure core, each run against the tests of its module.
+"""Do the tests notice when the code is wrong? A sample of small changes of the pure core, each run
+against the tests of its module.
 
-make mutants                                        300 changes of all modules, drawn from a new seed, which is printed
-make mutants MODULES="tables/merge dead_letters/ledger" SAMPLE=50 SEED=7
+make mutants                                        300 changes of all modules, drawn from a new
+seed, which is printed make mutants MODULES="tables/merge dead_letters/ledger" SAMPLE=50 SEED=7
 
-The pure core is what lies at the root of connector/ and in its pure packages. The tests of connector/PACKAGE/MODULE.py are the files
-of tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden that import it. They run in copies of the working
-tree, in a temporary folder, two at a time. Each run is a fork of this process, which has imported what all tests need. Hypothesis draws
-the same examples each time, and does not shrink what it finds. A change is noticed if a test fails, or if the tests take several times
-what they take otherwise.
+The pure core is what lies at the root of connector/ and in its pure packages. The tests of
+connector/PACKAGE/MODULE.py are the files of tests/unit/PACKAGE that import it, and the files of
+tests/property and tests/golden that import it. They run in copies of the working tree, in a
+temporary folder, two at a time. Each run is a fork of this process, which has imported what all
+tests need. Hypothesis draws the same examples each time, and does not shrink what it finds. A
+change is noticed if a test fails, or if the tests take several times what they take otherwise.
 
-Why not a library: mutmut 3.8 changes neither properties nor what stands outside functions, leaves out no statement and changes every
-string; cosmic-ray 8.7 starts pytest anew for each change, leaves out no statement either, and brings two dozen packages. Both write into
-the folder that they are started in, and neither draws a sample.
+Why not a library: mutmut 3.8 changes neither properties nor what stands outside functions, leaves
+out no statement and changes every string; cosmic-ray 8.7 starts pytest anew for each change, leaves
+out no statement either, and brings two dozen packages. Both write into the folder that they are
+started in, and neither draws a sample.
 """
 
 from __future__ import annotations
@@ -49,7 +52,15 @@ LONGEST_S = 900
 PURE = ("records", "tables", "watermarks", "dead_letters", "state", "config")
 LAWS = ("tests/property", "tests/golden")
 COPIED = ("connector", "tests", "schemas", "docs")
-PYTEST = ("-x", "-q", "--no-header", "--tb=short", "-pno:cacheprovider", "-pno:xdist", "-otimeout=0")
+PYTEST = (
+    "-x",
+    "-q",
+    "--no-header",
+    "--tb=short",
+    "-pno:cacheprovider",
+    "-pno:xdist",
+    "-otimeout=0",
+)
 # What this process has imported, pytest can rewrite no more.
 EXPECTED = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 HOW = {1: "by a failed test", 2: "by an import that failed", None: "by the time it takes"}
@@ -71,13 +82,17 @@ class Mutant:
 
     @property
     def diff(self) -> list[str]:
-        lines = difflib.unified_diff(self.before.splitlines(), self.after.splitlines(), n=0, lineterm="")
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), n=0, lineterm=""
+        )
         return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Test files to run, on a mutant or on the code as it is, and how long they may compute, in seconds."""
+    """Test files to run, on a mutant or on the code as it is, and how long they may compute, in
+    seconds.
+    """
 
     files: tuple[str, ...]
     mutant: Mutant | None = None
@@ -86,7 +101,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: the exit code of pytest, or None if it took too long or was killed; what it computed, and what it printed."""
+    """How a run ended: the exit code of pytest, or None if it took too long or was killed; what it
+    computed, and what it printed.
+    """
 
     run: Run
     code: int | None
@@ -99,7 +116,9 @@ class Ended:
 
 
 def draw(root: Path, modules: Sequence[str], sample: int, seed: int) -> tuple[list[Mutant], int]:
-    """The changes drawn from all those of the modules, and how many there are. A function of the code and of the seed."""
+    """The changes drawn from all those of the modules, and how many there are. A function of the
+    code and of the seed.
+    """
     texts = {module: (root / f"connector/{module}.py").read_text("utf-8") for module in modules}
     places = [(module, edit) for module in modules for edit in edits(texts[module])]
     random.Random(seed).shuffle(places)
@@ -112,24 +131,40 @@ def draw(root: Path, modules: Sequence[str], sample: int, seed: int) -> tuple[li
 
 
 def tests_of(root: Path, module: str) -> list[str]:
-    """The quick tests of a module: those of its package, and the laws and golden data, that import it or its only importer."""
+    """The quick tests of a module: those of its package, and the laws and golden data, that import
+    it or its only importer.
+    """
     package = root / "connector"
-    sources = {str(path.relative_to(package).with_suffix("")): path for path in sorted(package.rglob("*.py"))}
+    sources = {
+        str(path.relative_to(package).with_suffix("")): path
+        for path in sorted(package.rglob("*.py"))
+    }
     importers = [name for name, path in sources.items() if _imports(path, {module})]
     names = {module, *importers} if len(importers) == 1 else {module}
     folder = root / "tests/unit" / Path(module).parent
     own = [path for path in sorted(folder.glob("test_*.py")) if _imports(path, {module})]
-    laws = [path for suite in LAWS for path in sorted((root / suite).glob("test_*.py")) if _imports(path, names)]
+    laws = [
+        path
+        for suite in LAWS
+        for path in sorted((root / suite).glob("test_*.py"))
+        if _imports(path, names)
+    ]
     return [str(path.relative_to(root)) for path in [*own, *laws]]
 
 
 def _imports(path: Path, modules: set[str]) -> bool:
-    """Whether a file has `from connector.PACKAGE.MODULE import …` or `from connector.PACKAGE import MODULE` for one of the modules."""
+    """Whether a file has `from connector.PACKAGE.MODULE import …` or `from connector.PACKAGE import
+    MODULE` for one of the modules.
+    """
     text = path.read_text("utf-8")
     for module in modules:
         dotted = f"connector/{module}".replace("/", ".")
         parent, _, leaf = dotted.rpartition(".")
-        if re.search(rf"^ *(from|import) ({re.escape(dotted)}|{re.escape(parent)} import .*\b{leaf})\b", text, re.MULTILINE):
+        if re.search(
+            rf"^ *(from|import) ({re.escape(dotted)}|{re.escape(parent)} import .*\b{leaf})\b",
+            text,
+            re.MULTILINE,
+        ):
             return True
     return False
 
@@ -137,14 +172,22 @@ def _imports(path: Path, modules: set[str]) -> bool:
 def core_of(root: Path) -> list[str]:
     """The modules that may be changed, as paths below connector/ without `.py`."""
     package = root / "connector"
-    found = [path for place in (package, *(package / name for name in PURE)) for path in place.glob("*.py")]
+    found = [
+        path
+        for place in (package, *(package / name for name in PURE))
+        for path in place.glob("*.py")
+    ]
     return sorted(
-        str(path.relative_to(package).with_suffix("")) for path in found if not path.stem.startswith("__") and path.stem != "clock"
+        str(path.relative_to(package).with_suffix(""))
+        for path in found
+        if not path.stem.startswith("__") and path.stem != "clock"
     )
 
 
 def forked(runs: Iterable[Run], copies: Sequence[Path]) -> Iterator[Ended]:
-    """Run as many at once as there are copies, each in one of them, and hand out each when it has ended."""
+    """Run as many at once as there are copies, each in one of them, and hand out each when it has
+    ended.
+    """
     waiting, free, live = iter(runs), list(copies), dict[int, tuple[Run, Path, float]]()
     try:
         while True:
@@ -163,7 +206,12 @@ def forked(runs: Iterable[Run], copies: Sequence[Path]) -> Iterator[Ended]:
                 _put(run.mutant, copy, is_mutated=False)
                 free.append(copy)
                 code = os.waitstatus_to_exitcode(status)
-                yield Ended(run, None if code < 0 else code, usage.ru_utime + usage.ru_stime, _log(copy, pid).read_text("utf-8", "replace"))
+                yield Ended(
+                    run,
+                    None if code < 0 else code,
+                    usage.ru_utime + usage.ru_stime,
+                    _log(copy, pid).read_text("utf-8", "replace"),
+                )
                 continue
             for late in [pid for pid, (_, _, end) in live.items() if time.monotonic() > end]:
                 _kill(late)
@@ -175,7 +223,9 @@ def forked(runs: Iterable[Run], copies: Sequence[Path]) -> Iterator[Ended]:
 
 
 def _put(mutant: Mutant | None, copy: Path, *, is_mutated: bool) -> None:
-    """Write the changed module, or the unchanged one. Compiled code tells them apart by the time of the file, in seconds."""
+    """Write the changed module, or the unchanged one. Compiled code tells them apart by the time of
+    the file, in seconds.
+    """
     if mutant is not None:
         path = copy / mutant.path
         seconds = int(path.stat().st_mtime) + (5 if is_mutated else -5)
@@ -204,13 +254,36 @@ def _become(run: Run, copy: Path) -> NoReturn:
         with contextlib.suppress(ValueError, OSError):  # not every system knows this limit
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CPU, (run.limit_s, run.limit_s))
-        os.environ |= {"PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "mutants", "PYTHONDONTWRITEBYTECODE": "1" if run.mutant else ""}
-        sys.path[:] = [str(copy), *(entry for entry in sys.path if entry and Path(entry).resolve() not in {Path.cwd(), HERE})]
+        os.environ |= {
+            "PYTHONPATH": str(copy),
+            "HYPOTHESIS_PROFILE": "mutants",
+            "PYTHONDONTWRITEBYTECODE": "1" if run.mutant else "",
+        }
+        sys.path[:] = [
+            str(copy),
+            *(
+                entry
+                for entry in sys.path
+                if entry and Path(entry).resolve() not in {Path.cwd(), HERE}
+            ),
+        ]
         sys.dont_write_bytecode = run.mutant is not None
-        for name in [name for name in sys.modules if name.partition(".")[0] in {"connector", "tests"}]:
+        for name in [
+            name for name in sys.modules if name.partition(".")[0] in {"connector", "tests"}
+        ]:
             del sys.modules[name]
         os.chdir(copy)
-        code = int(pytest.main([*PYTEST, *EXPECTED, "--basetemp", str(_log(copy, os.getpid()).with_suffix("")), *run.files]))
+        code = int(
+            pytest.main(
+                [
+                    *PYTEST,
+                    *EXPECTED,
+                    "--basetemp",
+                    str(_log(copy, os.getpid()).with_suffix("")),
+                    *run.files,
+                ]
+            )
+        )
     except BaseException:
         traceback.print_exc()
         raise
@@ -221,7 +294,9 @@ def _become(run: Run, copy: Path) -> NoReturn:
 
 
 def copied(root: Path, to: Path) -> Path:
-    """A copy of what the tests need, without `.git`, which would lead back to `root`: nothing is ever written there."""
+    """A copy of what the tests need, without `.git`, which would lead back to `root`: nothing is
+    ever written there.
+    """
     to.mkdir()
     for path in root.iterdir():
         if path.is_file() and not path.name.startswith("."):
@@ -232,18 +307,25 @@ def copied(root: Path, to: Path) -> Path:
 
 
 def measured(files: Iterable[str], copy: Path) -> dict[str, float]:
-    """How long each test file computes on the code as it is, in seconds. Ends everything if one fails."""
+    """How long each test file computes on the code as it is, in seconds. Ends everything if one
+    fails.
+    """
     times: dict[str, float] = {}
     for ended in forked([Run((file,)) for file in files], [copy] * AT_ONCE):
         if ended.is_noticed:
-            sys.exit(f"{ended.output}\n{ended.run.files[0]} fails on the code as it is, so it can notice nothing")
+            sys.exit(
+                f"{ended.output}\n{ended.run.files[0]} fails on the code as it is, so it can notice"
+                " nothing"
+            )
         times[ended.run.files[0]] = ended.cpu_s
     return times
 
 
 def report(ends: Sequence[Ended]) -> Iterator[str]:
     """What was not noticed, by module, and the share that was."""
-    for module, of_module in groupby(sorted(ends, key=_place), key=lambda ended: ended.run.mutant.module):
+    for module, of_module in groupby(
+        sorted(ends, key=_place), key=lambda ended: ended.run.mutant.module
+    ):
         of_it = list(of_module)
         yield f"{module}: {sum(ended.is_noticed for ended in of_it)} of {len(of_it)} noticed"
         for mutant in (ended.run.mutant for ended in of_it if not ended.is_noticed):
@@ -251,7 +333,10 @@ def report(ends: Sequence[Ended]) -> Iterator[str]:
             yield from (f"    {line}" for line in mutant.diff)
     noticed = [HOW.get(ended.code, "by an error of pytest") for ended in ends if ended.is_noticed]
     ways = ", ".join(f"{count} {how}" for how, count in Counter(noticed).most_common())
-    yield f"{len(noticed)} of {len(ends)} changes noticed ({len(noticed) / max(len(ends), 1):.1%}): {ways}"
+    yield (
+        f"{len(noticed)} of {len(ends)} changes noticed ({len(noticed) / max(len(ends), 1):.1%}):"
+        f" {ways}"
+    )
 
 
 def _place(ended: Ended) -> tuple[str, int, str]:
@@ -259,22 +344,48 @@ def _place(ended: Ended) -> tuple[str, int, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Does each of many small changes of the code fail a test?")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="modules of the core (default: all)")
-    parser.add_argument("--sample", type=int, default=300, help="how many changes to try (default: 300)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="which ones (default: others each time)")
-    parser.add_argument("--minutes", type=float, default=60, help="start no more after that long (default: 60)")
-    parser.add_argument("--grace", type=int, default=5, help="seconds of computing beyond four times what the tests take (default: 5)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description="Does each of many small changes of the code fail a test?",
+    )
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="modules of the core (default: all)"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=300, help="how many changes to try (default: 300)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(2**32),
+        help="which ones (default: others each time)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=60, help="start no more after that long (default: 60)"
+    )
+    parser.add_argument(
+        "--grace",
+        type=int,
+        default=5,
+        help="seconds of computing beyond four times what the tests take (default: 5)",
+    )
     options = parser.parse_args()
     root, started = Path.cwd(), time.monotonic()
     core = core_of(root)
     if unknown := set(options.modules) - set(core):
-        parser.error(f"no module of the core: {', '.join(sorted(unknown))}; there are {', '.join(core)}")
+        parser.error(
+            f"no module of the core: {', '.join(sorted(unknown))}; there are {', '.join(core)}"
+        )
     mutants, total = draw(root, options.modules or core, options.sample, options.seed)
-    tests = {module: tests_of(root, module) for module in sorted({mutant.module for mutant in mutants})}
+    tests = {
+        module: tests_of(root, module) for module in sorted({mutant.module for mutant in mutants})
+    }
     for module, files in tests.items():
         print(f"{module}: {' '.join(files)}")
-    print(f"{len(mutants)} of {total} changes of {len(tests)} modules, seed {options.seed}", flush=True)
+    print(
+        f"{len(mutants)} of {total} changes of {len(tests)} modules, seed {options.seed}",
+        flush=True,
+    )
     settings.register_profile(
         "mutants",
         derandomize=True,
@@ -287,20 +398,34 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         first = copied(root, Path(folder, "1"))
         times = measured(sorted({file for files in tests.values() for file in files}), first)
-        copies = [first, *(copied(first, Path(folder, str(number))) for number in range(2, AT_ONCE + 1))]
-        print(f"all tests pass on the code as it is, in {sum(times.values()):.0f} s of computing", flush=True)
+        copies = [
+            first,
+            *(copied(first, Path(folder, str(number))) for number in range(2, AT_ONCE + 1)),
+        ]
+        print(
+            f"all tests pass on the code as it is, in {sum(times.values()):.0f} s of computing",
+            flush=True,
+        )
 
         def runs() -> Iterator[Run]:
             for mutant in mutants:
                 if time.monotonic() - started < options.minutes * 60:
                     files = sorted(tests[mutant.module], key=times.__getitem__)
-                    yield Run(tuple(files), mutant, options.grace + int(4 * sum(times[file] for file in files)))
+                    yield Run(
+                        tuple(files),
+                        mutant,
+                        options.grace + int(4 * sum(times[file] for file in files)),
+                    )
 
         ends: list[Ended] = []
         for ended in forked(runs(), copies):
             ends.append(ended)
             if len(ends) % 25 == 0:
-                print(f"{len(ends)} tried, {sum(one.is_noticed for one in ends)} noticed", file=sys.stderr, flush=True)
+                print(
+                    f"{len(ends)} tried, {sum(one.is_noticed for one in ends)} noticed",
+                    file=sys.stderr,
+                    flush=True,
+                )
     print(*report(ends), sep="\n")
     if len(ends) < len(mutants):
         print(f"{len(mutants) - len(ends)} were not tried within {options.minutes:g} minutes")

@@ -46,7 +46,10 @@ class BankWorld(World):
         """One random event, as in any world. But splits, merges and growth only happen in `turn`,
         because otherwise heartbeats would be too rare.
         """
-        self.rng.choices([self._change, self._deliver, self._beat, self._learn, self._announce_again], [8, 16, 4, 1, 1])[0]()
+        self.rng.choices(
+            [self._change, self._deliver, self._beat, self._learn, self._announce_again],
+            [8, 16, 4, 1, 1],
+        )[0]()
 
     def turn(self) -> None:
         """A stream partition splits, two merge, and the topic grows. The last changes are still in
@@ -67,7 +70,11 @@ class BankWorld(World):
         """All records in flight arrive. Every live stream partition learns all Kafka partitions,
         and sends a heartbeat.
         """
-        while any(queue for of in [*self.producers, *self.controls] for queue in of.unacknowledged.values()):
+        while any(
+            queue
+            for of in [*self.producers, *self.controls]
+            for queue in of.unacknowledged.values()
+        ):
             self._deliver()
         for of in self._live():
             of.kafka_partitions = len(self.logs)
@@ -97,10 +104,18 @@ class BankWorld(World):
     def _commit(self, balances: dict[bytes, int]) -> None:
         self.clock += 1
         for account, balance in balances.items():
-            of = next(one for one in self._live() if one.keys.start <= account and (one.keys.end is None or account < one.keys.end))
+            of = next(
+                one
+                for one in self._live()
+                if one.keys.start <= account and (one.keys.end is None or account < one.keys.end)
+            )
             assert of.floor <= self.clock
             claims = not self.lies and self.rng.random() < 0.3
-            claim = min(self.rng.randint(of.floor, self.clock), of.oldest_change_in_flight()) if claims else 0
+            claim = (
+                min(self.rng.randint(of.floor, self.clock), of.oldest_change_in_flight())
+                if claims
+                else 0
+            )
             written = change(
                 put(str(balance), qualifier=b"amount"),
                 at=self.clock,
@@ -108,8 +123,14 @@ class BankWorld(World):
                 stream_partition=of.name,
                 estimated_low_watermark=claim,
             )
-            of.send(Written(of.name, of.kafka_partitions, self.clock, claim, change=written), sum(account) % of.kafka_partitions)
-        self.balances[self.clock] = {**self.balances.get(max(self.balances, default=0), {}), **balances}
+            of.send(
+                Written(of.name, of.kafka_partitions, self.clock, claim, change=written),
+                sum(account) % of.kafka_partitions,
+            )
+        self.balances[self.clock] = {
+            **self.balances.get(max(self.balances, default=0), {}),
+            **balances,
+        }
 
     def _beat(self) -> None:
         self._beat_of(self.rng.choice(self._live()))
@@ -124,12 +145,19 @@ class BankWorld(World):
                 self.logs[k].append(beat) if self.lies else of.send(beat, k)
 
     def _deliver(self) -> None:
-        waiting = [(of, k) for of in [*self.producers, *self.controls] for k, queue in of.unacknowledged.items() if queue]
+        waiting = [
+            (of, k)
+            for of in [*self.producers, *self.controls]
+            for k, queue in of.unacknowledged.items()
+            if queue
+        ]
         if not waiting:
             return
         of, k = self.rng.choice(waiting)
         queue = of.unacknowledged[k]
-        free = next((place for place, sent in enumerate(queue) if not sent.commit_timestamp), len(queue))
+        free = next(
+            (place for place, sent in enumerate(queue) if not sent.commit_timestamp), len(queue)
+        )
         place = self.rng.randrange(free) if free else 0
         sent = queue[place]
         del queue[place]

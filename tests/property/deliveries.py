@@ -56,7 +56,12 @@ class Producer:
         return self.has_ended and not any(self.unacknowledged.values())
 
     def oldest_change_in_flight(self) -> int:
-        flying = [record.commit_timestamp for queue in self.unacknowledged.values() for record in queue if record.commit_timestamp]
+        flying = [
+            record.commit_timestamp
+            for queue in self.unacknowledged.values()
+            for record in queue
+            if record.commit_timestamp
+        ]
         return min(flying, default=2**63)
 
 
@@ -78,7 +83,11 @@ class World:
         self.producers: list[Producer] = []
         self.controls = [_control(f"root{n}", len(self.logs)) for n in range(roots)]
         for control in self.controls:
-            edges = [b"", *sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 2))}), None]
+            edges = [
+                b"",
+                *sorted({bytes([rng.randrange(1, 255)]) for _ in range(rng.randint(0, 2))}),
+                None,
+            ]
             for start, end in pairwise(edges):
                 assert start is not None
                 self.producers.append(self._begin(control.roots, KeyRange(start, end), 1))
@@ -86,7 +95,17 @@ class World:
 
     def step(self) -> None:
         what = self.rng.choices(
-            [self._change, self._deliver, self._beat, self._split, self._merge, self._tick, self._grow, self._learn, self._announce_again],
+            [
+                self._change,
+                self._deliver,
+                self._beat,
+                self._split,
+                self._merge,
+                self._tick,
+                self._grow,
+                self._learn,
+                self._announce_again,
+            ],
             [8, 12, 4, 1, 1, 4, 0.3, 1, 1],
         )[0]
         what()
@@ -99,7 +118,9 @@ class World:
         for control in self.controls:
             self._announce_first(control)
         for producer in self._live():
-            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1))
+            producer.send_everywhere(
+                Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1)
+            )
             self._flush(producer)
 
     def _begin(self, roots: frozenset[str], keys: KeyRange, floor: int) -> Producer:
@@ -126,10 +147,17 @@ class World:
         before = min(self.clock + 1, producer.oldest_change_in_flight())
         if producer.floor < before:
             producer.floor = self.rng.randint(producer.floor + 1, before)
-            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=producer.floor))
+            producer.send_everywhere(
+                Sent(producer.name, producer.kafka_partitions, claim=producer.floor)
+            )
 
     def _deliver(self) -> None:
-        waiting = [(producer, k) for producer in [*self.producers, *self.controls] for k, queue in producer.unacknowledged.items() if queue]
+        waiting = [
+            (producer, k)
+            for producer in [*self.producers, *self.controls]
+            for k, queue in producer.unacknowledged.items()
+            if queue
+        ]
         if waiting:
             producer, k = self.rng.choice(waiting)
             self.logs[k].append(producer.unacknowledged[k].popleft())
@@ -153,11 +181,16 @@ class World:
         parent = self.rng.choice(self._live())
         start = parent.keys.start + b"\x80"
         if parent.keys.end is None or start < parent.keys.end:
-            self._continue([parent], [KeyRange(parent.keys.start, start), KeyRange(start, parent.keys.end)])
+            self._continue(
+                [parent], [KeyRange(parent.keys.start, start), KeyRange(start, parent.keys.end)]
+            )
 
     def _merge(self) -> None:
         pairs = [
-            (one, other) for one in self._live() for other in self._live() if one.roots == other.roots and one.keys.end == other.keys.start
+            (one, other)
+            for one in self._live()
+            for other in self._live()
+            if one.roots == other.roots and one.keys.end == other.keys.start
         ]
         if pairs:
             one, other = self.rng.choice(pairs)
@@ -167,7 +200,10 @@ class World:
         self.clock += 1
         tokens = tuple(parent.name for parent in parents)
         children = [self._begin(parents[0].roots, keys, self.clock) for keys in ranges]
-        said = tuple(ChildPartition(child.name, tokens, child.keys.start, child.keys.end) for child in children)
+        said = tuple(
+            ChildPartition(child.name, tokens, child.keys.start, child.keys.end)
+            for child in children
+        )
         for parent in parents:
             lineage = ChildPartitions(parent.name, self.clock, next(self._sequence), said)
             parent.send_everywhere(Sent(parent.name, parent.kafka_partitions, lineage=lineage))
@@ -177,7 +213,9 @@ class World:
             self._hand_over(children[0])
 
     def _hand_over(self, child: Producer) -> None:
-        """Another process continues with a child, and announces the stream partitions that it knows."""
+        """Another process continues with a child, and announces the stream partitions that it
+        knows.
+        """
         control = _control(child.name, len(self.logs))
         child.roots |= control.roots
         self.controls.append(control)
@@ -193,7 +231,11 @@ class World:
 
     def _announce(self, control: Producer) -> None:
         self.clock += 1
-        live = [producer for producer in self.producers if control.name in producer.roots and not producer.is_over]
+        live = [
+            producer
+            for producer in self.producers
+            if control.name in producer.roots and not producer.is_over
+        ]
         said = tuple(ChildPartition(one.name, (), one.keys.start, one.keys.end) for one in live)
         lineage = ChildPartitions(control.name, self.clock, next(self._sequence), said)
         control.send_everywhere(Sent(control.name, control.kafka_partitions, lineage=lineage))
@@ -212,7 +254,11 @@ class Reader:
         for k, log in enumerate(self.world.logs):
             start = self.positions.get(k, 0)
             most = self.world.rng.choice((0, 1, 5, 20))
-            end = len(log) if everything else self.world.rng.randint(start, min(len(log), start + most))
+            end = (
+                len(log)
+                if everything
+                else self.world.rng.randint(start, min(len(log), start + most))
+            )
             read += [(k, record) for record in log[start:end]]
             self.positions[k] = end
         new = [record for _, record in read if record.commit_timestamp and not record.again]
@@ -225,11 +271,19 @@ def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> BatchClaims:
         if record.lineage is None:
             of_one = claims.setdefault(record.stream_partition, {})
             of_one[k] = max(of_one.get(k, 0), record.claim)
-    lineage = tuple(LineageRecord(k, record.kafka_partitions, record.lineage) for k, record in read if record.lineage is not None)
-    return BatchClaims(max([kafka_partitions, *(record.kafka_partitions for _, record in read)]), claims, lineage)
+    lineage = tuple(
+        LineageRecord(k, record.kafka_partitions, record.lineage)
+        for k, record in read
+        if record.lineage is not None
+    )
+    return BatchClaims(
+        max([kafka_partitions, *(record.kafka_partitions for _, record in read)]), claims, lineage
+    )
 
 
-def batches(rng: Random, world: World, *, steps: int = 300, late: bool = False) -> Iterator[tuple[list[Sent], BatchClaims]]:
+def batches(
+    rng: Random, world: World, *, steps: int = 300, late: bool = False
+) -> Iterator[tuple[list[Sent], BatchClaims]]:
     """The life of a world, batch by batch. The last batch has read everything. `late`: reading
     begins somewhere in the middle.
     """

@@ -14,7 +14,15 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from connector.records.model import ChangeType, DataChange, DeleteCells, DeleteFamily, Entry, SetCell, Transaction
+from connector.records.model import (
+    ChangeType,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    SetCell,
+    Transaction,
+)
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column
 from connector.tables.values import DataType
@@ -23,7 +31,10 @@ ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")
 QUALIFIERS = (b"", b"q", b"\xff")
 MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
-COLUMNS = tuple(Column(f"c{n}", family, qualifier, DataType.BYTES) for n, (family, qualifier) in enumerate(MAPPED))
+COLUMNS = tuple(
+    Column(f"c{n}", family, qualifier, DataType.BYTES)
+    for n, (family, qualifier) in enumerate(MAPPED)
+)
 """The columns of a table of such changes. Cells that are not `MAPPED` have no column."""
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
@@ -55,7 +66,9 @@ class Delivery:
     position: OrderPosition
 
 
-def history(rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows: Sequence[bytes] = ROWS) -> list[Delivery]:
+def history(
+    rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows: Sequence[bytes] = ROWS
+) -> list[Delivery]:
     """Up to `changes` changes, each delivered once or more often, in random order. They suit tables
     of both orders.
 
@@ -66,7 +79,11 @@ def history(rng: Random, *, changes: int = 7, distinct_ranks: bool = False, rows
     drawn = [_change(rng, taste, number, rows) for number in range(rng.randint(1, changes))]
     if distinct_ranks:
         drawn = [
-            replace(change, tie_breaker=number, change_sequence_number=f"{rng.randint(0, 2):X}/{number:X}")
+            replace(
+                change,
+                tie_breaker=number,
+                change_sequence_number=f"{rng.randint(0, 2):X}/{number:X}",
+            )
             for number, change in enumerate(drawn)
         ]
     deliveries = []
@@ -94,8 +111,14 @@ def plain_entries(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
     if whole:
         deletions = [DeleteFamily(family) for family in FAMILIES]
         entries = [*entries, *deletions] if change.tie_breaker % 4 == 0 else [*deletions, *entries]
-    by_name = {(entry.family, getattr(entry, "qualifier", None)): entry for entry in reversed(entries)}
-    kept = [entry for (family, qualifier), entry in by_name.items() if qualifier is None or (family, qualifier) in MAPPED]
+    by_name = {
+        (entry.family, getattr(entry, "qualifier", None)): entry for entry in reversed(entries)
+    }
+    kept = [
+        entry
+        for (family, qualifier), entry in by_name.items()
+        if qualifier is None or (family, qualifier) in MAPPED
+    ]
     return tuple(reversed(kept))
 
 
@@ -146,7 +169,9 @@ def _change(rng: Random, taste: _Taste, number: int, rows: Sequence[bytes]) -> D
         entries=tuple(entries),
         change_type=ChangeType.GARBAGE_COLLECTION if collected else ChangeType.USER,
         source_cluster_id="" if collected else rng.choice(("c1", "c2")),
-        transaction=Transaction("tx", record_sequence=rng.randint(0, 2)) if rng.random() < 0.4 else None,
+        transaction=(
+            Transaction("tx", record_sequence=rng.randint(0, 2)) if rng.random() < 0.4 else None
+        ),
         change_sequence_number=rng.choice(SEQUENCE_NUMBERS),
     )
 
@@ -155,12 +180,23 @@ def _entries(rng: Random, taste: _Taste, number: int) -> list[Entry]:
     if rng.random() < taste.wide / 2:
         deletes: list[Entry] = [DeleteFamily(family) for family in FAMILIES]
         # The deletion of a row, or the upsert of a whole row.
-        return deletes if rng.random() < 0.4 else [*deletes, *(_set_cell(rng, taste, number, place) for place in range(rng.randint(1, 4)))]
+        return (
+            deletes
+            if rng.random() < 0.4
+            else [
+                *deletes,
+                *(_set_cell(rng, taste, number, place) for place in range(rng.randint(1, 4))),
+            ]
+        )
     return [_entry(rng, taste, number, place) for place in range(rng.choice((1, 1, 2, 4, 6)))]
 
 
 def _entry(rng: Random, taste: _Taste, number: int, place: int) -> Entry:
-    return _delete(rng, taste) if rng.random() < taste.deletes else _set_cell(rng, taste, number, place)
+    return (
+        _delete(rng, taste)
+        if rng.random() < taste.deletes
+        else _set_cell(rng, taste, number, place)
+    )
 
 
 def _deletes(rng: Random, taste: _Taste) -> list[Entry]:
@@ -171,17 +207,25 @@ def _delete(rng: Random, taste: _Taste) -> Entry:
     family = rng.choice(taste.families)
     if rng.random() >= taste.wide:
         return DeleteCells(family, rng.choice(taste.qualifiers), *rng.choice(RANGES))
-    return DeleteFamily(family) if rng.random() < 0.5 else DeleteCells(family, rng.choice(taste.qualifiers))
+    return (
+        DeleteFamily(family)
+        if rng.random() < 0.5
+        else DeleteCells(family, rng.choice(taste.qualifiers))
+    )
 
 
 def _set_cell(rng: Random, taste: _Taste, number: int, place: int) -> SetCell:
     # The value names its origin, so that a wrong one is visible. An empty value is possible too.
     value = b"" if rng.random() < 0.1 else b"%d.%d" % (number, place)
-    return SetCell(rng.choice(taste.families), rng.choice(taste.qualifiers), value, rng.choice(CELL_TIMESTAMPS))
+    return SetCell(
+        rng.choice(taste.families), rng.choice(taste.qualifiers), value, rng.choice(CELL_TIMESTAMPS)
+    )
 
 
 def _position(rng: Random, taken: set[OrderPosition]) -> OrderPosition:
     while True:
-        position = OrderPosition(rng.randint(0, 3), rng.randint(0, 2), rng.randint(0, 15), rng.choice((0, 0, 0, 1, 2)))
+        position = OrderPosition(
+            rng.randint(0, 3), rng.randint(0, 2), rng.randint(0, 15), rng.choice((0, 0, 0, 1, 2))
+        )
         if position not in taken:
             return position

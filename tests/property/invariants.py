@@ -19,7 +19,9 @@ from tests.property.histories import Delivery, batches
 
 
 class Lift(Protocol):
-    def __call__(self, change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions) -> RowState: ...
+    def __call__(
+        self, change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions
+    ) -> RowState: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,13 @@ class MergeRule:
 RULE = MergeRule()
 
 
-def merged(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> dict[bytes, RowState]:
+def merged(
+    rule: MergeRule,
+    rng: Random,
+    deliveries: Sequence[Delivery],
+    order_by: OrderBy,
+    versions: Versions,
+) -> dict[bytes, RowState]:
     """The state of each row, merged in a random way: shuffled, duplicated, in batches, joined in a
     random tree, sometimes normalised.
     """
@@ -64,8 +72,16 @@ def joined_in_a_tree(rule: MergeRule, rng: Random, states: Sequence[RowState]) -
     return rule.normal(trees[0]) if rng.random() < often else trees[0]
 
 
-def newest_wins(rule: MergeRule, rng: Random, deliveries: Sequence[Delivery], order_by: OrderBy, versions: Versions) -> None:
-    """In whatever order deliveries are merged, the rows are those of the sequential model (MRG-4)."""
+def newest_wins(
+    rule: MergeRule,
+    rng: Random,
+    deliveries: Sequence[Delivery],
+    order_by: OrderBy,
+    versions: Versions,
+) -> None:
+    """In whatever order deliveries are merged, the rows are those of the sequential model
+    (MRG-4).
+    """
     states = merged(rule, rng, deliveries, order_by, versions)
     seen = {row_key: rule.visible(state) for row_key, state in states.items()}
     expected = model.replay(deliveries, order_by, versions)

@@ -19,7 +19,9 @@ Cells = dict[tuple[str, bytes, int], bytes]
 Visible = dict[tuple[str, bytes], bytes]
 
 
-def replay(deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions) -> dict[bytes, Visible]:
+def replay(
+    deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions
+) -> dict[bytes, Visible]:
     """The visible cells of each row that exists."""
     rows: dict[bytes, Cells] = {}
     for delivery in sorted(deliveries, key=lambda delivery: _place(delivery, order_by)):
@@ -32,7 +34,10 @@ def replay(deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions
 def _do(cells: Cells, entry: SetCell | DeleteCells | DeleteFamily, versions: Versions) -> None:
     if isinstance(entry, SetCell):
         if versions is Versions.LATEST:
-            _drop(cells, lambda family, qualifier, _: (family, qualifier) == (entry.family, entry.qualifier))
+            _drop(
+                cells,
+                lambda family, qualifier, _: (family, qualifier) == (entry.family, entry.qualifier),
+            )
         cells[entry.family, entry.qualifier, entry.cell_timestamp] = entry.value
     elif isinstance(entry, DeleteFamily):
         _drop(cells, lambda family, _, __: family == entry.family)
@@ -41,7 +46,8 @@ def _do(cells: Cells, entry: SetCell | DeleteCells | DeleteFamily, versions: Ver
         _drop(
             cells,
             lambda family, qualifier, timestamp: (
-                (family, qualifier) == (entry.family, entry.qualifier) and timestamp in range(entry.range_start, end)
+                (family, qualifier) == (entry.family, entry.qualifier)
+                and timestamp in range(entry.range_start, end)
             ),
         )
 
@@ -60,7 +66,9 @@ def _place(delivery: Delivery, order_by: OrderBy) -> tuple[object, ...]:
     arrival = (position.ingest_batch, position.kafka_partition, position.offset, position.attempt)
     if order_by is OrderBy.COMMIT:
         return (change.commit_timestamp, change.tie_breaker, _record_sequence(change), *arrival)
-    sections = [section.zfill(16) for section in (change.change_sequence_number or "").lower().split("/")]
+    sections = [
+        section.zfill(16) for section in (change.change_sequence_number or "").lower().split("/")
+    ]
     return ("/".join(sections + ["0" * 16] * (4 - len(sections))), *arrival)
 
 

@@ -12,7 +12,14 @@ from collections import deque
 from dataclasses import dataclass, replace
 from random import Random
 
-from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    DeleteFamily,
+    Heartbeat,
+    Record,
+)
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import KeyRange
 from tests.property.deliveries import Producer, Sent, World
@@ -41,7 +48,9 @@ class Told:
 class Speaker(Producer):
     """A stream partition whose records go through the process."""
 
-    def __init__(self, world: ProcessWorld, name: str, roots: frozenset[str], keys: KeyRange, floor: int) -> None:
+    def __init__(
+        self, world: ProcessWorld, name: str, roots: frozenset[str], keys: KeyRange, floor: int
+    ) -> None:
         super().__init__(name, roots, keys, floor, len(world.logs))
         self._world = world
 
@@ -52,8 +61,15 @@ class Speaker(Producer):
         self._world.tell(record, None)
 
     def oldest_change_in_flight(self) -> int:
-        flying = [sent for queue in self._world.queues.values() for sent, _ in queue if sent.stream_partition == self.name]
-        return min((sent.commit_timestamp for sent in flying if sent.commit_timestamp), default=2**63)
+        flying = [
+            sent
+            for queue in self._world.queues.values()
+            for sent, _ in queue
+            if sent.stream_partition == self.name
+        ]
+        return min(
+            (sent.commit_timestamp for sent in flying if sent.commit_timestamp), default=2**63
+        )
 
 
 class ProcessWorld(World):
@@ -77,8 +93,12 @@ class ProcessWorld(World):
         self.clock += 1
         for producer in self._live():
             producer.kafka_partitions = len(self.logs)
-            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1))
-        self._announce(self.announcements.due(as_record(self.told[-1].record), self._now + RETENTION))
+            producer.send_everywhere(
+                Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1)
+            )
+        self._announce(
+            self.announcements.due(as_record(self.told[-1].record), self._now + RETENTION)
+        )
         self._deliver_all()
 
     def tell(self, record: Sent, kafka_partition: int | None) -> None:
@@ -90,7 +110,10 @@ class ProcessWorld(World):
         if record.lineage is None or self.is_told:
             return record
         # If a root was announced without keys, the keys cannot cover the key space.
-        children = tuple(ChildPartition(child.token, child.parent_partition_tokens) for child in record.lineage.children)
+        children = tuple(
+            ChildPartition(child.token, child.parent_partition_tokens)
+            for child in record.lineage.children
+        )
         return replace(record, lineage=replace(record.lineage, children=children))
 
     @property
@@ -102,9 +125,15 @@ class ProcessWorld(World):
         self._announce(self.announcements.due(record, self._now))
         if isinstance(record, ChildPartitions):
             self.announcements.sent(record, self._now)
-        places = range(told.record.kafka_partitions) if told.kafka_partition is None else [told.kafka_partition]
+        places = (
+            range(told.record.kafka_partitions)
+            if told.kafka_partition is None
+            else [told.kafka_partition]
+        )
         for k in places:
-            self.queues.setdefault(k, deque()).append((replace(told.record, again=told.is_delivered), told))
+            self.queues.setdefault(k, deque()).append(
+                (replace(told.record, again=told.is_delivered), told)
+            )
 
     def _announce(self, announcements: list[ChildPartitions]) -> None:
         for announcement in announcements:
@@ -125,7 +154,9 @@ class ProcessWorld(World):
             self._tell_who_lives(self.clock - 1, tuple(self.producers), 0)
         for producer in self.producers:
             producer.floor = self.clock
-            producer.send_everywhere(Sent(producer.name, producer.kafka_partitions, claim=producer.floor))
+            producer.send_everywhere(
+                Sent(producer.name, producer.kafka_partitions, claim=producer.floor)
+            )
         self._deliver_all()
 
     def _tell_who_lives(self, clock: int, live: tuple[Producer, ...], sequence: int) -> None:
@@ -139,18 +170,37 @@ class ProcessWorld(World):
         if not self.dies:
             return
         lost = {told for queue in self.queues.values() for _, told in queue if told is not None}
-        first_lost = min((number for number, told in enumerate(self.told) if told in lost), default=len(self.told))
+        first_lost = min(
+            (number for number, told in enumerate(self.told) if told in lost),
+            default=len(self.told),
+        )
         # Records that readers have forgotten are not repeated. The horizon of readers is earlier.
-        first = next((number for number in range(first_lost) if self.told[number].clock > self.clock - RESUMES_WITHIN), first_lost)
+        first = next(
+            (
+                number
+                for number in range(first_lost)
+                if self.told[number].clock > self.clock - RESUMES_WITHIN
+            ),
+            first_lost,
+        )
         since = self.rng.randint(max(first, first_lost - 15), first_lost)
         self.queues.clear()
         self.announcements = Announcements(RETENTION)
         again = self.told[since:]
         if self.is_told:
-            self._tell_who_lives(again[0].clock - 1 if again else self.clock, again[0].live if again else tuple(self._live()), since)
+            self._tell_who_lives(
+                again[0].clock - 1 if again else self.clock,
+                again[0].live if again else tuple(self._live()),
+                since,
+            )
         for told in again:
             if told.kafka_partition is None:
-                told.record = replace(told.record, kafka_partitions=max(told.record.kafka_partitions, self.producers[0].kafka_partitions))
+                told.record = replace(
+                    told.record,
+                    kafka_partitions=max(
+                        told.record.kafka_partitions, self.producers[0].kafka_partitions
+                    ),
+                )
             self._send(told)
 
     def _hand_over(self, child: Producer) -> None:

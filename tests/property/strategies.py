@@ -37,12 +37,18 @@ LONG = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, MAX_LONG)
 TIMESTAMP = st.integers(1, MAX_TIMESTAMP)
 TEXT = st.text(max_size=12)
-BYTES = st.one_of(st.binary(max_size=12), st.text(max_size=6).map(str.encode), st.binary(min_size=60, max_size=200))
+BYTES = st.one_of(
+    st.binary(max_size=12),
+    st.text(max_size=6).map(str.encode),
+    st.binary(min_size=60, max_size=200),
+)
 NAME = st.text("abcXYZ019-_.", min_size=1, max_size=8)
 FAMILY = st.one_of(NAME, st.just("f" * 64))
 TABLE = st.one_of(NAME, st.just("t" * 128))
 STREAM_PARTITION = st.one_of(st.text(min_size=1, max_size=12), st.just("ä" * 512))
-ROW_KEY = st.one_of(st.binary(min_size=1, max_size=16), st.just(b"k" * 4096)).filter(lambda key: key != CONTROL_KEY)
+ROW_KEY = st.one_of(st.binary(min_size=1, max_size=16), st.just(b"k" * 4096)).filter(
+    lambda key: key != CONTROL_KEY
+)
 SEQUENCE_NUMBER = st.from_regex(r"\A[0-9A-Fa-f]{1,16}(/[0-9A-Fa-f]{1,16}){0,3}\Z")
 KAFKA_PARTITIONS = st.integers(1, 2**31 - 1)
 
@@ -85,7 +91,9 @@ def data_changes(draw: st.DrawFn) -> DataChange:
         commit_timestamp=draw(TIMESTAMP),
         entries=draw(ENTRIES),
         change_type=change_type,
-        source_cluster_id=draw(st.text(min_size=1, max_size=8)) if change_type is ChangeType.USER else "",
+        source_cluster_id=(
+            draw(st.text(min_size=1, max_size=8)) if change_type is ChangeType.USER else ""
+        ),
         tie_breaker=draw(LONG),
         resume_token=draw(BYTES),
         estimated_low_watermark=draw(st.one_of(st.just(0), NATURAL)),
@@ -100,11 +108,15 @@ def _children(draw: st.DrawFn) -> ChildPartition:
     start, end = draw(st.none() | BYTES), draw(st.none() | BYTES)
     if start and end and start >= end:
         start, end = (end, start) if end < start else (start, b"")
-    return ChildPartition(draw(STREAM_PARTITION), tuple(draw(st.lists(STREAM_PARTITION, max_size=3))), start, end)
+    return ChildPartition(
+        draw(STREAM_PARTITION), tuple(draw(st.lists(STREAM_PARTITION, max_size=3))), start, end
+    )
 
 
 HEARTBEATS = st.builds(Heartbeat, STREAM_PARTITION, TIMESTAMP, BYTES)
-CHILD_PARTITIONS = st.builds(ChildPartitions, STREAM_PARTITION, TIMESTAMP, LONG, st.lists(_children(), max_size=3).map(tuple))
+CHILD_PARTITIONS = st.builds(
+    ChildPartitions, STREAM_PARTITION, TIMESTAMP, LONG, st.lists(_children(), max_size=3).map(tuple)
+)
 RECORDS: st.SearchStrategy[Record] = st.one_of(data_changes(), HEARTBEATS, CHILD_PARTITIONS)
 
 
@@ -112,22 +124,66 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(data_changes(), HEARTBEATS, CHILD
 
 _EDGE_LONG = st.sampled_from([-(2**63), -1, 0, 1, 5, MAX_TIMESTAMP, MAX_TIMESTAMP + 1, MAX_LONG])
 _EDGE_TEXT = st.sampled_from(
-    ["", "a", "a" * 64, "a" * 65, "a" * 128, "a" * 129, "a\n", "é", "ä" * 512, "ä" * 513, "FFF/ABC", "a//b", "0x1"]
+    [
+        "",
+        "a",
+        "a" * 64,
+        "a" * 65,
+        "a" * 128,
+        "a" * 129,
+        "a\n",
+        "é",
+        "ä" * 512,
+        "ä" * 513,
+        "FFF/ABC",
+        "a//b",
+        "0x1",
+    ]
 )
 _EDGE_BYTES = st.sampled_from(
-    [b"", b"a", b"b", CONTROL_KEY, b"k" * 4096, b"k" * 4097, b"q" * 16384, b"q" * 16385, b"r" * 65536, b"r" * 65537]
+    [
+        b"",
+        b"a",
+        b"b",
+        CONTROL_KEY,
+        b"k" * 4096,
+        b"k" * 4097,
+        b"q" * 16384,
+        b"q" * 16385,
+        b"r" * 65536,
+        b"r" * 65537,
+    ]
 )
 
 
 _EDGE_INT = st.sampled_from([-(2**31), -1, 0, 1, 4, 5, 2**31 - 1])
-_INTS = ("kafka_partitions", "number_of_records_in_transaction", "number_of_partitions_in_transaction", "ordinal_position")
-_SYMBOLS = {"kind": ("UNKNOWN", "SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"), "change_type": tuple(ChangeType), "mod_type": tuple(ModType)}
+_INTS = (
+    "kafka_partitions",
+    "number_of_records_in_transaction",
+    "number_of_partitions_in_transaction",
+    "ordinal_position",
+)
+_SYMBOLS = {
+    "kind": ("UNKNOWN", "SET_CELL", "DELETE_CELLS", "DELETE_FAMILY"),
+    "change_type": tuple(ChangeType),
+    "mod_type": tuple(ModType),
+}
 
 
 def _slots(datum: Any) -> list[tuple[Any, Any]]:
     """Every place in a datum with a number, text or bytes, as (container, name or index)."""
-    pairs = list(datum.items() if isinstance(datum, dict) else enumerate(datum) if isinstance(datum, list) else ())
-    here = [(datum, name) for name, value in pairs if isinstance(value, (int, str, bytes)) and not isinstance(value, bool)]
+    pairs = list(
+        datum.items()
+        if isinstance(datum, dict)
+        else enumerate(datum)
+        if isinstance(datum, list)
+        else ()
+    )
+    here = [
+        (datum, name)
+        for name, value in pairs
+        if isinstance(value, (int, str, bytes)) and not isinstance(value, bool)
+    ]
     return here + [slot for _, value in pairs for slot in _slots(value)]
 
 
@@ -143,15 +199,27 @@ def edge_data(draw: st.DrawFn, changed_fields: st.SearchStrategy[int]) -> dict[s
             case bytes():
                 container[name] = draw(_EDGE_BYTES)
             case str():
-                container[name] = draw(st.sampled_from(_SYMBOLS[name]) if name in _SYMBOLS else _EDGE_TEXT)
+                container[name] = draw(
+                    st.sampled_from(_SYMBOLS[name]) if name in _SYMBOLS else _EDGE_TEXT
+                )
     return datum
 
 
 HEADER_NAMES = st.one_of(
     st.text(max_size=8),
-    st.sampled_from(["__connect.errors.topic", "__connect.errors.offset", "connector.dlq.id", "connector.dlq.table", "connector.dlq.rule"]),
+    st.sampled_from(
+        [
+            "__connect.errors.topic",
+            "__connect.errors.offset",
+            "connector.dlq.id",
+            "connector.dlq.table",
+            "connector.dlq.rule",
+        ]
+    ),
 )
-HEADERS = st.lists(st.tuples(HEADER_NAMES, st.none() | st.binary(max_size=8)), max_size=6).map(tuple)
+HEADERS = st.lists(st.tuples(HEADER_NAMES, st.none() | st.binary(max_size=8)), max_size=6).map(
+    tuple
+)
 TOPIC_ID = st.text("ABCxyz019-_", min_size=22, max_size=22)
 POSITIONS = st.builds(Position, NAME, TOPIC_ID, st.integers(0, 100), NATURAL)
 

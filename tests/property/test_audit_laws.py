@@ -1,4 +1,6 @@
-"""Ranges against sets of offsets, and an audit against a reader who remembers every offset (TBL-6, nothing_lost)."""
+"""Ranges against sets of offsets, and an audit against a reader who remembers every offset (TBL-6,
+nothing_lost).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,25 @@ from itertools import groupby, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.audit import PartitionAudit, Range, Ranges, Run, Seen, StreamAudit, common, count, union_ranges, without
+from connector.state.audit import (
+    PartitionAudit,
+    Range,
+    Ranges,
+    Run,
+    Seen,
+    StreamAudit,
+    common,
+    count,
+    union_ranges,
+    without,
+)
 
-RANGES = st.lists(st.builds(lambda start, size: Range(start, start + size), st.integers(0, 40), st.integers(0, 9)), max_size=8)
+RANGES = st.lists(
+    st.builds(
+        lambda start, size: Range(start, start + size), st.integers(0, 40), st.integers(0, 9)
+    ),
+    max_size=8,
+)
 
 
 def offsets(ranges: Iterable[Range]) -> set[int]:
@@ -24,7 +42,9 @@ def ranges(found: Iterable[int]) -> Ranges:
 
 
 def is_tidy(found: Ranges) -> bool:
-    return all(start < stop for start, stop in found) and all(one.stop < next_.start for one, next_ in pairwise(found))
+    return all(start < stop for start, stop in found) and all(
+        one.stop < next_.start for one, next_ in pairwise(found)
+    )
 
 
 @given(RANGES, RANGES)
@@ -52,7 +72,9 @@ def runs(rows: Iterable[int]) -> list[Run]:
 
 
 def test_an_audit_finds_exactly_what_is_wrong(seed: int) -> None:
-    """nothing_lost: batches with rows lost, doubled and invented, some of the topic visible, some taken; looked at in any steps."""
+    """nothing_lost: batches with rows lost, doubled and invented, some of the topic visible, some
+    taken; looked at in any steps.
+    """
     chance = random.Random(seed)
     for _ in range(300):
         begin = chance.randrange(5)

@@ -10,14 +10,28 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.records.codec import READER_SCHEMA, SHIPPED, ChangeRecord, Schemas, decode, encode, encode_with_fastavro, frame, to_datum
+from connector.records.codec import (
+    READER_SCHEMA,
+    SHIPPED,
+    ChangeRecord,
+    Schemas,
+    decode,
+    encode,
+    encode_with_fastavro,
+    frame,
+    to_datum,
+)
 from connector.records.model import Record
 from tests.property.strategies import KAFKA_PARTITIONS, RECORDS
 
 
 def without_logical_types(schema: Any) -> Any:
     if isinstance(schema, dict):
-        return {name: without_logical_types(part) for name, part in schema.items() if name != "logicalType"}
+        return {
+            name: without_logical_types(part)
+            for name, part in schema.items()
+            if name != "logicalType"
+        }
     return [without_logical_types(part) for part in schema] if isinstance(schema, list) else schema
 
 
@@ -25,7 +39,9 @@ PLAIN_SCHEMA = fastavro.parse_schema(without_logical_types(json.loads(READER_SCH
 
 
 @given(RECORDS, KAFKA_PARTITIONS, st.none() | st.integers(0, 2**32 - 1))
-def test_decoding_what_was_encoded_gives_the_same_record(record: Record, kafka_partitions: int, registry_id: int | None) -> None:
+def test_decoding_what_was_encoded_gives_the_same_record(
+    record: Record, kafka_partitions: int, registry_id: int | None
+) -> None:
     """REC-3, REC-5, REC-11, REC-24."""
     schemas = Schemas({} if registry_id is None else {registry_id: READER_SCHEMA})
     decoded = decode(frame(encode(record, kafka_partitions), registry_id), schemas)
@@ -33,7 +49,9 @@ def test_decoding_what_was_encoded_gives_the_same_record(record: Record, kafka_p
 
 
 @given(RECORDS, KAFKA_PARTITIONS)
-def test_our_encoder_writes_the_bytes_that_fastavro_writes(record: Record, kafka_partitions: int) -> None:
+def test_our_encoder_writes_the_bytes_that_fastavro_writes(
+    record: Record, kafka_partitions: int
+) -> None:
     """REC-20."""
     assert encode(record, kafka_partitions) == encode_with_fastavro(record, kafka_partitions)
 

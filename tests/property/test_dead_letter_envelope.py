@@ -29,12 +29,17 @@ def test_the_original_headers_stay_first_and_byte_for_byte(letter: DeadLetter) -
 @given(dead_letters())
 def test_a_letter_that_is_rejected_again_keeps_both_blocks(letter: DeadLetter) -> None:
     """DLQ-1: a dead letter among the records of a topic is a record like any other."""
-    again = DeadLetter(**{name: getattr(letter, name) for name in DeadLetter.__slots__} | {"headers": to_headers(letter)})
+    again = DeadLetter(
+        **{name: getattr(letter, name) for name in DeadLetter.__slots__}
+        | {"headers": to_headers(letter)}
+    )
     assert from_record(again.key, again.value, to_headers(again)) == again
 
 
 @given(st.none() | st.binary(), HEADERS, POSITIONS, st.integers(1, 2**50))
-def test_a_record_of_others_goes_by_its_own_coordinates(value: bytes | None, headers: Headers, at: object, arrival: int) -> None:
+def test_a_record_of_others_goes_by_its_own_coordinates(
+    value: bytes | None, headers: Headers, at: object, arrival: int
+) -> None:
     """DLQ-1."""
     letter = from_record(b"k", value, headers, at=at, record_timestamp=arrival)  # type: ignore[arg-type]
     assert (letter.id, letter.value, letter.headers) == (letter_id(at), value, headers)  # type: ignore[arg-type]

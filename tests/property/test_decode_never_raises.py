@@ -1,4 +1,6 @@
-"""Bytes from anywhere are a record or a rejection: decoding never raises, never hangs, never asks for much memory."""
+"""Bytes from anywhere are a record or a rejection: decoding never raises, never hangs, never asks
+for much memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from hypothesis import strategies as st
 
 from connector.errors import InvalidChangeError
 from connector.records.checks import build
-from connector.records.codec import READER_SCHEMA, SINGLE_OBJECT_BYTES, ChangeRecord, Schemas, decode, encode, frame
+from connector.records.codec import (
+    READER_SCHEMA,
+    SINGLE_OBJECT_BYTES,
+    ChangeRecord,
+    Schemas,
+    decode,
+    encode,
+    frame,
+)
 from connector.records.model import Record, Rule
 from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord, Limits, validate_record
@@ -20,7 +30,16 @@ from tests.property.strategies import KAFKA_PARTITIONS, RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
 SCHEMAS = Schemas({7: READER_SCHEMA, 8: None, 9: "not a schema"})
-BEFORE = st.sampled_from([b"", b"\x00\x00\x00\x00\x07", b"\x00\x00\x00\x00\x08", b"\x00\x00\x00\x00\x09", frame(b"", None), b"\xc3\x01"])
+BEFORE = st.sampled_from(
+    [
+        b"",
+        b"\x00\x00\x00\x00\x07",
+        b"\x00\x00\x00\x00\x08",
+        b"\x00\x00\x00\x00\x09",
+        frame(b"", None),
+        b"\xc3\x01",
+    ]
+)
 
 
 @given(BEFORE, st.binary(max_size=300))
@@ -30,20 +49,27 @@ def test_arbitrary_bytes_give_a_record_or_a_rejection(before: bytes, body: bytes
 
 
 @given(RECORDS, KAFKA_PARTITIONS, st.data())
-def test_damaged_records_give_a_record_or_a_rejection(record: Record, kafka_partitions: int, data: st.DataObject) -> None:
+def test_damaged_records_give_a_record_or_a_rejection(
+    record: Record, kafka_partitions: int, data: st.DataObject
+) -> None:
     """REC-13."""
     value = bytearray(frame(encode(record, kafka_partitions), None))
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(value)))
         end = data.draw(st.integers(start, min(len(value), start + 4)))
         value[start:end] = data.draw(
-            st.binary(max_size=4) | st.sampled_from([b"\xff" * 9 + b"\x01", b"\xfe\xff\xff\xff\x0f", b"\x01", b"\x80\x00"])
+            st.binary(max_size=4)
+            | st.sampled_from(
+                [b"\xff" * 9 + b"\x01", b"\xfe\xff\xff\xff\x0f", b"\x01", b"\x80\x00"]
+            )
         )
     assert isinstance(decode(bytes(value), SCHEMAS), (ChangeRecord, Rejection))
 
 
 @given(RECORDS, KAFKA_PARTITIONS, st.data())
-def test_every_truncation_is_undecodable_and_says_where(record: Record, kafka_partitions: int, data: st.DataObject) -> None:
+def test_every_truncation_is_undecodable_and_says_where(
+    record: Record, kafka_partitions: int, data: st.DataObject
+) -> None:
     """REC-13, DLQ-9."""
     value = frame(encode(record, kafka_partitions), None)
     length = data.draw(st.integers(SINGLE_OBJECT_BYTES, len(value) - 1))
@@ -60,7 +86,10 @@ def test_trailing_bytes_are_undecodable(record: Record, rest: bytes) -> None:
     value = frame(encode(record, 1), None)
     verdict = decode(value + rest, SCHEMAS)
     assert isinstance(verdict, Rejection)
-    assert (verdict.reason, verdict.detail.split(":")[0]) == (Reason.UNDECODABLE, f"at byte {len(value)} of {len(value) + len(rest)}")
+    assert (verdict.reason, verdict.detail.split(":")[0]) == (
+        Reason.UNDECODABLE,
+        f"at byte {len(value)} of {len(value) + len(rest)}",
+    )
 
 
 def framed(datum: dict[str, Any]) -> bytes:
@@ -70,18 +99,26 @@ def framed(datum: dict[str, Any]) -> bytes:
 
 
 @given(edge_data(st.integers(1, 4)), st.none() | st.sampled_from([1, 4]))
-def test_what_breaks_a_rule_names_one_and_what_keeps_all_can_be_built(datum: dict[str, Any], topic_partitions: int | None) -> None:
+def test_what_breaks_a_rule_names_one_and_what_keeps_all_can_be_built(
+    datum: dict[str, Any], topic_partitions: int | None
+) -> None:
     """REC-14, REC-16: the list of rules is closed."""
     verdict = decode(framed(datum), SCHEMAS, kafka_partitions=topic_partitions)
     if isinstance(verdict, Rejection):
-        assert verdict.reason in (Reason.INVALID, Reason.UNKNOWN_ENTRY, Reason.INVALID_SEQUENCE_NUMBER)
+        assert verdict.reason in (
+            Reason.INVALID,
+            Reason.UNKNOWN_ENTRY,
+            Reason.INVALID_SEQUENCE_NUMBER,
+        )
         assert verdict.reason is not Reason.INVALID or verdict.rule in list(Rule)
     else:
         assert encode(verdict.record, verdict.kafka_partitions)
 
 
 NOT_IN_THE_MODEL = (Rule.KAFKA_PARTITIONS, Rule.QUALIFIER, Rule.CELL_TIMESTAMP)
-"""Judged on the wire only: what a producer cannot say, and fields that an entry of its kind does not use."""
+"""Judged on the wire only: what a producer cannot say, and fields that an entry of its kind does
+not use.
+"""
 
 
 @given(edge_data(st.just(1)))
@@ -96,10 +133,24 @@ def test_the_constructors_are_as_strict_as_the_rules(datum: dict[str, Any]) -> N
         assert caught.value.rule == verdict.rule
 
 
-@given(st.none() | st.binary(max_size=50), st.none() | BEFORE, st.binary(max_size=100), st.integers(0, 2**62), st.integers(0, 200))
-def test_judging_never_raises(key: bytes | None, before: bytes | None, body: bytes, arrival: int, limit: int) -> None:
+@given(
+    st.none() | st.binary(max_size=50),
+    st.none() | BEFORE,
+    st.binary(max_size=100),
+    st.integers(0, 2**62),
+    st.integers(0, 200),
+)
+def test_judging_never_raises(
+    key: bytes | None, before: bytes | None, body: bytes, arrival: int, limit: int
+) -> None:
     """DLQ-2: whatever is in Kafka has a verdict."""
     value = None if before is None else before + body
     record = KafkaRecord(Position("t", "id", 0, 0), arrival, key, value)
-    verdict = validate_record(record, schemas=SCHEMAS, limits=Limits(max_record_bytes=limit + 1), kafka_partitions=4, tables=frozenset())
+    verdict = validate_record(
+        record,
+        schemas=SCHEMAS,
+        limits=Limits(max_record_bytes=limit + 1),
+        kafka_partitions=4,
+        tables=frozenset(),
+    )
     assert isinstance(verdict, (ChangeRecord, Rejection))

@@ -16,12 +16,17 @@ from connector.tables.values import DataType
 from tests.property.histories import Delivery, histories, history
 
 TODAY = 10**12
-every_table = pytest.mark.parametrize(("order_by", "versions"), [(order_by, versions) for order_by in OrderBy for versions in Versions])
+every_table = pytest.mark.parametrize(
+    ("order_by", "versions"),
+    [(order_by, versions) for order_by in OrderBy for versions in Versions],
+)
 
 
 def table(order_by: OrderBy, versions: Versions) -> TableDefinition:
     key = Key((KeyPart("id", DataType.BYTES),), form=KeyForm.DELIMITED)
-    return TableDefinition(name="t", stream="s", source="t", key=key, columns=(), order=order_by, versions=versions)
+    return TableDefinition(
+        name="t", stream="s", source="t", key=key, columns=(), order=order_by, versions=versions
+    )
 
 
 def same_today(of: TableDefinition, late: Delivery, others: list[Delivery]) -> None:
@@ -38,26 +43,40 @@ def same_today(of: TableDefinition, late: Delivery, others: list[Delivery]) -> N
         assert visible(after) == visible(before)
         return
     today = as_of_today(late.change, entries, TODAY)
-    assert visible(with_change(of, before, today, late.position._replace(attempt=1))) == visible(after)
+    assert visible(with_change(of, before, today, late.position._replace(attempt=1))) == visible(
+        after
+    )
 
 
-def with_change(of: TableDefinition, before: RowState, change: object, position: OrderPosition) -> RowState:
+def with_change(
+    of: TableDefinition, before: RowState, change: object, position: OrderPosition
+) -> RowState:
     return join(before, lift(change, position, of.order, of.versions))  # type: ignore[arg-type]
 
 
 @every_table
 @settings(max_examples=60)
 @given(deliveries=histories(rows=(b"r1",)))
-def test_the_difference_does_what_the_late_change_would(order_by: OrderBy, versions: Versions, deliveries: list[Delivery]) -> None:
+def test_the_difference_does_what_the_late_change_would(
+    order_by: OrderBy, versions: Versions, deliveries: list[Delivery]
+) -> None:
     """DLQ-13, replay_is_safe: to the row as it stands, in the order of today."""
     late, *others = deliveries
-    same_today(table(order_by, versions), late, [other for other in others if other.change != late.change])
+    same_today(
+        table(order_by, versions), late, [other for other in others if other.change != late.change]
+    )
 
 
 @every_table
-def test_the_difference_does_what_the_late_change_would_many_times(order_by: OrderBy, versions: Versions, seed: int) -> None:
+def test_the_difference_does_what_the_late_change_would_many_times(
+    order_by: OrderBy, versions: Versions, seed: int
+) -> None:
     """DLQ-13: the same on many larger histories, without shrinking."""
     rng = Random(seed)
     for _ in range(300):
         late, *others = history(rng, changes=12, rows=(b"r1",))
-        same_today(table(order_by, versions), late, [other for other in others if other.change != late.change])
+        same_today(
+            table(order_by, versions),
+            late,
+            [other for other in others if other.change != late.change],
+        )

@@ -1,4 +1,6 @@
-"""How old a state is, beside a world that knows when each record arrived (TBL-16, `staleness_is_bounded`)."""
+"""How old a state is, beside a world that knows when each record arrived (TBL-16,
+`staleness_is_bounded`).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,22 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.watermarks.freshness import MAX_PENDING, NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
+from connector.watermarks.freshness import (
+    MAX_PENDING,
+    NONE_ASKED,
+    EndOffsets,
+    FreshnessLog,
+    is_fresh,
+)
 
 KAFKA_PARTITIONS = 3
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("arrive"), st.integers(0, KAFKA_PARTITIONS - 1)),
-        st.tuples(st.just("batch"), st.lists(st.floats(0, 1), min_size=KAFKA_PARTITIONS, max_size=KAFKA_PARTITIONS)),
+        st.tuples(
+            st.just("batch"),
+            st.lists(st.floats(0, 1), min_size=KAFKA_PARTITIONS, max_size=KAFKA_PARTITIONS),
+        ),
         st.tuples(st.just("renew"), st.none()),
     ),
     max_size=60,
@@ -22,11 +33,15 @@ STEPS = st.lists(
 
 @dataclass
 class World:
-    """Records by Kafka partition, each with its arrival; the batches so far, and what is known of their age."""
+    """Records by Kafka partition, each with its arrival; the batches so far, and what is known of
+    their age.
+    """
 
     clock: int = 0
     arrivals: list[list[int]] = field(default_factory=lambda: [[] for _ in range(KAFKA_PARTITIONS)])
-    batches: list[dict[int, int]] = field(default_factory=lambda: [dict.fromkeys(range(KAFKA_PARTITIONS), 0)])
+    batches: list[dict[int, int]] = field(
+        default_factory=lambda: [dict.fromkeys(range(KAFKA_PARTITIONS), 0)]
+    )
     asked: list[EndOffsets] = field(default_factory=list)
     moments: FreshnessLog = NONE_ASKED
 
@@ -37,13 +52,20 @@ class World:
                 self.arrivals[k].append(self.clock)
             case ("batch", list(shares)):
                 ends = {k: len(all_) for k, all_ in enumerate(self.arrivals)}
-                self.batches.append({k: old + round((ends[k] - old) * shares[k]) for k, old in self.batches[-1].items()})
+                self.batches.append(
+                    {
+                        k: old + round((ends[k] - old) * shares[k])
+                        for k, old in self.batches[-1].items()
+                    }
+                )
                 self.ask()
             case ("renew", None) if len(self.batches) > 1:
                 self.ask()
 
     def ask(self) -> None:
-        self.asked.append(EndOffsets(self.clock, {k: len(all_) for k, all_ in enumerate(self.arrivals)}))
+        self.asked.append(
+            EndOffsets(self.clock, {k: len(all_) for k, all_ in enumerate(self.arrivals)})
+        )
         self.moments = self.moments.after(len(self.batches) - 1, self.batches[-1], self.asked[-1])
 
     def arrived_by(self, moment: int) -> dict[int, int]:
@@ -52,7 +74,9 @@ class World:
 
 @given(STEPS)
 def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, object]]) -> None:
-    """TBL-16: a state holds all that had arrived at its moment; of the newest batch's there is no newer moment that was asked for."""
+    """TBL-16: a state holds all that had arrived at its moment; of the newest batch's there is no
+    newer moment that was asked for.
+    """
     world = World()
     for step in steps:
         world.take(step)
@@ -62,12 +86,16 @@ def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, ob
             if known is not None:
                 assert all(ends[k] >= count for k, count in world.arrived_by(known).items())
             if batch == len(world.batches) - 1 and len(world.asked) <= MAX_PENDING:
-                assert known == max((asked.at for asked in world.asked if asked.is_contained(ends)), default=None)
+                assert known == max(
+                    (asked.at for asked in world.asked if asked.is_contained(ends)), default=None
+                )
 
 
 @given(STEPS)
 def test_what_is_behind_is_counted_and_bounded(steps: list[tuple[str, object]]) -> None:
-    """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka told last; what is remembered stays small."""
+    """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka told last; what
+    is remembered stays small.
+    """
     world = World()
     for step in steps:
         world.take(step)

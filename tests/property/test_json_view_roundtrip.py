@@ -1,4 +1,6 @@
-"""Reading a line of the JSON view that was written gives the same record, byte for byte once encoded."""
+"""Reading a line of the JSON view that was written gives the same record, byte for byte once
+encoded.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.property.strategies import KAFKA_PARTITIONS, RECORDS
 
 
 @given(RECORDS, KAFKA_PARTITIONS)
-def test_reading_what_was_written_gives_the_same_bytes(record: Record, kafka_partitions: int) -> None:
+def test_reading_what_was_written_gives_the_same_bytes(
+    record: Record, kafka_partitions: int
+) -> None:
     """REC-22."""
     read = from_json(to_json(record, kafka_partitions))
     assert read == JsonRecord(record, kafka_partitions)
@@ -35,7 +39,20 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["stream_partition", "data_change", "heartbeat", "entries", "kind", "timestamp", "x"]), inner)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "stream_partition",
+                    "data_change",
+                    "heartbeat",
+                    "entries",
+                    "kind",
+                    "timestamp",
+                    "x",
+                ]
+            ),
+            inner,
+        )
     ),
 )
 

@@ -38,12 +38,18 @@ def keys_with_values(draw: st.DrawFn) -> tuple[Key, tuple[object, ...]]:
 @settings(max_examples=300)
 @given(keys_with_values())
 def test_reading_a_key_gives_what_was_written(given_: tuple[Key, tuple[object, ...]]) -> None:
-    """TBL-7: key columns survive, or the key is refused because a part holds its delimiter or it is empty."""
+    """TBL-7: key columns survive, or the key is refused because a part holds its delimiter or it is
+    empty.
+    """
     key, values = given_
     try:
         row_key = key.write_key(values)
     except InvalidChangeError:
-        text = [value if isinstance(value, bytes) else value.encode() for value in values if isinstance(value, (str, bytes))]
+        text = [
+            value if isinstance(value, bytes) else value.encode()
+            for value in values
+            if isinstance(value, (str, bytes))
+        ]
         assert text, "only text and bytes can hold a delimiter or be empty"
         assert key.form is not KeyForm.ORDERED, "which takes both"
     else:
@@ -51,15 +57,22 @@ def test_reading_a_key_gives_what_was_written(given_: tuple[Key, tuple[object, .
 
 
 @settings(max_examples=500)
-@given(keys(), st.text("0123456789-.:TZ#|\x00aäx", max_size=12).map(str.encode) | st.binary(max_size=8))
+@given(
+    keys(), st.text("0123456789-.:TZ#|\x00aäx", max_size=12).map(str.encode) | st.binary(max_size=8)
+)
 def test_a_key_that_is_read_is_written_the_same(key: Key, row_key: bytes) -> None:
-    """TBL-7: each part encodes back to the same bytes, so two row keys never become one row of the table."""
+    """TBL-7: each part encodes back to the same bytes, so two row keys never become one row of the
+    table.
+    """
     values = key.read_key(row_key)
     if not isinstance(values, Unreadable) and row_key:
         assert key.write_key(values) == row_key
 
 
-@given(st.from_regex(r"[-_.a-zA-Z0-9]{1,8}", fullmatch=True), st.binary() | st.text("%4:25ä/").map(str.encode))
+@given(
+    st.from_regex(r"[-_.a-zA-Z0-9]{1,8}", fullmatch=True),
+    st.binary() | st.text("%4:25ä/").map(str.encode),
+)
 def test_a_cell_has_one_name(family: str, qualifier: bytes) -> None:
     """TBL-22: `family:qualifier` with escapes names one cell, and can be read back."""
     assert unmapped_cell(unmapped_name(family, qualifier)) == (family, qualifier)

@@ -1,4 +1,6 @@
-"""What may be done about letters, whoever tries what, in whatever order: replay_is_safe, in the ledger (DLQ-11, DLQ-14)."""
+"""What may be done about letters, whoever tries what, in whatever order: replay_is_safe, in the
+ledger (DLQ-11, DLQ-14).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from connector.records.codec import ChangeRecord, Schemas, encode, frame
 from connector.records.model import DataChange, DeleteFamily
 from connector.records.rejection import Position, Reason
 
-CHANGE = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(DeleteFamily("f"),))
+CHANGE = DataChange(
+    stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(DeleteFamily("f"),)
+)
 FIRST = DeadLetter(
     position=Position("t", "T", 0, 0),
     key=b"k",
@@ -48,12 +52,19 @@ FIRST = DeadLetter(
     order_position="1/0/0/0",
 )
 DOOR = ReplayTarget("t", 1, 10_000, lambda record, schemas: ChangeRecord(CHANGE, 1), {})
-TRIES = st.lists(st.tuples(st.sampled_from([*Action, "replay", "replay", "replay"]), st.integers(0, 30)), max_size=60)
+TRIES = st.lists(
+    st.tuples(st.sampled_from([*Action, "replay", "replay", "replay"]), st.integers(0, 30)),
+    max_size=60,
+)
 
 
 @given(TRIES, st.integers(1, 3))
-def test_no_letter_is_sent_twice_and_nothing_circles(attempts_since_reopen: list[tuple[str, int]], max_attempts: int) -> None:
-    """Every replay is rejected again, as another letter. Between two restorings no chain of them has more than `max_attempts`."""
+def test_no_letter_is_sent_twice_and_nothing_circles(
+    attempts_since_reopen: list[tuple[str, int]], max_attempts: int
+) -> None:
+    """Every replay is rejected again, as another letter. Between two restorings no chain of them
+    has more than `max_attempts`.
+    """
     ledger, offsets = Ledger(), count(1)
     letters, sent, in_row = [FIRST], [], {FIRST.id: 0}
     for what, which in attempts_since_reopen:
@@ -68,23 +79,45 @@ def test_no_letter_is_sent_twice_and_nothing_circles(attempts_since_reopen: list
             entry = LedgerEntry(action, 1, "", "", "", found.attempt, found.attempts_since_reopen)
             if found.content is not None:
                 sent.append((letter.id, found.attempt))
-                again = replace(letter, position=Position("t", "T", 0, next(offsets)), headers=found.content.headers)
+                again = replace(
+                    letter,
+                    position=Position("t", "T", 0, next(offsets)),
+                    headers=found.content.headers,
+                )
                 letters.append(again)
                 in_row[again.id] = in_row[letter.id] + 1
         elif standing.allows(action := Action(what)) and action is not Action.REPLAYED:
-            entry = LedgerEntry(action, 1, "", "", "", standing.attempt, 0 if action is Action.REOPENED else standing.attempts_since_reopen)
+            entry = LedgerEntry(
+                action,
+                1,
+                "",
+                "",
+                "",
+                standing.attempt,
+                0 if action is Action.REOPENED else standing.attempts_since_reopen,
+            )
             in_row[letter.id] = 0 if action is Action.REOPENED else in_row[letter.id]
         else:
             continue
         # What another run reads of it is what this one wrote.
-        ledger.keep(letter.id, history_from_json(history_to_json(ledger.with_entry(letter.id, entry))))
+        ledger.keep(
+            letter.id, history_from_json(history_to_json(ledger.with_entry(letter.id, entry)))
+        )
     assert len({letter_id for letter_id, _ in sent}) == len(sent)
     assert all(number <= max_attempts for number in in_row.values())
     assert [attempt for letter_id, attempt in sent if letter_id == FIRST.id] in ([], [1])
 
 
-STORIES = st.lists(st.sampled_from(Action), min_size=1, max_size=3).map(lambda all_: tuple(LedgerEntry(one, 1, "", "", "") for one in all_))
-FAMILIES = {"T-0-1": ("T", ""), "T-0-2": ("T", ""), "T-0-1-eu": ("T", "eu"), "U-0-1-eu": ("U", "eu"), "totals": ("", "")}
+STORIES = st.lists(st.sampled_from(Action), min_size=1, max_size=3).map(
+    lambda all_: tuple(LedgerEntry(one, 1, "", "", "") for one in all_)
+)
+FAMILIES = {
+    "T-0-1": ("T", ""),
+    "T-0-2": ("T", ""),
+    "T-0-1-eu": ("T", "eu"),
+    "U-0-1-eu": ("U", "eu"),
+    "totals": ("", ""),
+}
 KEPT = st.lists(st.tuples(st.sampled_from(list(FAMILIES)), STORIES), max_size=12)
 
 
@@ -98,37 +131,79 @@ def test_the_totals_are_the_count_of_what_is_kept(
         ledger.keep(letter_id, story)
     stories = dict(kept)
     before, after = (
-        Counter(FAMILIES[letter_id] for letter_id, story in of.items() if story[-1].action in (Action.REPLAYED, Action.DISCARDED))
+        Counter(
+            FAMILIES[letter_id]
+            for letter_id, story in of.items()
+            if story[-1].action in (Action.REPLAYED, Action.DISCARDED)
+        )
         for of in (stories, stories | more)
     )
-    assert (ledger.totals().closed, ledger.totals(more).closed, ledger.totals().closed) == (before, after, before)
+    assert (ledger.totals().closed, ledger.totals(more).closed, ledger.totals().closed) == (
+        before,
+        after,
+        before,
+    )
     assert sum(ledger.states().values()) == len(ledger) == len(stories)
-    assert {state: len(ledger.ids(state)) for state in LetterState} == {state: ledger.states()[state] for state in LetterState}
+    assert {state: len(ledger.ids(state)) for state in LetterState} == {
+        state: ledger.states()[state] for state in LetterState
+    }
 
 
 NOTE = RepairNote(("reframe=3",), "aa", "bb")
 STORY = json.loads(
-    history_to_json((LedgerEntry(Action.PARKED, 5, "ada", "why", "all", 1), LedgerEntry(Action.REPLAYED, 6, "", "", "", 2, 1, NOTE)))
+    history_to_json(
+        (
+            LedgerEntry(Action.PARKED, 5, "ada", "why", "all", 1),
+            LedgerEntry(Action.REPLAYED, 6, "", "", "", 2, 1, NOTE),
+        )
+    )
 )
-TOTALS = json.loads(totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5, 3: 9}))))
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3) | st.sampled_from(Action)
-STRANGE = st.recursive(SCALARS | st.sampled_from([2**63, 10**4000]), lambda inner: st.lists(inner, max_size=2) | st.just({}), max_leaves=4)
+TOTALS = json.loads(
+    totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5, 3: 9})))
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=3)
+    | st.sampled_from(Action)
+)
+STRANGE = st.recursive(
+    SCALARS | st.sampled_from([2**63, 10**4000]),
+    lambda inner: st.lists(inner, max_size=2) | st.just({}),
+    max_leaves=4,
+)
 
 
 def places(document: Any) -> list[tuple[Any, Any]]:
     """Every place in a document, as (container, name or index)."""
-    here = list(document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ())
-    return [(document, name) for name, _ in here] + [place for _, value in here for place in places(value)]
+    here = list(
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
+    )
+    return [(document, name) for name, _ in here] + [
+        place for _, value in here for place in places(value)
+    ]
 
 
 @given(
-    st.sampled_from([(STORY, history_from_json, history_to_json), (TOTALS, totals_from_json, totals_to_json)]),
+    st.sampled_from(
+        [(STORY, history_from_json, history_to_json), (TOTALS, totals_from_json, totals_to_json)]
+    ),
     STRANGE,
     st.booleans(),
     st.data(),
 )
-def test_a_record_of_the_ledger_is_one_that_we_write_or_a_value_error(of: Any, strange: Any, is_gone: bool, data: st.DataObject) -> None:
-    """DLQ-11: what others write there is never another exception, and never read as what it is not."""
+def test_a_record_of_the_ledger_is_one_that_we_write_or_a_value_error(
+    of: Any, strange: Any, is_gone: bool, data: st.DataObject
+) -> None:
+    """DLQ-11: what others write there is never another exception, and never read as what it is
+    not.
+    """
     known, from_json, to_json = of
     document = json.loads(json.dumps(known))
     within, name = data.draw(st.sampled_from(places(document)))
@@ -140,7 +215,9 @@ def test_a_record_of_the_ledger_is_one_that_we_write_or_a_value_error(of: Any, s
         read = from_json(json.dumps(document).encode())
         # As texts: to Python 1 is 1.0, and is True.
         written = json.loads(to_json(read))
-        assert json.dumps(written, sort_keys=True) == json.dumps({name: written[name] for name in written} | document, sort_keys=True)
+        assert json.dumps(written, sort_keys=True) == json.dumps(
+            {name: written[name] for name in written} | document, sort_keys=True
+        )
 
 
 @given(st.binary(max_size=40))

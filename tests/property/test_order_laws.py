@@ -1,4 +1,6 @@
-"""The order of changes is total, says what the source said first, and survives being written down."""
+"""The order of changes is total, says what the source said first, and survives being written
+down.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,19 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, SequenceNumber, change_order, sequence_number
+from connector.records.ordering import (
+    ChangeOrder,
+    OrderBy,
+    OrderPosition,
+    SequenceNumber,
+    change_order,
+    sequence_number,
+)
 from tests.property.histories import Delivery, histories, history
 
-SECTION = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from((0, 1, 9, 10, 15, 16, 2**63 - 1, 2**63, 2**64 - 1)))
+SECTION = st.one_of(
+    st.integers(0, 2**64 - 1), st.sampled_from((0, 1, 9, 10, 15, 16, 2**63 - 1, 2**63, 2**64 - 1))
+)
 NUMBERS = st.lists(SECTION, min_size=1, max_size=4)
 SMALL = st.integers(0, 3)
 POSITIONS = st.builds(OrderPosition, SMALL, SMALL, SMALL, SMALL)
@@ -42,10 +53,18 @@ def test_no_two_entries_have_one_order(deliveries: list[Delivery], order_by: Ord
 @settings(max_examples=50)
 @given(st.randoms(use_true_random=False), st.sampled_from(OrderBy))
 def test_arrival_never_beats_the_source(rng: Random, order_by: OrderBy) -> None:
-    """MRG-3: where the source's own order differs, positions may be exchanged without consequence."""
+    """MRG-3: where the source's own order differs, positions may be exchanged without
+    consequence.
+    """
     (one, *_), (other, *_) = history(rng), history(rng)
-    straight = change_order(one.change, one.position, order_by), change_order(other.change, other.position, order_by)
-    crossed = change_order(one.change, other.position, order_by), change_order(other.change, one.position, order_by)
+    straight = (
+        change_order(one.change, one.position, order_by),
+        change_order(other.change, other.position, order_by),
+    )
+    crossed = (
+        change_order(one.change, other.position, order_by),
+        change_order(other.change, one.position, order_by),
+    )
     if straight[0].rank != straight[1].rank:
         assert (straight[0] < straight[1]) == (crossed[0] < crossed[1])
 
@@ -62,7 +81,9 @@ def test_sequence_numbers_compare_like_lists_of_numbers(a: list[int], b: list[in
 @given(NUMBERS, st.randoms(use_true_random=False))
 def test_spelling_of_a_sequence_number_does_not_matter(sections: list[int], rng: Random) -> None:
     """REC-10: upper or lower case, leading zeros, trailing sections of 0."""
-    spelt = [rng.choice((f"{section:x}", f"{section:X}", f"{section:016x}")) for section in sections]
+    spelt = [
+        rng.choice((f"{section:x}", f"{section:X}", f"{section:016x}")) for section in sections
+    ]
     spelt += ["0"] * rng.randint(0, 4 - len(spelt))
     assert SequenceNumber.parse("/".join(spelt)) == SequenceNumber.parse(sequence_number(*sections))
 
@@ -74,8 +95,12 @@ def test_a_position_survives_as_text(position: OrderPosition) -> None:
 
 
 @given(POSITIONS, POSITIONS)
-def test_a_later_attempt_comes_after_the_first_at_the_same_place(position: OrderPosition, other: OrderPosition) -> None:
-    """MRG-3, DLQ-10: a replay keeps its letter's place among all others, and beats only the attempts before it."""
+def test_a_later_attempt_comes_after_the_first_at_the_same_place(
+    position: OrderPosition, other: OrderPosition
+) -> None:
+    """MRG-3, DLQ-10: a replay keeps its letter's place among all others, and beats only the
+    attempts before it.
+    """
     replayed = position._replace(attempt=position.attempt + 1)
     assert position < replayed
     if other[:3] != position[:3]:
@@ -86,6 +111,10 @@ def test_a_later_attempt_comes_after_the_first_at_the_same_place(position: Order
 def test_what_is_not_ordering_does_not_order(rng: Random) -> None:
     """MRG-1: stream partition, cluster, token and row image have no say."""
     delivery = history(rng)[0]
-    dressed = replace(delivery.change, stream_partition="another", resume_token=b"t", estimated_low_watermark=3)
+    dressed = replace(
+        delivery.change, stream_partition="another", resume_token=b"t", estimated_low_watermark=3
+    )
     for order_by in OrderBy:
-        assert change_order(dressed, delivery.position, order_by) == change_order(delivery.change, delivery.position, order_by)
+        assert change_order(dressed, delivery.position, order_by) == change_order(
+            delivery.change, delivery.position, order_by
+        )

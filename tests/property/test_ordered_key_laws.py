@@ -1,4 +1,6 @@
-"""Keys in order-preserving form lie in the order of their key columns, and no two of them are one."""
+"""Keys in order-preserving form lie in the order of their key columns, and no two of them are
+one.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.ordered_key import NUMBER_RANGE, number_pattern, read_number, read_part, write_number
+from connector.tables.ordered_key import (
+    NUMBER_RANGE,
+    number_pattern,
+    read_number,
+    read_part,
+    write_number,
+)
 from connector.tables.values import DataType, Unreadable
 from tests.property.test_keys_roundtrip import KEY_TYPES
 from tests.property.test_values_roundtrip import VALUES
 
 NUMBER = st.integers(0, 135).flatmap(lambda bits: st.integers(-(2**bits), 2**bits))
-SPECIAL = st.lists(st.sampled_from((0, 1, 0x40, 0x7F, 0x80, 0xC0, 0xFE, 0xFF)), max_size=12).map(bytes)
+SPECIAL = st.lists(st.sampled_from((0, 1, 0x40, 0x7F, 0x80, 0xC0, 0xFE, 0xFF)), max_size=12).map(
+    bytes
+)
 
 
 def _numbers(type_: DataType) -> st.SearchStrategy[Any]:
@@ -36,7 +46,9 @@ NEAR: dict[DataType, st.SearchStrategy[Any]] = {
 
 
 def ordered(types: list[DataType]) -> Key:
-    return Key(tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)), KeyForm.ORDERED)
+    return Key(
+        tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)), KeyForm.ORDERED
+    )
 
 
 @st.composite
@@ -44,13 +56,18 @@ def pairs(draw: st.DrawFn) -> tuple[Key, tuple[Any, ...], tuple[Any, ...]]:
     """Two tuples of one key; parts of the second are often those of the first."""
     types = draw(st.lists(st.sampled_from(KEY_TYPES), min_size=1, max_size=4))
     one = tuple(draw(VALUES[type_] | NEAR[type_]) for type_ in types)
-    other = tuple(value if draw(st.booleans()) else draw(NEAR[type_]) for type_, value in zip(types, one, strict=True))
+    other = tuple(
+        value if draw(st.booleans()) else draw(NEAR[type_])
+        for type_, value in zip(types, one, strict=True)
+    )
     return ordered(types), one, other
 
 
 @settings(max_examples=600)
 @given(pairs())
-def test_keys_lie_in_the_order_of_their_columns(pair: tuple[Key, tuple[Any, ...], tuple[Any, ...]]) -> None:
+def test_keys_lie_in_the_order_of_their_columns(
+    pair: tuple[Key, tuple[Any, ...], tuple[Any, ...]],
+) -> None:
     """TBL-7: compared as unsigned bytes."""
     key, one, other = pair
     assert (key.write_key(one) < key.write_key(other)) == (one < other)
@@ -79,10 +96,18 @@ def test_a_damaged_key_is_unreadable_or_another_key(
 
 
 @settings(max_examples=600)
-@given(st.sampled_from(sorted(NUMBER_RANGE)), st.binary(max_size=20) | SPECIAL | NUMBER.map(write_number))
+@given(
+    st.sampled_from(sorted(NUMBER_RANGE)),
+    st.binary(max_size=20) | SPECIAL | NUMBER.map(write_number),
+)
 @example(DataType.INT64, b"")
 def test_the_pattern_of_numbers_is_what_is_written(type_: DataType, piece: bytes) -> None:
-    """TBL-7: between the least and the greatest, bytes match it exactly if they are the bytes of a number."""
+    """TBL-7: between the least and the greatest, bytes match it exactly if they are the bytes of a
+    number.
+    """
     least, greatest = map(write_number, NUMBER_RANGE[type_])
-    matches = re.fullmatch(number_pattern(type_), piece.hex().upper()) is not None and least <= piece <= greatest
+    matches = (
+        re.fullmatch(number_pattern(type_), piece.hex().upper()) is not None
+        and least <= piece <= greatest
+    )
     assert matches == (not isinstance(read_part(type_, piece), Unreadable))

@@ -1,4 +1,6 @@
-"""Whose turn it is, over any paces, any times that applies take and any news, on a clock that is moved by hand (JOB-2, TBL-10)."""
+"""Whose turn it is, over any paces, any times that applies take and any news, on a clock that is
+moved by hand (JOB-2, TBL-10).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,20 @@ from hypothesis import strategies as st
 from connector.state.pace import Turns
 
 TICK = 0.5
-PACES = st.dictionaries(st.sampled_from("abcd"), st.sampled_from([1.0, 2.0, 3.0, 5.0, 5.0, 60.0]), min_size=2)
+PACES = st.dictionaries(
+    st.sampled_from("abcd"), st.sampled_from([1.0, 2.0, 3.0, 5.0, 5.0, 60.0]), min_size=2
+)
 STEPS = st.binary(min_size=40, max_size=120)
-"""For each tick a number: whether a batch comes, and how many ticks the applies take that begin now."""
+"""For each tick a number: whether a batch comes, and how many ticks the applies take that begin
+now.
+"""
 
 
 @dataclass
 class World:
-    """Applies that take so long as they are told, and what was begun: when, to which cut, by which tables."""
+    """Applies that take so long as they are told, and what was begun: when, to which cut, by which
+    tables.
+    """
 
     paces: dict[str, float]
     turns: Turns = field(default_factory=Turns)
@@ -34,27 +42,39 @@ class World:
             self.turns.ended(name, applied=True)
         names = self.turns.take(self.paces, self.now, self.cut)
         assert not set(names) & self.at_work.keys(), "one table is never applied twice at once"
-        self.at_work |= {name: self.now + TICK * (step // 2 % 8) * place for place, name in enumerate(names)}
+        self.at_work |= {
+            name: self.now + TICK * (step // 2 % 8) * place for place, name in enumerate(names)
+        }
         if names:
             self.begun.append((self.now, self.cut, names))
 
 
 @given(PACES, STEPS)
-def test_no_table_applies_for_the_sake_of_a_shorter_pace(paces: dict[str, float], steps: bytes) -> None:
-    """JOB-2: of those that begin together one with the longest pace was due; the table with the longest pace of all keeps to it."""
+def test_no_table_applies_for_the_sake_of_a_shorter_pace(
+    paces: dict[str, float], steps: bytes
+) -> None:
+    """JOB-2: of those that begin together one with the longest pace was due; the table with the
+    longest pace of all keeps to it.
+    """
     world = World(paces)
     for step in steps:
         world.take(step)
     last: dict[str, float] = {}
     for at, _, names in world.begun:
         longest = max(paces[name] for name in names)
-        assert any(paces[name] == longest and at >= last.get(name, -longest) + longest for name in names)
+        assert any(
+            paces[name] == longest and at >= last.get(name, -longest) + longest for name in names
+        )
         last |= dict.fromkeys(names, at)
 
 
 @given(PACES, STEPS)
-def test_a_table_is_applied_at_its_pace_from_start_to_start(paces: dict[str, float], steps: bytes) -> None:
-    """JOB-2: where there is always something new, the next start is a pace after the last one, or where the apply ends that took longer."""
+def test_a_table_is_applied_at_its_pace_from_start_to_start(
+    paces: dict[str, float], steps: bytes
+) -> None:
+    """JOB-2: where there is always something new, the next start is a pace after the last one, or
+    where the apply ends that took longer.
+    """
     for name, pace in paces.items():
         world = World(paces)
         due = 0.0
@@ -66,8 +86,12 @@ def test_a_table_is_applied_at_its_pace_from_start_to_start(paces: dict[str, flo
 
 
 @given(PACES, STEPS)
-def test_the_longest_pace_brings_all_tables_to_one_cut(paces: dict[str, float], steps: bytes) -> None:
-    """TBL-10: with the table of the longest pace go all that are not at work, unless they stand there already."""
+def test_the_longest_pace_brings_all_tables_to_one_cut(
+    paces: dict[str, float], steps: bytes
+) -> None:
+    """TBL-10: with the table of the longest pace go all that are not at work, unless they stand
+    there already.
+    """
     slowest = max(paces, key=lambda name: paces[name])
     world, stands = World(paces), dict[str, int]()
     for step in steps:
@@ -77,4 +101,6 @@ def test_the_longest_pace_brings_all_tables_to_one_cut(paces: dict[str, float], 
         if len(world.begun) > count:
             stands |= dict.fromkeys(world.begun[-1][2], world.cut)
             if slowest in world.begun[-1][2]:
-                assert {name for name, cut in stands.items() if cut == world.cut} >= paces.keys() - busy
+                assert {
+                    name for name, cut in stands.items() if cut == world.cut
+                } >= paces.keys() - busy

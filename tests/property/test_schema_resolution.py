@@ -11,7 +11,17 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, decode, encode, frame, read, schema_fingerprint, to_datum
+from connector.records.codec import (
+    READER_SCHEMA,
+    ChangeRecord,
+    Schemas,
+    decode,
+    encode,
+    frame,
+    read,
+    schema_fingerprint,
+    to_datum,
+)
 from connector.records.model import Record
 from connector.records.rejection import Reason, Rejection
 from tests.property.strategies import RECORDS
@@ -23,7 +33,17 @@ EXTRA_TYPES: list[tuple[Any, Any]] = [
     ("string", "é"),
     ({"type": "fixed", "name": "Digest", "size": 3}, b"abc"),
     ({"type": "map", "values": ["null", "long"]}, {"a": None, "b": 7}),
-    ({"type": "array", "items": {"type": "record", "name": "Extra", "fields": [{"name": "x", "type": "float"}]}}, [{"x": 1.5}]),
+    (
+        {
+            "type": "array",
+            "items": {
+                "type": "record",
+                "name": "Extra",
+                "fields": [{"name": "x", "type": "float"}],
+            },
+        },
+        [{"x": 1.5}],
+    ),
     (["null", {"type": "enum", "name": "Colour", "symbols": ["RED"]}], "RED"),
 ]
 SWAPPED = {"string": "bytes", "bytes": "string"}
@@ -35,12 +55,18 @@ def _records(schema: Any) -> list[dict[str, Any]]:
         return [found for branch in schema for found in _records(branch)]
     if not isinstance(schema, dict):
         return []
-    inner = [field["type"] for field in schema.get("fields", ())] + [schema[part] for part in ("type", "items") if part in schema]
-    return ([schema] if schema["type"] == "record" else []) + [found for part in inner for found in _records(part)]
+    inner = [field["type"] for field in schema.get("fields", ())] + [
+        schema[part] for part in ("type", "items") if part in schema
+    ]
+    return ([schema] if schema["type"] == "record" else []) + [
+        found for part in inner for found in _records(part)
+    ]
 
 
 Writer = tuple[dict[str, Any], dict[str, Any], set[str]]
-"""A schema, the values of the fields that it adds, by name, and the fields that have bytes for text or text for bytes."""
+"""A schema, the values of the fields that it adds, by name, and the fields that have bytes for text
+or text for bytes.
+"""
 
 
 @st.composite
@@ -50,15 +76,30 @@ def writers(draw: st.DrawFn) -> Writer:
     schema = copy.deepcopy(without_logical_types(json.loads(READER_SCHEMA)))
     ours = _records(schema)
     added = {}
-    for index, (extra_type, value) in enumerate(draw(st.lists(st.sampled_from(EXTRA_TYPES), max_size=3, unique_by=str))):
+    for index, (extra_type, value) in enumerate(
+        draw(st.lists(st.sampled_from(EXTRA_TYPES), max_size=3, unique_by=str))
+    ):
         fields = draw(st.sampled_from(ours))["fields"]
-        fields.insert(draw(st.integers(0, len(fields))), {"name": f"extra{index}", "type": copy.deepcopy(extra_type)})
+        fields.insert(
+            draw(st.integers(0, len(fields))),
+            {"name": f"extra{index}", "type": copy.deepcopy(extra_type)},
+        )
         added[f"extra{index}"] = value
     for record in ours:
         fields = record["fields"]
-        droppable = [field for field in fields if "default" in field and field["name"] not in ("data_change", "heartbeat")]
-        dropped = draw(st.sampled_from([None, *droppable])) if record["name"] in ("DataChange", "Transaction", "Heartbeat") else None
-        record["fields"] = fields if dropped is None else [field for field in fields if field is not dropped]
+        droppable = [
+            field
+            for field in fields
+            if "default" in field and field["name"] not in ("data_change", "heartbeat")
+        ]
+        dropped = (
+            draw(st.sampled_from([None, *droppable]))
+            if record["name"] in ("DataChange", "Transaction", "Heartbeat")
+            else None
+        )
+        record["fields"] = (
+            fields if dropped is None else [field for field in fields if field is not dropped]
+        )
         for field in record["fields"]:
             if field["name"] in swapped:
                 field["type"] = SWAPPED[field["type"]]
@@ -81,7 +122,9 @@ def _as_bytes(value: Any) -> Any:
 
 
 @given(RECORDS, writers())
-def test_a_record_of_another_schema_is_read_as_fastavro_reads_it(record: Record, writer: Writer) -> None:
+def test_a_record_of_another_schema_is_read_as_fastavro_reads_it(
+    record: Record, writer: Writer
+) -> None:
     """REC-12."""
     schema, added, swapped = writer
     datum = to_datum(record, 4)
@@ -95,8 +138,15 @@ def test_a_record_of_another_schema_is_read_as_fastavro_reads_it(record: Record,
     body = BytesIO()
     fastavro.schemaless_writer(body, parsed, _filled(datum, added))
     expected: Any = fastavro.schemaless_reader(BytesIO(body.getvalue()), parsed, PLAIN_SCHEMA)
-    for place in (_branch(expected), *_branch(expected).get("entries", ())):  # fastavro gives a default of bytes as text
-        place |= {name: _as_bytes(place[name]) for name in ("resume_token", "qualifier", "value") if name in place}
+    for place in (
+        _branch(expected),
+        *_branch(expected).get("entries", ()),
+    ):  # fastavro gives a default of bytes as text
+        place |= {
+            name: _as_bytes(place[name])
+            for name in ("resume_token", "qualifier", "value")
+            if name in place
+        }
     assert read(frame(body.getvalue(), 7), Schemas({7: json.dumps(schema)})) == expected
 
 
@@ -113,16 +163,51 @@ def test_our_own_schema_under_a_registry_id_is_read_the_same(record: Record) -> 
 
 def _places(node: Any) -> list[tuple[Any, Any]]:
     """Every place in a JSON document, as (container, name or index)."""
-    pairs = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
-    return [(node, name) for name, _ in pairs] + [place for _, value in pairs for place in _places(value)]
+    pairs = list(
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
+    return [(node, name) for name, _ in pairs] + [
+        place for _, value in pairs for place in _places(value)
+    ]
 
 
 REPLACEMENTS = st.one_of(
     st.none() | st.booleans() | st.integers(-3, 3),
-    st.sampled_from(["", "null", "long", "fixed", "array", "union", "record", "Entry", "lowmark.ChangeRecord", "data_change"]),
-    st.sampled_from([[], {}, ["null"], ["null", "null"], [["null"]], {"type": {"type": {"type": "long"}}}, {"type": "array"}]),
     st.sampled_from(
-        [{"type": "fixed", "name": "F", "size": -1}, {"type": "enum", "name": "E", "symbols": []}, {"type": "map", "values": "null"}]
+        [
+            "",
+            "null",
+            "long",
+            "fixed",
+            "array",
+            "union",
+            "record",
+            "Entry",
+            "lowmark.ChangeRecord",
+            "data_change",
+        ]
+    ),
+    st.sampled_from(
+        [
+            [],
+            {},
+            ["null"],
+            ["null", "null"],
+            [["null"]],
+            {"type": {"type": {"type": "long"}}},
+            {"type": "array"},
+        ]
+    ),
+    st.sampled_from(
+        [
+            {"type": "fixed", "name": "F", "size": -1},
+            {"type": "enum", "name": "E", "symbols": []},
+            {"type": "map", "values": "null"},
+        ]
     ),
 )
 
@@ -146,6 +231,9 @@ def test_schemas_of_any_depth_are_refused_without_a_crash() -> None:
     for depth in (10, 70, 300, 900):
         text = '{"type": "array", "items": ' * depth + '"long"' + "}" * depth
         field = f'{{"name": "x", "type": {text}}}'
-        found = read(b"\x00\x00\x00\x00\x07", Schemas({7: f'{{"type": "record", "name": "ChangeRecord", "fields": [{field}]}}'}))
+        found = read(
+            b"\x00\x00\x00\x00\x07",
+            Schemas({7: f'{{"type": "record", "name": "ChangeRecord", "fields": [{field}]}}'}),
+        )
         assert isinstance(found, Rejection)
         assert found.reason is Reason.UNKNOWN_SCHEMA

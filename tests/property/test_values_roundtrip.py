@@ -26,10 +26,19 @@ from connector.tables.values import (
     write_value,
 )
 
-NUMERICS = st.builds(lambda unscaled: Decimal(unscaled).scaleb(-9), st.one_of(st.integers(-(10**27), 10**27), st.integers(-(10**4), 10**4)))
+NUMERICS = st.builds(
+    lambda unscaled: Decimal(unscaled).scaleb(-9),
+    st.one_of(st.integers(-(10**27), 10**27), st.integers(-(10**4), 10**4)),
+)
 JSONS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 VALUES = {
@@ -43,13 +52,25 @@ VALUES = {
     DataType.TIMESTAMP: st.integers(TIMESTAMP_MIN, TIMESTAMP_MAX),
     DataType.JSON: JSONS.map(lambda document: json.dumps(document, ensure_ascii=False)),
 }
-FORMS = [(type_, encoding) for type_ in DataType for encoding in Encoding if encoding is Encoding.TEXT or type_ not in TEXT_ONLY]
-TYPED = st.sampled_from(FORMS).flatmap(lambda form: st.tuples(st.just(form[0]), st.just(form[1]), VALUES[form[0]]))
-# Mostly text that looks right and is not: the alphabet of all the grammars, and whole values with something wrong.
+FORMS = [
+    (type_, encoding)
+    for type_ in DataType
+    for encoding in Encoding
+    if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+]
+TYPED = st.sampled_from(FORMS).flatmap(
+    lambda form: st.tuples(st.just(form[0]), st.just(form[1]), VALUES[form[0]])
+)
+# Mostly text that looks right and is not: the alphabet of all the grammars, and whole values with
+# something wrong.
 LOOKALIKES = st.one_of(
     st.binary(max_size=10),
-    st.text("-+0123456789.:eEtTzZ _,#truefalsNaInfity\n\u0661", max_size=26).map(lambda text: text.encode()),
-    st.tuples(TYPED, st.sampled_from((b"", b" ", b"\n", b"0", b"Z", b"\x00", b"e5"))).map(lambda it: write_value(*it[0]) + it[1]),
+    st.text("-+0123456789.:eEtTzZ _,#truefalsNaInfity\n\u0661", max_size=26).map(
+        lambda text: text.encode()
+    ),
+    st.tuples(TYPED, st.sampled_from((b"", b" ", b"\n", b"0", b"Z", b"\x00", b"e5"))).map(
+        lambda it: write_value(*it[0]) + it[1]
+    ),
 )
 
 
@@ -59,14 +80,21 @@ def test_reading_gives_what_was_written(typed: tuple[DataType, Encoding, object]
     """TBL-7: for every type in both encodings."""
     type_, encoding, value = typed
     read = read_value(type_, encoding, write_value(type_, encoding, value))
-    assert read == value or (isinstance(value, float) and math.isnan(value) and isinstance(read, float) and math.isnan(read))
+    assert read == value or (
+        isinstance(value, float)
+        and math.isnan(value)
+        and isinstance(read, float)
+        and math.isnan(read)
+    )
     assert type(read) is type(value)
 
 
 @settings(max_examples=600)
 @given(st.sampled_from(FORMS), LOOKALIKES)
 def test_no_bytes_make_reading_fail(form: tuple[DataType, Encoding], value: bytes) -> None:
-    """TBL-9: a value or `Unreadable`, never an exception; what is read can be written, and reads the same again."""
+    """TBL-9: a value or `Unreadable`, never an exception; what is read can be written, and reads
+    the same again.
+    """
     type_, encoding = form
     read = read_value(type_, encoding, value)
     if isinstance(read, Unreadable):
@@ -80,9 +108,14 @@ def test_no_bytes_make_reading_fail(form: tuple[DataType, Encoding], value: byte
 @settings(max_examples=600)
 @given(st.sampled_from(list(CANONICAL_PATTERN)), LOOKALIKES)
 def test_the_canonical_pattern_is_what_is_written(type_: DataType, value: bytes) -> None:
-    """TBL-7: bytes match it and are readable exactly when writing what they mean gives the same bytes."""
+    """TBL-7: bytes match it and are readable exactly when writing what they mean gives the same
+    bytes.
+    """
     read = read_value(type_, Encoding.TEXT, value)
-    matches = re.fullmatch(CANONICAL_PATTERN[type_], value.decode("utf-8", "replace"), re.ASCII) is not None
+    matches = (
+        re.fullmatch(CANONICAL_PATTERN[type_], value.decode("utf-8", "replace"), re.ASCII)
+        is not None
+    )
     if isinstance(read, Unreadable):
         return
     assert matches == (write_value(type_, Encoding.TEXT, read) == value)
@@ -104,7 +137,9 @@ def test_dates_as_text_lie_in_the_order_of_dates(one: date, other: date) -> None
 
 
 @given(TYPED, st.sampled_from(list(DataType)))
-def test_a_value_of_another_python_type_is_refused(typed: tuple[DataType, Encoding, object], other: DataType) -> None:
+def test_a_value_of_another_python_type_is_refused(
+    typed: tuple[DataType, Encoding, object], other: DataType
+) -> None:
     """Writing checks the Python type exactly: True is no INT64."""
     same = {DataType.JSON: DataType.STRING, DataType.TIMESTAMP: DataType.INT64}
     if same.get(other, other) != same.get(typed[0], typed[0]):

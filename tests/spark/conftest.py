@@ -17,15 +17,23 @@ from tests.broker import admin, broker, kafka, new_topic
 __all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
 
 # A test's plans run once, over a few rows: compiling them takes longer than interpreting them.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-# Two cores have room neither for a collector's threads, nor for optimising what runs a few times, nor for verifying, at each start, the
-# code of jars that are known by their hashes.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+# Two cores have room neither for a collector's threads, nor for optimising what runs a few times,
+# nor for verifying, at each start, the code of jars that are known by their hashes.
 JVM_OPTIONS = (
     "-XX:+UseSerialGC -Xmn400m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-# The same for a process of its own, in its environment. As small as its JVM starts, it warns, where a command prints its rows.
-QUICK_PROCESS = {"JDK_JAVA_OPTIONS": " ".join([JVM_OPTIONS, *(f"-D{name}={value}" for name, value in INTERPRETED.items())])}
+# The same for a process of its own, in its environment. As small as its JVM starts, it warns, where
+# a command prints its rows.
+QUICK_PROCESS = {
+    "JDK_JAVA_OPTIONS": " ".join(
+        [JVM_OPTIONS, *(f"-D{name}={value}" for name, value in INTERPRETED.items())]
+    )
+}
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +46,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", **INTERPRETED}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", JVM_OPTIONS)
-        session = start_session(paths, scratch=Path(tmp_path_factory.mktemp("spark")), cores="2", settings=settings)
+        session = start_session(
+            paths, scratch=Path(tmp_path_factory.mktemp("spark")), cores="2", settings=settings
+        )
         yield session
         session.stop()
 
@@ -52,7 +62,9 @@ def compacts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def compiled(spark: SparkSession) -> Iterator[None]:
-    """Plans are compiled, as users' plans are: for the suites that hold Spark's form of a rule to its definition."""
+    """Plans are compiled, as users' plans are: for the suites that hold Spark's form of a rule to
+    its definition.
+    """
     for name in INTERPRETED:
         spark.conf.unset(name)
     yield

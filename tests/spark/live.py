@@ -1,4 +1,6 @@
-"""A stream on the real broker, with the pipeline as `connector run` builds it, and what a reader of its topic can see."""
+"""A stream on the real broker, with the pipeline as `connector run` builds it, and what a reader of
+its topic can see.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Live:
     @property
     def config(self) -> ConnectorConfig:
         tables = {table.name: table for table in self.tables}
-        return ConnectorConfig(str(self.warehouse), self.kafka, streams={"s": self.stream}, tables=tables)
+        return ConnectorConfig(
+            str(self.warehouse), self.kafka, streams={"s": self.stream}, tables=tables
+        )
 
     def pipeline(self, on_step: Callable[[str], None] = lambda step: None) -> Pipeline:
         """A new one, as after a restart."""
@@ -60,13 +64,22 @@ class Live:
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
         )
-        return Pipeline(self.spark, self.config, worlds, {"s": _earliest(self.config, self.stream)}, journal, on_step=on_step)
+        return Pipeline(
+            self.spark,
+            self.config,
+            worlds,
+            {"s": _earliest(self.config, self.stream)},
+            journal,
+            on_step=on_step,
+        )
 
     def publish(self, *changes: DataChange, at: int | None = None) -> None:
         """To the Kafka partition of the key, or to the one given."""
         count = topics.describe(self.kafka, self.topic).kafka_partitions
         number = {change: sum(change.row_key) % count if at is None else at for change in changes}
-        self.send((number[c], kafka_key(c), codec.frame(codec.encode(c, count), None)) for c in changes)
+        self.send(
+            (number[c], kafka_key(c), codec.frame(codec.encode(c, count), None)) for c in changes
+        )
         self.published.extend(changes)
 
     def send(self, records: Iterable[tuple[int, bytes, bytes]]) -> None:
@@ -76,12 +89,21 @@ class Live:
         assert producer.flush(30) == 0
 
     def abort(self, *changes: DataChange) -> None:
-        """Publish in a transaction that is given up: records with offsets that no reader of committed ones sees."""
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "transactional.id": f"{self.topic}-test"})
+        """Publish in a transaction that is given up: records with offsets that no reader of
+        committed ones sees.
+        """
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "transactional.id": f"{self.topic}-test",
+            }
+        )
         producer.init_transactions(30)
         producer.begin_transaction()
         for change in changes:
-            producer.produce(self.topic, codec.frame(codec.encode(change, 1), None), kafka_key(change), 0)
+            producer.produce(
+                self.topic, codec.frame(codec.encode(change, 1), None), kafka_key(change), 0
+            )
         producer.flush(30)
         producer.abort_transaction(30)
 
@@ -90,7 +112,8 @@ class Live:
 
     def logged_offsets(self) -> list[tuple[int, int]]:
         return sorted(
-            (row["kafka_partition"], row["offset"]) for row in self.changelog().rows().select("kafka_partition", "offset").collect()
+            (row["kafka_partition"], row["offset"])
+            for row in self.changelog().rows().select("kafka_partition", "offset").collect()
         )
 
     def offsets(self) -> list[tuple[int, int]]:
@@ -102,9 +125,19 @@ class Live:
 
     def table(self) -> dict[object, dict[str, object]]:
         """As the last apply left it."""
-        found = self.spark.read.format("delta").load(table_path(str(self.warehouse), "accounts")).drop(*BOOKKEEPING)
+        found = (
+            self.spark.read.format("delta")
+            .load(table_path(str(self.warehouse), "accounts"))
+            .drop(*BOOKKEEPING)
+        )
         rows = [row.asDict() for row in found.collect()]
-        by_key = {row["id"]: {name: plain(value) for name, value in row.items()} | {"_unmapped": row["_unmapped"] or {}} for row in rows}
+        by_key = {
+            row["id"]: (
+                {name: plain(value) for name, value in row.items()}
+                | {"_unmapped": row["_unmapped"] or {}}
+            )
+            for row in rows
+        }
         assert len(by_key) == len(rows), "a key stands twice"
         return by_key
 
@@ -113,10 +146,17 @@ class Live:
 
 
 def records(kafka: KafkaConfig, topic: str) -> Iterator[tuple[int, int, Message]]:
-    """Kafka partition, offset and message of every record that a reader of committed transactions can see now."""
+    """Kafka partition, offset and message of every record that a reader of committed transactions
+    can see now.
+    """
     facts = topics.describe(kafka, topic)
     left = {number for number, end in topics.end_offsets(kafka, facts).items() if end > 0}
-    settings = {"group.id": "test", "isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
+    settings = {
+        "group.id": "test",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+    }
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
     consumer.assign([TopicPartition(topic, number, 0) for number in left])
     deadline = time.monotonic() + 60
@@ -141,9 +181,13 @@ def offsets(kafka: KafkaConfig, topic: str) -> list[tuple[int, int]]:
 
 
 def truth(wanted: TableDefinition, changes: Iterable[DataChange]) -> list[dict[str, object]]:
-    """The rows that `connector.tables.merge` makes of changes that differ in rank, so that their order of arrival does not matter."""
+    """The rows that `connector.tables.merge` makes of changes that differ in rank, so that their
+    order of arrival does not matter.
+    """
     states: dict[bytes, list[object]] = {}
-    for number, change in enumerate(change for change in changes if read_change(wanted, change) is None):
+    for number, change in enumerate(
+        change for change in changes if read_change(wanted, change) is None
+    ):
         state = lift(change, OrderPosition(1, 0, number, 0), wanted.order, wanted.versions)
         states.setdefault(change.row_key, []).append(state)
     rows = (row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items())  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""A stream without Kafka: records by offset, batches shaped like those of Spark's Kafka source, and letters as they were published."""
+"""A stream without Kafka: records by offset, batches shaped like those of Spark's Kafka source, and
+letters as they were published.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,17 @@ from connector.tables.row import read_change, row_of
 from connector.tables.values import DataType
 from tests.changes import change, put
 
-ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,
+ROWS = """key binary, value binary, topic string, partition int, offset bigint,
+timestamp timestamp, timestampType int,
     headers array<struct<key: string, value: binary>>"""
 ARRIVAL = datetime(2024, 4, 30, 12, tzinfo=UTC)
 HEADERS = [("trace", b"\x00\xff"), ("empty", None)]
 
 KEY = Key((KeyPart("id", DataType.STRING),))
-COLUMNS = (Column("name", "f", b"name", DataType.STRING), Column("amount", "f", b"amount", DataType.INT64))
+COLUMNS = (
+    Column("name", "f", b"name", DataType.STRING),
+    Column("amount", "f", b"amount", DataType.INT64),
+)
 STREAM = StreamConfig(name="s", topic="orders")
 
 
@@ -58,12 +64,26 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 
 def definition(name: str = "accounts", **others: Any) -> TableDefinition:
-    return TableDefinition(**{"name": name, "stream": "s", "source": "t", "key": KEY, "columns": COLUMNS, "buckets": 2, **others})
+    return TableDefinition(
+        **{
+            "name": name,
+            "stream": "s",
+            "source": "t",
+            "key": KEY,
+            "columns": COLUMNS,
+            "buckets": 2,
+            **others,
+        }
+    )
 
 
 def account(row: str, at: int, **cells: str) -> DataChange:
     """A change of table t at `at`: the cells it sets in family f."""
-    return change(*(put(value, qualifier=name.encode()) for name, value in cells.items()), at=at, row_key=row.encode())
+    return change(
+        *(put(value, qualifier=name.encode()) for name, value in cells.items()),
+        at=at,
+        row_key=row.encode(),
+    )
 
 
 @dataclass(frozen=True)
@@ -76,12 +96,16 @@ class Facts:
 
 @dataclass
 class Topic:
-    """Records by Kafka partition; `raw` takes any bytes. `None` in their place is an offset that no reader sees (a marker).
+    """Records by Kafka partition; `raw` takes any bytes. `None` in their place is an offset that no
+    reader sees (a marker).
 
-    `headers` has those of a record at a Kafka partition and an offset, where they are not `HEADERS`.
+    `headers` has those of a record at a Kafka partition and an offset, where they are not
+    `HEADERS`.
     """
 
-    records: list[list[tuple[bytes | None, bytes | None] | None]] = field(default_factory=lambda: [[], []])
+    records: list[list[tuple[bytes | None, bytes | None] | None]] = field(
+        default_factory=lambda: [[], []]
+    )
     topic_id: str = "id-1"
     read: dict[int, int] = field(default_factory=dict)
     headers: dict[tuple[int, int], Headers] = field(default_factory=dict)
@@ -99,13 +123,20 @@ class Topic:
         """Control records go to every Kafka partition (REC-3)."""
         for record in records:
             for kafka_partition in range(len(self.records)):
-                self.raw((kafka_key(record), codec.frame(codec.encode(record, len(self.records)), None)), at=kafka_partition)
+                self.raw(
+                    (kafka_key(record), codec.frame(codec.encode(record, len(self.records)), None)),
+                    at=kafka_partition,
+                )
 
     def raw(self, *records: tuple[bytes | None, bytes | None] | None, at: int = 0) -> None:
         self.records[at].extend(records)
 
-    def replay(self, letter: str, attempt: int, key: bytes | None, value: bytes | None, *, at: int = 0) -> None:
-        """The record of a letter, or what has been made of it, as the tool sends it again (DLQ-10)."""
+    def replay(
+        self, letter: str, attempt: int, key: bytes | None, value: bytes | None, *, at: int = 0
+    ) -> None:
+        """The record of a letter, or what has been made of it, as the tool sends it again
+        (DLQ-10).
+        """
         self.headers[at, len(self.records[at])] = (*HEADERS, replay_header(letter, attempt))
         self.raw((key, value), at=at)
 
@@ -116,7 +147,15 @@ class Topic:
 
     def rows(self, spark: SparkSession, offsets: BatchRange) -> DataFrame:
         rows = [
-            (*record, STREAM.topic, number, offset, ARRIVAL + timedelta(seconds=offset), 1, self.headers.get((number, offset), HEADERS))
+            (
+                *record,
+                STREAM.topic,
+                number,
+                offset,
+                ARRIVAL + timedelta(seconds=offset),
+                1,
+                self.headers.get((number, offset), HEADERS),
+            )
             for number, end in offsets.end.items()
             for offset in range(offsets.start.get(number, 0), end)
             if (record := self.records[number][offset]) is not None
@@ -125,15 +164,20 @@ class Topic:
 
     def offsets(self) -> list[tuple[int, int]]:
         """All that a reader can see."""
-        return [(number, offset) for number, records in enumerate(self.records) for offset, record in enumerate(records) if record]
+        return [
+            (number, offset)
+            for number, records in enumerate(self.records)
+            for offset, record in enumerate(records)
+            if record
+        ]
 
 
 @dataclass
 class Stream:
     """One stream in a warehouse of its own.
 
-    Each `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing. Batches and applies that are
-    not given one are those of a process that goes on.
+    Each `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing.
+    Batches and applies that are not given one are those of a process that goes on.
     """
 
     spark: SparkSession
@@ -168,14 +212,18 @@ class Stream:
         self._going_on = self._going_on or self.changelog()
         return self._going_on
 
-    def process(self, on_step: Callable[[str], None] = lambda step: None, changelog: Changelog | None = None) -> Ingest:
+    def process(
+        self, on_step: Callable[[str], None] = lambda step: None, changelog: Changelog | None = None
+    ) -> Ingest:
         world = IngestPorts(
             topic=lambda: self.topic.facts,
             publish=self.publish,
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
             schema_by_id=self.schema_by_id,
-            ends=lambda taken_to: [override for override in self.overrides if override.number > taken_to],
+            ends=lambda taken_to: [
+                override for override in self.overrides if override.number > taken_to
+            ],
         )
         return Ingest(
             self.config,
@@ -189,26 +237,50 @@ class Stream:
     def ingest(self, process: Ingest | None = None, offsets: BatchRange | None = None) -> Progress:
         """Take what is new in the topic as one batch."""
         offsets = offsets or self.topic.rest()
-        progress = (process or self.process(changelog=self._changelog())).batch(self.topic.rows(self.spark, offsets), offsets)
+        progress = (process or self.process(changelog=self._changelog())).batch(
+            self.topic.rows(self.spark, offsets), offsets
+        )
         self.topic.read = dict(offsets.end)
         return progress
 
-    def table(self, wanted: TableDefinition | None = None, retention: VersionRetention | None = None) -> Table:
+    def table(
+        self, wanted: TableDefinition | None = None, retention: VersionRetention | None = None
+    ) -> Table:
         wanted = wanted or definition()
         return Table(self.spark, f"{self.folder}/tables/{wanted.name}", wanted, retention=retention)
 
-    def apply(self, table: Table, on_step: Callable[[str], None] = lambda step: None, *, now: int | None = None) -> Applied | None:
-        """To the cut of the newest batch; `now` later than the last batch by the stall of the configuration goes past it."""
+    def apply(
+        self,
+        table: Table,
+        on_step: Callable[[str], None] = lambda step: None,
+        *,
+        now: int | None = None,
+    ) -> Applied | None:
+        """To the cut of the newest batch; `now` later than the last batch by the stall of the
+        configuration goes past it.
+        """
         changelog = self._changelog()
-        cut = changelog.progress().cut(self.clock if now is None else now, self.config.stall_after_s)
-        return apply(table, changelog, table.layout.definition.source, cut, publish=self.publish, on_step=on_step)
+        cut = changelog.progress().cut(
+            self.clock if now is None else now, self.config.stall_after_s
+        )
+        return apply(
+            table,
+            changelog,
+            table.layout.definition.source,
+            cut,
+            publish=self.publish,
+            on_step=on_step,
+        )
 
     def logged_offsets(self) -> list[tuple[int, int]]:
         return sorted((kafka_partition, offset) for kafka_partition, offset, _ in self._logged())
 
     def _logged(self) -> Iterator[tuple[int, int, int]]:
         """Kafka partition, offset and ingest batch of every row."""
-        for batch in batches(DeltaTable(self.path), "SELECT kafka_partition, \"offset\", ingest_batch FROM t WHERE kind <> 'frontier'"):
+        for batch in batches(
+            DeltaTable(self.path),
+            "SELECT kafka_partition, \"offset\", ingest_batch FROM t WHERE kind <> 'frontier'",
+        ):
             yield from rows_in(batch)
 
     def one_letter_each(self) -> dict[str, DeadLetter]:
@@ -218,15 +290,24 @@ class Stream:
             assert by_id.setdefault(letter.id, letter) == letter
         return by_id
 
-    def truth(self, wanted: TableDefinition | None = None, *, judged_after: int = 0) -> dict[object, dict[str, object]]:
-        """The table that the model makes of the whole topic, by key. Up to batch `judged_after` nothing is set aside."""
+    def truth(
+        self, wanted: TableDefinition | None = None, *, judged_after: int = 0
+    ) -> dict[object, dict[str, object]]:
+        """The table that the model makes of the whole topic, by key. Up to batch `judged_after`
+        nothing is set aside.
+        """
         wanted = wanted or definition()
-        rows = (row_of(wanted, key, visible(state)) for key, state in self.states(wanted, judged_after=judged_after).items())
+        rows = (
+            row_of(wanted, key, visible(state))
+            for key, state in self.states(wanted, judged_after=judged_after).items()
+        )
         return {_key_of(row, wanted): row for row in rows if row is not None}
 
     def states(self, wanted: TableDefinition, *, judged_after: int = 0) -> dict[bytes, RowState]:
         """What `connector.tables.merge` knows of each row, of everything in the topic."""
-        batch_of = {(kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()}
+        batch_of = {
+            (kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()
+        }
         states: dict[bytes, list[Any]] = {}
         for number, offset in self.topic.offsets():
             record = self.topic.records[number][offset]
@@ -238,7 +319,9 @@ class Stream:
             batch = batch_of[number, offset]
             if batch <= judged_after or read_change(wanted, found) is None:
                 position = OrderPosition(batch, number, offset, 0)
-                states.setdefault(found.row_key, []).append(lift(found, position, wanted.order, wanted.versions))
+                states.setdefault(found.row_key, []).append(
+                    lift(found, position, wanted.order, wanted.versions)
+                )
         return {key: reduce(join, known) for key, known in states.items()}
 
 
@@ -249,15 +332,24 @@ def shown(table: Table) -> dict[object, dict[str, object]]:
     return _by_key([dict(zip(found.types, row, strict=True)) for row in found.rows()], wanted)
 
 
-def rows_by_key(rows: DataFrame, wanted: TableDefinition | None = None) -> dict[object, dict[str, object]]:
+def rows_by_key(
+    rows: DataFrame, wanted: TableDefinition | None = None
+) -> dict[object, dict[str, object]]:
     """Rows that readers see, by key, in the form of `row_of`."""
-    return _by_key([{name: plain(value) for name, value in row.asDict().items()} for row in rows.collect()], wanted or definition())
+    return _by_key(
+        [{name: plain(value) for name, value in row.asDict().items()} for row in rows.collect()],
+        wanted or definition(),
+    )
 
 
-def _by_key(found: list[dict[str, Any]], wanted: TableDefinition) -> dict[object, dict[str, object]]:
+def _by_key(
+    found: list[dict[str, Any]], wanted: TableDefinition
+) -> dict[object, dict[str, object]]:
     if wanted.keep_unmapped:
         for row in found:
-            row["_unmapped"] = {name: plain(value) for name, value in dict(row["_unmapped"] or {}).items()}
+            row["_unmapped"] = {
+                name: plain(value) for name, value in dict(row["_unmapped"] or {}).items()
+            }
     by_key = {_key_of(row, wanted): row for row in found}
     assert len(by_key) == len(found), "a key stands twice"
     return by_key
@@ -280,7 +372,13 @@ def versions(spark: SparkSession, path: str) -> int:
 
 
 def copied(stream: Stream, folder: Path) -> Stream:
-    """The same stream in another place, with the same topic and letters: what becomes of the one leaves the other as it is."""
+    """The same stream in another place, with the same topic and letters: what becomes of the one
+    leaves the other as it is.
+    """
     copytree(stream.folder, folder)
-    topic = replace(stream.topic, records=[list(records) for records in stream.topic.records], read=dict(stream.topic.read))
+    topic = replace(
+        stream.topic,
+        records=[list(records) for records in stream.topic.records],
+        read=dict(stream.topic.read),
+    )
     return replace(stream, folder=folder, letters=list(stream.letters), topic=topic, _going_on=None)

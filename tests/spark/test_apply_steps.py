@@ -1,4 +1,5 @@
-"""Apply is killed between any two of its steps, and run again; what is remembered of deleted rows survives, and no more than that.
+"""Apply is killed between any two of its steps, and run again; what is remembered of deleted rows
+survives, and no more than that.
 
 Whether an apply writes whole buckets or single rows is drawn: nobody may see a difference (TBL-13).
 """
@@ -29,7 +30,17 @@ from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.changes import change
 from tests.property.histories import history
-from tests.spark.streams import STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
+from tests.spark.streams import (
+    STREAM,
+    CrashError,
+    Stream,
+    account,
+    copied,
+    crash_at,
+    definition,
+    rows_by_key,
+    shown,
+)
 from tests.spark.test_cut import ANNOUNCED, S
 
 STEPS = ("letters published", "tombstones written", "table committed")
@@ -51,7 +62,12 @@ def delete(row: str, at: int) -> DataChange:
 
 def tombstones(spark: SparkSession, stream: Stream, name: str = "accounts") -> set[tuple[str, int]]:
     """Row and apply number of every entry, whether it counts or not."""
-    rows = spark.read.format("delta").load(f"{stream.folder}/tables/{name}/tombstones").select("id", "_apply_number").collect()
+    rows = (
+        spark.read.format("delta")
+        .load(f"{stream.folder}/tables/{name}/tombstones")
+        .select("id", "_apply_number")
+        .collect()
+    )
     return {(row["id"], row["_apply_number"]) for row in rows}
 
 
@@ -62,7 +78,9 @@ def nasty(name: str, **others: Any) -> TableDefinition:
 
 
 def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """TBL-10, TBL-12, MRG-1 to MRG-9: nothing_invented, deletes_stay_deleted: generated histories, in batches, each apply killed first."""
+    """TBL-10, TBL-12, MRG-1 to MRG-9: nothing_invented, deletes_stay_deleted: generated histories,
+    in batches, each apply killed first.
+    """
     rng, stream = Random(seed), Stream(spark, tmp_path)
     wanted = [nasty("latest"), nasty("all", versions=Versions.ALL, keep_unmapped=False)]
     deliveries = [d for n in range(150) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
@@ -81,9 +99,13 @@ def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, 
 
 @pytest.fixture(scope="module")
 def deleted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stream:
-    """Batch 1, applied: rows a, b and c. Batch 2, not yet: a and b are deleted, and a change of c does not fit. Batch 3 is to come."""
+    """Batch 1, applied: rows a, b and c. Batch 2, not yet: a and b are deleted, and a change of c
+    does not fit. Batch 3 is to come.
+    """
     stream = Stream(spark, tmp_path_factory.mktemp("deleted"))
-    stream.topic.send(*(account(row, at, name="first", amount="1") for at, row in enumerate("abc", start=10)))
+    stream.topic.send(
+        *(account(row, at, name="first", amount="1") for at, row in enumerate("abc", start=10))
+    )
     stream.ingest()
     stream.apply(stream.table())
     stream.topic.send(delete("a", 20), delete("b", 21), account("c", 22, amount="much"))
@@ -92,8 +114,12 @@ def deleted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> St
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(spark: SparkSession, tmp_path: Path, deleted: Stream, step: str) -> None:
-    """TBL-2, TBL-9, TBL-12, TBL-14: the same table, the same letters; a late older change finds what was remembered."""
+def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(
+    spark: SparkSession, tmp_path: Path, deleted: Stream, step: str
+) -> None:
+    """TBL-2, TBL-9, TBL-12, TBL-14: the same table, the same letters; a late older change finds
+    what was remembered.
+    """
     stream = copied(deleted, tmp_path / "copy")
     with pytest.raises(CrashError):
         stream.apply(stream.table(), crash_at(step))
@@ -108,15 +134,23 @@ def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(spark: SparkS
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert set(shown(table)) == {"b", "c"}
-    assert {letter.reason for letter in stream.one_letter_each().values()} == {Reason.UNREADABLE_VALUE}
+    assert {letter.reason for letter in stream.one_letter_each().values()} == {
+        Reason.UNREADABLE_VALUE
+    }
     assert len(stream.one_letter_each()) == 1
     assert (table.table_state().apply_number, table.table_state().letters) == (3, 1)
 
 
-def test_resumable_after_a_death_while_changelog_and_table_were_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_resumable_after_a_death_while_changelog_and_table_were_made(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """TBL-2, TBL-12: half of a first commit, which Delta takes for a table, is made anew."""
     stream = Stream(spark, tmp_path)
-    for path in (stream.path, f"{tmp_path}/tables/accounts/data", f"{tmp_path}/tables/accounts/tombstones"):
+    for path in (
+        stream.path,
+        f"{tmp_path}/tables/accounts/data",
+        f"{tmp_path}/tables/accounts/tombstones",
+    ):
         log = Path(path) / "_delta_log"
         (log / "_staged_commits").mkdir(parents=True)
         (log / ".00000000000000000000.json.0c5b.tmp").write_bytes(b'{"commitInfo":')
@@ -127,13 +161,21 @@ def test_resumable_after_a_death_while_changelog_and_table_were_made(spark: Spar
     assert set(shown(stream.table())) == {"a"}
 
 
-def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: SparkSession, tmp_path: Path, deleted: Stream) -> None:
-    """TBL-12: nothing_invented: an entry counts once a commit names its attempt; others go once their number is taken, not before."""
+def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
+    spark: SparkSession, tmp_path: Path, deleted: Stream
+) -> None:
+    """TBL-12: nothing_invented: an entry counts once a commit names its attempt; others go once
+    their number is taken, not before.
+    """
     stream = copied(deleted, tmp_path / "copy")
     stream.apply(stream.table())
     table = stream.table()
     before = table.table_state()
-    invented = spark.read.format("delta").load(f"{stream.folder}/tables/accounts/tombstones").selectExpr("'c' AS id", "_state", "_bucket")
+    invented = (
+        spark.read.format("delta")
+        .load(f"{stream.folder}/tables/accounts/tombstones")
+        .selectExpr("'c' AS id", "_state", "_bucket")
+    )
     for earlier in (replace(before, apply_number=before.apply_number - 1), before):
         table.bury(invented, earlier, attempt="dead")
     assert {("c", before.apply_number), ("c", before.apply_number + 1)} <= tombstones(spark, stream)
@@ -143,7 +185,9 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: Spark
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert "c" in shown(table)
-    assert {("c", before.apply_number + 1)} == {entry for entry in tombstones(spark, stream) if entry[0] == "c"}
+    assert {("c", before.apply_number + 1)} == {
+        entry for entry in tombstones(spark, stream) if entry[0] == "c"
+    }
     assert table.table_state().vacuumed_to == before.apply_number
 
     stream.topic.send(account("a", 16, name="late"))
@@ -157,7 +201,9 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(spark: Spark
 def test_a_commit_names_a_bounded_number_of_attempts(
     spark: SparkSession, tmp_path: Path, deleted: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TBL-12: deletes_stay_deleted: attempts are swept when there are many of them; what they remembered counts on."""
+    """TBL-12: deletes_stay_deleted: attempts are swept when there are many of them; what they
+    remembered counts on.
+    """
     monkeypatch.setattr(table_module, "MAX_ATTEMPTS", 1)
     stream = copied(deleted, tmp_path / "copy")
     table: Table = stream.table()
@@ -176,16 +222,28 @@ def test_a_commit_names_a_bounded_number_of_attempts(
 
 @pytest.mark.long
 def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-7, TBL-8: any name but one that begins with _; and a key may be of several types, in order-preserving form."""
-    names = {"apply": DataType.INT64, "attempt": DataType.STRING, "known": DataType.BOOL, "kept": DataType.STRING}
+    """TBL-7, TBL-8: any name but one that begins with _; and a key may be of several types, in
+    order-preserving form.
+    """
+    names = {
+        "apply": DataType.INT64,
+        "attempt": DataType.STRING,
+        "known": DataType.BOOL,
+        "kept": DataType.STRING,
+    }
     key = Key(tuple(KeyPart(name, type_) for name, type_ in names.items()), KeyForm.ORDERED)
-    columns = tuple(Column(name, "f", name.encode(), DataType.STRING) for name in ("order", "entries", "x", "newest"))
+    columns = tuple(
+        Column(name, "f", name.encode(), DataType.STRING)
+        for name in ("order", "entries", "x", "newest")
+    )
     wanted = definition(key=key, columns=columns)
     stream = Stream(spark, tmp_path)
     for at in (10, 20):
         for number in range(4):
             row_key = key.write_key((number - 2, "a", True, ""))
-            stream.topic.send(replace(account("-", at, order="1", x="2", elsewhere="3"), row_key=row_key))
+            stream.topic.send(
+                replace(account("-", at, order="1", x="2", elsewhere="3"), row_key=row_key)
+            )
             if number % 2:
                 stream.topic.send(replace(delete("-", at + 5), row_key=row_key))
         stream.ingest()
@@ -194,7 +252,9 @@ def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_
 
 
 def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:
-    """MRG-10, MRG-11, TBL-12: what the horizon has passed leaves the graveyard, and a change that it would have stopped is too late."""
+    """MRG-10, MRG-11, TBL-12: what the horizon has passed leaves the graveyard, and a change that
+    it would have stopped is too late.
+    """
     stream = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=10))
     stream.topic.send_everywhere(ANNOUNCED)
     stream.topic.send(*(account(row, 10 * S, amount="1") for row in "ab"), delete("a", 20 * S))
@@ -208,7 +268,10 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(stream.table())
-    assert tombstones(spark, stream) == {("b", 2), ("b", 3)}, "the table covered a batch whose horizon lies above the deletion of a"
+    assert tombstones(spark, stream) == {
+        ("b", 2),
+        ("b", 3),
+    }, "the table covered a batch whose horizon lies above the deletion of a"
     assert stream.table().table_state().horizon == 190 * S + 1
 
     stream.topic.send(account("a", 15 * S, amount="2"), account("b", 195 * S, amount="3"))
@@ -224,8 +287,12 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
         stream.apply(stream.table())
 
 
-def test_few_changes_replace_single_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TBL-13, TBL-18: the other rows stay in their files, unless the table is to be without deletion vectors."""
+def test_few_changes_replace_single_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-13, TBL-18: the other rows stay in their files, unless the table is to be without
+    deletion vectors.
+    """
     monkeypatch.setattr(merge, "MIN_SPARSE_BYTES", 0)
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", merge.is_sparse)
     stream, without = Stream(spark, tmp_path), definition("without", deletion_vectors=False)
@@ -236,14 +303,24 @@ def test_few_changes_replace_single_rows(spark: SparkSession, tmp_path: Path, mo
     for at, changes in (
         (20, [account("r1", 20, amount="2"), account("new", 20, amount="2"), delete("r2", 20)]),
         (30, [whole("r1", 30), whole("r3", 30), whole("r3", 31)]),
-        (40, [account("r1", 25, name="late"), account("r2", 40, amount="4"), account("r5", 40, amount="5")]),
+        (
+            40,
+            [
+                account("r1", 25, name="late"),
+                account("r2", 40, amount="4"),
+                account("r5", 40, amount="5"),
+            ],
+        ),
     ):
         stream.topic.send(*changes)
         stream.ingest()
         for wanted in (definition(), without):
             stream.apply(stream.table(wanted))
             assert shown(stream.table(wanted)) == stream.truth(wanted), at
-    added = {name: [action for action in actions(tmp_path, name) if "add" in action] for name in ("accounts", "without")}
+    added = {
+        name: [action for action in actions(tmp_path, name) if "add" in action]
+        for name in ("accounts", "without")
+    }
     assert any(action["add"].get("deletionVector") for action in added["accounts"])
     assert not any(action["add"].get("deletionVector") for action in added["without"])
 
@@ -259,25 +336,43 @@ def actions(folder: Path, table: str) -> list[dict[str, dict[str, object]]]:
     return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
-def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(spark: SparkSession, tmp_path: Path) -> None:
-    """MRG-2, MRG-12, TBL-12, TBL-16: a newer commit with an older number is older; nothing is forgotten behind a change held back."""
-    stream, wanted = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=60)), definition(order=OrderBy.SEQUENCE_NUMBER)
+def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """MRG-2, MRG-12, TBL-12, TBL-16: a newer commit with an older number is older; nothing is
+    forgotten behind a change held back.
+    """
+    stream, wanted = (
+        Stream(spark, tmp_path, replace(STREAM, delete_retention_s=60)),
+        definition(order=OrderBy.SEQUENCE_NUMBER),
+    )
 
     def ingest(watermark: int, *numbered: tuple[str, DataChange]) -> Table:
-        stream.topic.send(*(replace(made, change_sequence_number=number) for number, made in numbered))
+        stream.topic.send(
+            *(replace(made, change_sequence_number=number) for number, made in numbered)
+        )
         stream.topic.send_everywhere(Heartbeat("p", watermark * S))
         stream.ingest()
         return stream.table(wanted)
 
     stream.topic.send_everywhere(ANNOUNCED)
-    table = ingest(20, ("10", delete("a", 10 * S)), ("9", account("a", 11 * S, amount="1")), ("1", account("b", 30 * S, amount="3")))
+    table = ingest(
+        20,
+        ("10", delete("a", 10 * S)),
+        ("9", account("a", 11 * S, amount="1")),
+        ("1", account("b", 30 * S, amount="3")),
+    )
     stream.apply(table)
     stream.clock += 100 * S
     whole = account("a", 12 * S, amount="2")
     table = ingest(20, ("F/FF", replace(whole, entries=(DeleteFamily("f"), *whole.entries))))
     assert rows_by_key(read_table(spark, str(tmp_path), "accounts").rows, wanted).keys() == {"b"}
     stream.apply(table)
-    assert (shown(table), table.table_state().complete_to_batch, table.table_state().horizon) == ({}, 0, None)
+    assert (shown(table), table.table_state().complete_to_batch, table.table_state().horizon) == (
+        {},
+        0,
+        None,
+    )
     table = ingest(40)
     stream.apply(table)
     assert shown(table) == stream.truth(wanted)
@@ -290,15 +385,22 @@ def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(spark: S
 def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TBL-13: the changes are looked at once, the files are those that are known, and what was kept for the merge is let go."""
+    """TBL-13: the changes are looked at once, the files are those that are known, and what was kept
+    for the merge is let go.
+    """
     monkeypatch.setattr(merge, "MIN_SPARSE_BYTES", 0)
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", merge.is_sparse)
     stream, context = Stream(spark, tmp_path), spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]
-    stream.topic.send(*(account(f"r{n}", 10, name="first", amount="1") for n in range(9)), delete("r8", 11))
+    stream.topic.send(
+        *(account(f"r{n}", 10, name="first", amount="1") for n in range(9)), delete("r8", 11)
+    )
     stream.ingest()
     table = stream.table()
     stream.apply(table)
-    for at, changes in ((20, [whole("r1", 20), delete("r2", 20)]), (30, [account("r1", 25, name="late"), account("r2", 22, amount="2")])):
+    for at, changes in (
+        (20, [whole("r1", 20), delete("r2", 20)]),
+        (30, [account("r1", 25, name="late"), account("r2", 22, amount="2")]),
+    ):
         stream.topic.send(*changes)
         stream.ingest()
         jobs, stored = context.dagScheduler().numTotalJobs(), _stored(context)
@@ -313,7 +415,9 @@ def _stored(context: Any) -> set[str]:
     return set(context.getPersistentRDDs().keys().toList().mkString(",").split(","))
 
 
-def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """TBL-12: a late change could have removed its row, and did not."""
     stream = Stream(spark, tmp_path)
     stream.topic.send(account("a", 10, name="Ada"), account("b", 11, name="Bob"), delete("b", 12))
@@ -332,11 +436,16 @@ def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(spark: Sp
 
 
 @pytest.mark.usefixtures("compacts_at_once")
-def test_recent_changes_are_read_from_the_files_of_their_commits(spark: SparkSession, tmp_path: Path) -> None:
+def test_recent_changes_are_read_from_the_files_of_their_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """TBL-4, TBL-13: nothing_lost: as the changelog has them; not once they were put together."""
     stream = Stream(spark, tmp_path)
     for part in range(3):
-        stream.topic.send(*(account(f"r{n}", 10 * part + n + 1) for n in range(4)), replace(account("x", 1), table="another"))
+        stream.topic.send(
+            *(account(f"r{n}", 10 * part + n + 1) for n in range(4)),
+            replace(account("x", 1), table="another"),
+        )
         stream.ingest()
     changelog = stream.changelog()
     changelog.renew(changelog.progress())
@@ -344,7 +453,9 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(spark: SparkSes
         recent = changelog.recent_changes("t", after=after, to=to)
         assert recent is not None
         assert recent.count == 4 * (to - after)
-        assert sorted(recent.rows.collect()) == sorted(changelog.changes("t", after=after, to=to).collect())
+        assert sorted(recent.rows.collect()) == sorted(
+            changelog.changes("t", after=after, to=to).collect()
+        )
     rewritten = changelog.rewrite()
     assert rewritten is not None
     changelog.put_together(rewritten)

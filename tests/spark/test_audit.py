@@ -33,12 +33,22 @@ class OnlyLogged(Live):
 
 
 def test_nothing_lost_is_proved_broken_and_proved_again(
-    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, admin: AdminClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    kafka: KafkaConfig,
+    new_topic: NewTopic,
+    admin: AdminClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Reading begins in the middle of Kafka partition 1; an aborted transaction and its marker are gaps in 0; later Kafka forgets all."""
+    """Reading begins in the middle of Kafka partition 1; an aborted transaction and its marker are
+    gaps in 0; later Kafka forgets all.
+    """
     topic = new_topic(kafka_partitions=2).topic
     file = tmp_path / "connector.toml"
-    file.write_text(f'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n[streams.s]\ntopic = "{topic}"\n')
+    file.write_text(
+        'warehouse = "warehouse"\n[kafka]\nbootstrap_servers ='
+        f' "{kafka.bootstrap_servers}"\n[streams.s]\ntopic = "{topic}"\n'
+    )
 
     def audit() -> tuple[int, dict[str, Any], str]:
         code = cli.invoke(["--config", str(file), "audit", "--json"])
@@ -63,10 +73,18 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
 
     code, found, said = audit()
     assert (code, found["verdict"], found["to_batch"]) == (0, "passed", 2)
-    nothing: dict[str, list[object]] = {"lost": [], "unverified": [], "duplicated": [], "unexpected": []}
+    nothing: dict[str, list[object]] = {
+        "lost": [],
+        "unverified": [],
+        "duplicated": [],
+        "unexpected": [],
+    }
     # Two records, two aborted ones and their marker, one record, an aborted one and its marker.
     first = {"kafka_partition": 0, "begin": 0, "end": 8, "rows": 3, "empty": 5, **nothing}
-    assert found["kafka_partitions"] == [first, {"kafka_partition": 1, "begin": 1, "end": 2, "rows": 1, "empty": 0, **nothing}]
+    assert found["kafka_partitions"] == [
+        first,
+        {"kafka_partition": 1, "begin": 1, "end": 2, "rows": 1, "empty": 0, **nothing},
+    ]
     assert found["letters"]["compared"] == 1
 
     changelog = DeltaTable(f"{live.warehouse}/streams/s/changelog")
@@ -79,7 +97,11 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
     forget(topic, 0, 8)
     forget(dead_letter_topic(topic), *_letter_of(live))
     code, found, said = audit()
-    assert (code, found["verdict"], found["kafka_partitions"][0]["unverified"]) == (0, "unverified", [[5, 6]])
+    assert (code, found["verdict"], found["kafka_partitions"][0]["unverified"]) == (
+        0,
+        "unverified",
+        [[5, 6]],
+    )
     assert "1 offset unproved" in said
 
     DeltaTable(changelog.table_uri).restore(ours)
@@ -93,7 +115,11 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
     while topic in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
         time.sleep(0.05)
     code, found, said = audit()
-    assert (code, found["verdict"], found["kafka_partitions"][0]["unverified"]) == (0, "unverified", [[2, 5], [6, 8]])
+    assert (code, found["verdict"], found["kafka_partitions"][0]["unverified"]) == (
+        0,
+        "unverified",
+        [[2, 5], [6, 8]],
+    )
     assert len(found["letters"]["unverified"]) == 1
     assert f"There is no topic {topic}" in said
 

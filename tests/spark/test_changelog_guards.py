@@ -1,4 +1,6 @@
-"""The changelog under people and processes that do not keep to the rules: whatever they do is noticed, and nothing is lost by it."""
+"""The changelog under people and processes that do not keep to the rules: whatever they do is
+noticed, and nothing is lost by it.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,19 @@ RANGES = {
     "a gap in one Kafka partition, an overlap in the other": BatchRange({0: 5, 1: 1}, {0: 6, 1: 2}),
     "everything anew": BatchRange({0: 0, 1: 0}, {0: 6, 1: 2}),
     "the newest batch, but longer": BatchRange({0: 2, 1: 1}, {0: 5, 1: 2}),
-    "a Kafka partition that nobody began at its start": BatchRange({0: 4, 1: 2, 2: 1}, {0: 4, 1: 2, 2: 3}),
+    "a Kafka partition that nobody began at its start": BatchRange(
+        {0: 4, 1: 2, 2: 1}, {0: 4, 1: 2, 2: 3}
+    ),
 }
 
 
 @pytest.mark.parametrize("offsets", RANGES.values(), ids=RANGES.keys())
-def test_nothing_lost_or_doubled_by_a_batch_that_does_not_go_on(spark: SparkSession, two_batches: Stream, offsets: BatchRange) -> None:
-    """TBL-5: an old checkpoint restored, or a second driver: the stream stops, and nothing is written."""
+def test_nothing_lost_or_doubled_by_a_batch_that_does_not_go_on(
+    spark: SparkSession, two_batches: Stream, offsets: BatchRange
+) -> None:
+    """TBL-5: an old checkpoint restored, or a second driver: the stream stops, and nothing is
+    written.
+    """
     before = versions(spark, two_batches.path)
     with pytest.raises(WriterConflictError, match="checkpoint"):
         two_batches.process().batch(spark.range(0).toDF("never_looked_at"), offsets)
@@ -56,14 +64,20 @@ def test_nothing_lost_or_doubled_by_a_batch_that_does_not_go_on(spark: SparkSess
 def test_the_batch_that_is_there_is_done(spark: SparkSession, two_batches: Stream) -> None:
     """TBL-5: the range of the newest batch again: nothing is read or written."""
     before = versions(spark, two_batches.path)
-    progress = two_batches.process().batch(spark.range(0).toDF("never_looked_at"), BatchRange({0: 2, 1: 1}, {0: 4, 1: 2}))
+    progress = two_batches.process().batch(
+        spark.range(0).toDF("never_looked_at"), BatchRange({0: 2, 1: 1}, {0: 4, 1: 2})
+    )
     assert progress == two_batches.changelog().progress()
     assert versions(spark, two_batches.path) == before
 
 
 @pytest.mark.parametrize("overtaken_at", ["append", "_begin", "write", "commit"])
-def test_a_second_ingest_writes_nothing(stream: Stream, monkeypatch: pytest.MonkeyPatch, overtaken_at: str) -> None:
-    """TBL-5, MRG-3: two take the same batch. The later one is noticed, wherever it is overtaken, and no offset stands twice."""
+def test_a_second_ingest_writes_nothing(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, overtaken_at: str
+) -> None:
+    """TBL-5, MRG-3: two take the same batch. The later one is noticed, wherever it is overtaken,
+    and no offset stands twice.
+    """
     stream.topic.send(account("e", 3, name="x"), account("f", 3, name="x"))
     other, offsets = stream.process(), stream.topic.rest()
     overtaken = Changelog if hasattr(Changelog, overtaken_at) else Transaction
@@ -83,7 +97,9 @@ def test_a_second_ingest_writes_nothing(stream: Stream, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("step", ["logged", "letters published"])
 def test_a_second_ingest_that_has_gone_on_is_noticed(stream: Stream, step: str) -> None:
-    """TBL-5, TBL-14: it has ended this one's batch and logged the next: nothing is counted twice, and the error says so."""
+    """TBL-5, TBL-14: it has ended this one's batch and logged the next: nothing is counted twice,
+    and the error says so.
+    """
 
     def go_on(reached: str) -> None:
         if reached == step:
@@ -94,7 +110,9 @@ def test_a_second_ingest_that_has_gone_on_is_noticed(stream: Stream, step: str) 
     stream.topic.send(account("c", 3, name="x"))
     stream.topic.raw((b"x", b"rubbish"))
     offsets = stream.topic.rest()
-    with pytest.raises(WriterConflictError, match="Batch 3 of stream s was brought to its end by another process"):
+    with pytest.raises(
+        WriterConflictError, match="Batch 3 of stream s was brought to its end by another process"
+    ):
         stream.ingest(stream.process(go_on), offsets)
     assert stream.topic.read == stream.topic.rest().end
     assert stream.logged_offsets() == stream.topic.offsets()
@@ -102,8 +120,12 @@ def test_a_second_ingest_that_has_gone_on_is_noticed(stream: Stream, step: str) 
     assert len(stream.one_letter_each()) == 1
 
 
-def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession, stream: Stream) -> None:
-    """TBL-5, TBL-14: also when one of ours came after it; going back to our last version mends it."""
+def test_a_commit_by_somebody_else_is_noticed_and_taken_back(
+    spark: SparkSession, stream: Stream
+) -> None:
+    """TBL-5, TBL-14: also when one of ours came after it; going back to our last version mends
+    it.
+    """
     looking, ours = stream.changelog(), versions(spark, stream.path)
     assert looking.newest() is not None
     spark.sql(f"DELETE FROM delta.`{stream.path}` WHERE kafka_partition = 1")
@@ -120,19 +142,27 @@ def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession
         looking.newest()
 
 
-def test_what_is_not_ours_is_left_alone(spark: SparkSession, tmp_path: Path, two_batches: Stream) -> None:
+def test_what_is_not_ours_is_left_alone(
+    spark: SparkSession, tmp_path: Path, two_batches: Stream
+) -> None:
     """TBL-5: a folder of other files, a table of somebody else, another stream's changelog."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").write_text("mine")
     spark.range(3).write.format("delta").save(str(tmp_path / "numbers"))
-    for path, name in ((f"{tmp_path}/files", "s"), (f"{tmp_path}/numbers", "s"), (two_batches.path, "another")):
+    for path, name in (
+        (f"{tmp_path}/files", "s"),
+        (f"{tmp_path}/numbers", "s"),
+        (two_batches.path, "another"),
+    ):
         with pytest.raises(TableError):
             Changelog(spark, path, name).newest()
     (tmp_path / "empty" / "_delta_log").mkdir(parents=True)
     assert Changelog(spark, f"{tmp_path}/empty", "s").newest() is None
 
 
-def test_a_topic_that_was_created_again_stops_the_stream(spark: SparkSession, stream: Stream) -> None:
+def test_a_topic_that_was_created_again_stops_the_stream(
+    spark: SparkSession, stream: Stream
+) -> None:
     """REC-4: another topic id under the same name: never a silent gap."""
     before = versions(spark, stream.path)
     stream.topic.topic_id = "id-2"
@@ -142,15 +172,22 @@ def test_a_topic_that_was_created_again_stops_the_stream(spark: SparkSession, st
     assert versions(spark, stream.path) == before
 
 
-def test_poison_is_contained_until_it_is_most_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """DLQ-5: the stream halts once, with all letters published, and goes on at the next start; 999 records are no disaster."""
+def test_poison_is_contained_until_it_is_most_of_a_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """DLQ-5: the stream halts once, with all letters published, and goes on at the next start; 999
+    records are no disaster.
+    """
     stream = Stream(spark, tmp_path)
     stream.topic.send(account("a", 1, name="x"))
     stream.topic.raw(*[(b"x", b"rubbish")] * 998)
     assert stream.ingest().ingest_batch == 1
     stream.topic.send(*(account(f"r{n}", 2, name="x") for n in range(499)))
     stream.topic.raw(*[(b"x", b"rubbish")] * 500, (b"x", None))
-    with pytest.raises(StreamHaltedError, match=r"501 of 1000 records of batch 2.*UNKNOWN_FRAMING.*dead-letters list") as halted:
+    with pytest.raises(
+        StreamHaltedError,
+        match=r"501 of 1000 records of batch 2.*UNKNOWN_FRAMING.*dead-letters list",
+    ) as halted:
         stream.ingest()
     assert halted.value.reason == Reason.UNKNOWN_FRAMING
     assert len(stream.letters) == len(stream.one_letter_each()) == 998 + 501
@@ -176,11 +213,15 @@ def test_a_stream_may_halt_on_the_first(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("reject", [False, True])
-def test_changes_of_unknown_tables_are_kept_or_rejected(spark: SparkSession, stream: Stream, reject: bool) -> None:
+def test_changes_of_unknown_tables_are_kept_or_rejected(
+    spark: SparkSession, stream: Stream, reject: bool
+) -> None:
     """TBL-7, DLQ-2: kept and counted, or dead letters."""
     stream.reject_unknown_tables = reject
     stream.topic.send(account("e", 3, name="x"), change(at=4, row_key=b"e", table="unheard.of"))
     progress = stream.ingest()
     assert (progress.changes, progress.unknown_tables) == ((7, 0) if reject else (8, 1))
-    assert [letter.reason for letter in stream.letters] == ([Reason.UNKNOWN_TABLE] if reject else [])
+    assert [letter.reason for letter in stream.letters] == (
+        [Reason.UNKNOWN_TABLE] if reject else []
+    )
     assert stream.logged_offsets() == stream.topic.offsets()

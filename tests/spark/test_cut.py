@@ -1,4 +1,6 @@
-"""`cut_is_consistent`: a table at its cut shows the source's state at the low watermark, whole transactions, all Kafka partitions."""
+"""`cut_is_consistent`: a table at its cut shows the source's state at the low watermark, whole
+transactions, all Kafka partitions.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,18 @@ ANNOUNCED = ChildPartitions("p", 1, 0, (ChildPartition("p"),))
 
 
 class Bank:
-    """The bank of `tests/property/bank.py` in a stream and a table. `cuts` are those where the table stood, as a pipeline records them."""
+    """The bank of `tests/property/bank.py` in a stream and a table. `cuts` are those where the
+    table stood, as a pipeline records them.
+    """
 
-    def __init__(self, spark: SparkSession, folder: Path, rng: Random, *, lies: bool = False) -> None:
-        self.rng, self.world, self.stream = rng, BankWorld(rng, lies=lies), Stream(spark, folder, STREAM)
+    def __init__(
+        self, spark: SparkSession, folder: Path, rng: Random, *, lies: bool = False
+    ) -> None:
+        self.rng, self.world, self.stream = (
+            rng,
+            BankWorld(rng, lies=lies),
+            Stream(spark, folder, STREAM),
+        )
         self.stream.topic.records = []
         self.table = self.stream.table(definition(key=Key((KeyPart("id", DataType.BYTES),))))
         self.cuts: list[CutRecord] = []
@@ -41,11 +51,22 @@ class Bank:
             if k == len(topic.records):
                 topic.records.append([])
             for sent in log[len(topic.records[k]) :]:
-                record = sent.change if isinstance(sent, Written) and sent.change else as_record(sent)
-                topic.raw((kafka_key(record), frame(encode(record, sent.kafka_partitions), None)), at=k)
+                record = (
+                    sent.change if isinstance(sent, Written) and sent.change else as_record(sent)
+                )
+                topic.raw(
+                    (kafka_key(record), frame(encode(record, sent.kafka_partitions), None)), at=k
+                )
         rest = topic.rest()
         self.stream.ingest(
-            offsets=rest if everything else BatchRange(rest.start, {k: self.rng.randint(rest.start[k], end) for k, end in rest.end.items()})
+            offsets=(
+                rest
+                if everything
+                else BatchRange(
+                    rest.start,
+                    {k: self.rng.randint(rest.start[k], end) for k, end in rest.end.items()},
+                )
+            )
         )
 
     def apply(self) -> dict[bytes, int]:
@@ -53,20 +74,33 @@ class Bank:
         self.stream.apply(self.table)
         version, book = self.table.newest()
         if book.apply_watermark is not None and book.is_consistent_cut:
-            cut = CutRecord("s", book.apply_watermark, book.to_batch, 0, book.merged, self.stream.clock, {"accounts": version})
+            cut = CutRecord(
+                "s",
+                book.apply_watermark,
+                book.to_batch,
+                0,
+                book.merged,
+                self.stream.clock,
+                {"accounts": version},
+            )
             follows = cut.follows(self.cuts[-1] if self.cuts else None)
             self.cuts += [] if follows is None else [follows]
         return self.balances()
 
     def balances(self, cut: CutRecord | None = None) -> dict[bytes, int]:
         """What the table shows, or showed at a cut."""
-        table = open_table(f"{self.stream.folder}/tables/accounts/data", cut.versions["accounts"] if cut else None)
+        table = open_table(
+            f"{self.stream.folder}/tables/accounts/data", cut.versions["accounts"] if cut else None
+        )
         rows = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
         return {row["id"]: row["amount"] for row in rows}
 
 
-def test_cut_is_consistent_whatever_the_pace_of_kafka_partitions(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """TBL-10, TBL-17, REC-24, WMK-4, WMK-7: worked example 2 of the merge, while stream partitions split and merge and the topic grows.
+def test_cut_is_consistent_whatever_the_pace_of_kafka_partitions(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """TBL-10, TBL-17, REC-24, WMK-4, WMK-7: worked example 2 of the merge, while stream partitions
+    split and merge and the topic grows.
 
     Every cut ever recorded is the bank at that moment, to the cent, and everything arrives.
     """
@@ -89,7 +123,9 @@ def test_cut_is_consistent_whatever_the_pace_of_kafka_partitions(spark: SparkSes
     assert any(producer.has_ended for producer in bank.world.producers)
 
 
-def test_without_the_cut_the_bank_is_noticed(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_without_the_cut_the_bank_is_noticed(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
     """The check is tried itself: applied past the low watermark, a transfer is seen by half."""
     bank = Bank(spark, tmp_path, Random(seed))
     bank.stream.config = replace(STREAM, stall_after_s=0)
@@ -103,8 +139,12 @@ def test_without_the_cut_the_bank_is_noticed(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """WMK-11, TBL-17: a producer that breaks REC-18 makes a cut wrong; what it had not delivered revises it, which is counted."""
+def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """WMK-11, TBL-17: a producer that breaks REC-18 makes a cut wrong; what it had not delivered
+    revises it, which is counted.
+    """
     bank = Bank(spark, tmp_path, Random(seed), lies=True)
     for _ in range(20):
         bank.world.turn()
@@ -119,7 +159,10 @@ def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(spark: SparkSession
     bank.ingest(everything=True)
     bank.apply()
     revised = bank.cuts[-1]
-    assert (revised.low_watermark, revised.revision) == (believed.low_watermark, believed.revision + 1)
+    assert (revised.low_watermark, revised.revision) == (
+        believed.low_watermark,
+        believed.revision + 1,
+    )
     assert revised.to_batch > believed.to_batch
     assert bank.stream.changelog().progress().late > 0
     assert bank.balances(revised) == bank.world.at(revised.low_watermark) != bank.balances(believed)
@@ -129,8 +172,12 @@ def total(rows: dict[object, dict[str, object]]) -> int:
     return sum(int(str(row["amount"])) for row in rows.values())
 
 
-def test_a_stalled_watermark_is_passed_and_the_table_says_so(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-11, MRG-13: past the low watermark once it stalls; back to the cut as soon as it moves again."""
+def test_a_stalled_watermark_is_passed_and_the_table_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-11, MRG-13: past the low watermark once it stalls; back to the cut as soon as it moves
+    again.
+    """
     stream = Stream(spark, tmp_path)
     table = stream.table()
     stream.topic.send_everywhere(ANNOUNCED)

@@ -1,4 +1,6 @@
-"""Bytes that are no record, framings, and writer schemas from elsewhere: the JVM survives all, and says what `validate_record` says."""
+"""Bytes that are no record, framings, and writer schemas from elsewhere: the JVM survives all, and
+says what `validate_record` says.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,51 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.records.codec import CONFLUENT, READER_SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, to_datum
-from connector.records.model import ColumnType, ModType, OldCell, Record, RowImage, Rule, SetCell, Transaction, kafka_key
+from connector.records.codec import (
+    CONFLUENT,
+    READER_SCHEMA,
+    SINGLE_OBJECT,
+    Schemas,
+    encode,
+    frame,
+    to_datum,
+)
+from connector.records.model import (
+    ColumnType,
+    ModType,
+    OldCell,
+    Record,
+    RowImage,
+    Rule,
+    SetCell,
+    Transaction,
+    kafka_key,
+)
 from connector.records.rejection import Reason
 from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
 from connector.validation import Limits
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types
 from tests.property.test_schema_resolution import _filled, writers
-from tests.spark.test_judge_agrees import CHANGE, ENDED, HEARTBEAT, Case, assert_agreement, drawn, raw, rows
+from tests.spark.test_judge_agrees import (
+    CHANGE,
+    ENDED,
+    HEARTBEAT,
+    Case,
+    assert_agreement,
+    drawn,
+    raw,
+    rows,
+)
 
 LATE_MS = 253402300799999
 """An arrival that no claim is ahead of."""
 
 HEAD = len(frame(b"", None))
 EVIL = [
-    *(b"\x80" * n + b"\x00" for n in (1, 3, 4, 5, 8, 9, 10)),  # a zero that takes more bytes than it needs
+    *(
+        b"\x80" * n + b"\x00" for n in (1, 3, 4, 5, 8, 9, 10)
+    ),  # a zero that takes more bytes than it needs
     *(b"\x82" + b"\x80" * n + b"\x00" for n in (1, 3, 4, 9)),
     *(b"\xff" * n + b"\x01" for n in (4, 9, 10)),
     *(b"\xff" * n + b"\x7f" for n in (4, 9)),  # more bits than the number has
@@ -59,27 +90,50 @@ def damaged(rng: Random, record: Record, count: int) -> Iterator[Case]:
         length, place = len(value), rng.randrange(HEAD, len(value))
         match rng.randrange(6):
             case 0:
-                bad = value[:place] + bytes([value[place] ^ (1 << rng.randrange(8))]) + value[place + 1 :]
+                bad = (
+                    value[:place]
+                    + bytes([value[place] ^ (1 << rng.randrange(8))])
+                    + value[place + 1 :]
+                )
             case 1:
                 bad = value[:place] + rng.randbytes(1) + value[place + 1 :]
             case 2:
                 bad = value[: rng.randrange(length)]
             case 3:
-                bad = value + rng.choice([b"\x00", b"\x02", rng.randbytes(8), rng.randbytes(rng.randrange(1, 30)), value, value[HEAD:]])
+                bad = value + rng.choice(
+                    [
+                        b"\x00",
+                        b"\x02",
+                        rng.randbytes(8),
+                        rng.randbytes(rng.randrange(1, 30)),
+                        value,
+                        value[HEAD:],
+                    ]
+                )
             case 4:
                 bad = value[:place] + rng.choice(EVIL) + value[place + rng.randrange(3) :]
             case _:
-                bad = value[:place] + rng.randbytes(rng.randrange(1, 9)) + value[place + rng.randrange(9) :]
+                bad = (
+                    value[:place]
+                    + rng.randbytes(rng.randrange(1, 9))
+                    + value[place + rng.randrange(9) :]
+                )
         yield case("damaged", record, bad)
 
 
-def test_damaged_bodies_are_judged_the_same_and_the_heap_survives(spark: SparkSession, seed: int) -> None:
+def test_damaged_bodies_are_judged_the_same_and_the_heap_survives(
+    spark: SparkSession, seed: int
+) -> None:
     """TBL-3, REC-13, REC-16: flips, cuts, rubbish and numbers that lie."""
     rng = Random(seed)
     records = [CHANGE, HEARTBEAT, ENDED, *drawn(RECORDS, 150, seed)]
     cases = [bad for record in records for bad in damaged(rng, record, 20)]
-    cases += [case("flip", CHANGE, flipped) for flipped in every_flip(frame(encode(CHANGE, 4), None))]
-    cases += [case("rubbish", CHANGE, frame(rng.randbytes(rng.randrange(200)), None)) for _ in range(300)]
+    cases += [
+        case("flip", CHANGE, flipped) for flipped in every_flip(frame(encode(CHANGE, 4), None))
+    ]
+    cases += [
+        case("rubbish", CHANGE, frame(rng.randbytes(rng.randrange(200)), None)) for _ in range(300)
+    ]
     cases += [case("zeros", CHANGE, frame(bytes(n), None)) for n in range(40)]
     said = assert_agreement(spark, cases, schemas=Schemas())
     assert {"GOOD", Reason.UNDECODABLE} <= said
@@ -117,8 +171,18 @@ TEXTS = [
 def as_bytes(schema: Any) -> Any:
     """The schema with bytes in the place of text, to write text that is none."""
     if isinstance(schema, dict):
-        return {part: as_bytes(inner) for part, inner in schema.items() if part not in ("default", "doc")}
-    return [as_bytes(part) for part in schema] if isinstance(schema, list) else "bytes" if schema == "string" else schema
+        return {
+            part: as_bytes(inner)
+            for part, inner in schema.items()
+            if part not in ("default", "doc")
+        }
+    return (
+        [as_bytes(part) for part in schema]
+        if isinstance(schema, list)
+        else "bytes"
+        if schema == "string"
+        else schema
+    )
 
 
 BYTES_SCHEMA = fastavro.parse_schema(as_bytes(without_logical_types(json.loads(READER_SCHEMA))))
@@ -127,8 +191,16 @@ SYMBOLS = ("kind", "change_type", "mod_type")
 
 def text_slots(datum: Any) -> list[tuple[Any, Any]]:
     """Every place of a datum that holds text, as (container, name or index)."""
-    pairs = list(datum.items() if isinstance(datum, dict) else enumerate(datum) if isinstance(datum, list) else ())
-    here = [(datum, name) for name, value in pairs if isinstance(value, str) and name not in SYMBOLS]
+    pairs = list(
+        datum.items()
+        if isinstance(datum, dict)
+        else enumerate(datum)
+        if isinstance(datum, list)
+        else ()
+    )
+    here = [
+        (datum, name) for name, value in pairs if isinstance(value, str) and name not in SYMBOLS
+    ]
     return here + [slot for _, value in pairs for slot in text_slots(value)]
 
 
@@ -137,7 +209,9 @@ def test_text_that_is_not_utf8_is_undecodable_wherever_it_stands(spark: SparkSes
     full = replace(
         CHANGE,
         transaction=Transaction("tx", transaction_tag="tag"),
-        row_image=RowImage(ModType.UPDATE, "NEW", (ColumnType("a", "INT64"),), (OldCell("f", b"q", b"v"),)),
+        row_image=RowImage(
+            ModType.UPDATE, "NEW", (ColumnType("a", "INT64"),), (OldCell("f", b"q", b"v"),)
+        ),
     )
     cases = []
     for record in (full, HEARTBEAT, ENDED):
@@ -162,7 +236,9 @@ def number(value: int) -> bytes:
 
 
 def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
-    """REC-12, REC-13: several blocks, blocks with sizes, true and false ones, and counts that nobody can mean."""
+    """REC-12, REC-13: several blocks, blocks with sizes, true and false ones, and counts that
+    nobody can mean.
+    """
     entries = [raw_entry(n) for n in range(3)]
     whole = encode(CHANGE, 4)
     before, after = whole.split(number(3) + b"".join(entries) + b"\x00")
@@ -176,14 +252,28 @@ def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
         "sized": sized(entries),
         "mixed": sized(entries[:2]) + number(1) + entries[2],
         **{f"size off by {n}": sized(entries, n) for n in (-1000, -1, 1, 2, 2**31, 2**62)},
-        **{f"{n} entries": number(n) + b"".join(entries) for n in (2, 4, 999_999, 1_000_001, 2**31 - 1, 2**31, 2**32 + 3, 2**63 - 1)},
-        **{f"{n} sized": number(n) + number(9) + b"".join(entries) for n in (-1_000_001, -(2**31), -(2**32) - 3, -(2**63))},
+        **{
+            f"{n} entries": number(n) + b"".join(entries)
+            for n in (2, 4, 999_999, 1_000_001, 2**31 - 1, 2**31, 2**32 + 3, 2**63 - 1)
+        },
+        **{
+            f"{n} sized": number(n) + number(9) + b"".join(entries)
+            for n in (-1_000_001, -(2**31), -(2**32) - 3, -(2**63))
+        },
         "a million in two": number(3) + b"".join(entries) + number(999_998),
     }
-    cases = [case(name, CHANGE, frame(before + array + b"\x00" + after, None)) for name, array in arrays.items()]
-    # Negating the least of all numbers gives itself: as the first count, that is no items, and no block after it.
+    cases = [
+        case(name, CHANGE, frame(before + array + b"\x00" + after, None))
+        for name, array in arrays.items()
+    ]
+    # Negating the least of all numbers gives itself: as the first count, that is no items, and no
+    # block after it.
     least = number(-(2**63)) + number(9)
-    with_least = (least, number(3) + b"".join(entries) + least, number(1) + entries[0] + sized(entries[1:]) + least)
+    with_least = (
+        least,
+        number(3) + b"".join(entries) + least,
+        number(1) + entries[0] + sized(entries[1:]) + least,
+    )
     cases += [case("least", CHANGE, frame(before + array + after, None)) for array in with_least]
     ended = encode(replace(ENDED, children=()), 4)
     assert ended.endswith(b"\x00")
@@ -193,7 +283,9 @@ def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
 
 def raw_entry(place: int) -> bytes:
     datum = to_datum(CHANGE, 4)["data_change"]["entries"][place]
-    schema = next(field for field in BRANCH["fields"] if field["name"] == "entries")["type"]["items"]
+    schema = next(field for field in BRANCH["fields"] if field["name"] == "entries")["type"][
+        "items"
+    ]
     return raw(datum, fastavro.parse_schema(schema))
 
 
@@ -208,19 +300,30 @@ def test_lengths_up_to_16_mib_are_read(spark: SparkSession) -> None:
         cases.append(case(f"{length} bytes", big, frame(encode(big, 1), None)))
     rest = encode(HEARTBEAT, 1)[3:]
     lengths = (-1, -(2**31), -(2**63), 2**24, 2**24 + 1, 2**31 - 1, 2**31, 2**40, 2**63 - 1)
-    cases += [case(f"{length} announced", HEARTBEAT, frame(number(length) + rest, None)) for length in lengths]
+    cases += [
+        case(f"{length} announced", HEARTBEAT, frame(number(length) + rest, None))
+        for length in lengths
+    ]
     said = assert_agreement(spark, cases, schemas=Schemas(), limits=Limits(max_record_bytes=2**26))
     assert said == {"GOOD", Reason.UNDECODABLE}
 
 
 def newer() -> Any:
-    """A schema of the future: new fields everywhere, and kinds of entries and changes that this release has not heard of."""
+    """A schema of the future: new fields everywhere, and kinds of entries and changes that this
+    release has not heard of.
+    """
     schema = without_logical_types(json.loads(READER_SCHEMA))
     change = schema["fields"][2]["type"][1]
-    change["fields"].insert(2, {"name": "priority", "type": ["null", "int", "string"], "default": None})
-    change["fields"].append({"name": "labels", "type": {"type": "map", "values": "string"}, "default": {}})
+    change["fields"].insert(
+        2, {"name": "priority", "type": ["null", "int", "string"], "default": None}
+    )
+    change["fields"].append(
+        {"name": "labels", "type": {"type": "map", "values": "string"}, "default": {}}
+    )
     entry = next(field for field in change["fields"] if field["name"] == "entries")["type"]["items"]
-    entry["fields"].insert(1, {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []})
+    entry["fields"].insert(
+        1, {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []}
+    )
     entry["fields"][0]["type"]["symbols"].append("PATCH_CELL")
     change["fields"][3]["type"]["symbols"].append("REPLICATION")
     schema["fields"].append({"name": "trace", "type": "bytes", "default": ""})
@@ -235,13 +338,20 @@ def with_extra(extra: Any) -> str:
 
 
 REFUSED: list[Any] = [
-    ["null", {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}],  # as deep as it likes
+    [
+        "null",
+        {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]},
+    ],  # as deep as it likes
     ["null", {"type": "array", "items": "null"}],  # as long as it likes
     ["int", ["null", "string"]],
     ["int", "int"],
     {"type": "record", "name": "a-b", "fields": []},
     {"type": "record", "name": "long", "fields": []},
-    {"type": "record", "name": "Twice", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]},
+    {
+        "type": "record",
+        "name": "Twice",
+        "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}],
+    },
 ]
 """Types that make a schema unusable even where no record uses them."""
 
@@ -250,7 +360,9 @@ UNREADABLE = {
     21: '"string"',
     22: "{}",
     23: json.dumps({"type": "record", "name": "ChangeRecord", "fields": []}),
-    24: json.dumps({"type": "record", "name": "Other", "fields": json.loads(READER_SCHEMA)["fields"]}),
+    24: json.dumps(
+        {"type": "record", "name": "Other", "fields": json.loads(READER_SCHEMA)["fields"]}
+    ),
     25: json.dumps(["null", json.loads(READER_SCHEMA)]),
     26: "[" * 100_000,
     27: "null",
@@ -264,16 +376,37 @@ def odd_schemas() -> dict[int, str]:
     no_namespace = {name: part for name, part in ours.items() if name != "namespace"}
     bad_default = copy.deepcopy(ours)
     bad_default["fields"].append({"name": "extra", "type": "int", "default": 2**40})
-    java_strings = json.loads(json.dumps(ours).replace('"type": "string"', '"type": {"type": "string", "avro.java.string": "String"}'))
+    java_strings = json.loads(
+        json.dumps(ours).replace(
+            '"type": "string"', '"type": {"type": "string", "avro.java.string": "String"}'
+        )
+    )
     twice = copy.deepcopy(ours)
-    twice["fields"].append({"name": "extra", "type": {"type": "enum", "name": "other.Entry", "symbols": ["A"]}})
+    twice["fields"].append(
+        {"name": "extra", "type": {"type": "enum", "name": "other.Entry", "symbols": ["A"]}}
+    )
     named = copy.deepcopy(ours)
     named["fields"].append({"name": "extra", "type": {"type": "fixed", "name": "Tail", "size": 8}})
     error = copy.deepcopy(ours)
-    error["fields"].append({"name": "extra", "type": {"type": "error", "name": "Oops", "fields": [{"name": "n", "type": "int"}]}})
+    error["fields"].append(
+        {
+            "name": "extra",
+            "type": {"type": "error", "name": "Oops", "fields": [{"name": "n", "type": "int"}]},
+        }
+    )
     renamed = json.loads(json.dumps(ours).replace('"name": "DataChange"', '"name": "RowChange"'))
     renamed_enum = json.loads(json.dumps(ours).replace('"name": "ChangeType"', '"name": "Kind"'))
-    found = [no_namespace, ours | {"namespace": "com.example"}, bad_default, java_strings, twice, named, error, renamed, renamed_enum]
+    found = [
+        no_namespace,
+        ours | {"namespace": "com.example"},
+        bad_default,
+        java_strings,
+        twice,
+        named,
+        error,
+        renamed,
+        renamed_enum,
+    ]
     return {30 + place: json.dumps(schema) for place, schema in enumerate(found)}
 
 
@@ -285,18 +418,32 @@ def test_other_writer_schemas_are_read_or_unknown_alike(spark: SparkSession, see
     rng = Random(seed)
     new = fastavro.parse_schema(newer())
     big = 2**32 - 1
-    texts: dict[int, str | None] = {7: READER_SCHEMA, 8: None, 10: json.dumps(newer()), big: READER_SCHEMA, 2**31: None}
+    texts: dict[int, str | None] = {
+        7: READER_SCHEMA,
+        8: None,
+        10: json.dumps(newer()),
+        big: READER_SCHEMA,
+        2**31: None,
+    }
     texts |= UNREADABLE | odd_schemas()
     cases = []
     for record in (CHANGE, HEARTBEAT, ENDED):
         body = encode(record, 4)
-        cases += [case(f"id {id_}", record, frame(body, id_)) for id_ in (*texts, 0, 6, 9, 2**31 - 1)]
+        cases += [
+            case(f"id {id_}", record, frame(body, id_)) for id_ in (*texts, 0, 6, 9, 2**31 - 1)
+        ]
         for id_, extra in EXTRAS.items():
             schema = fastavro.parse_schema(json.loads(texts[id_] or ""))
-            cases.append(case(f"odd {id_}", record, frame(raw(to_datum(record, 4) | extra, schema), id_)))
+            cases.append(
+                case(f"odd {id_}", record, frame(raw(to_datum(record, 4) | extra, schema), id_))
+            )
         cases += [case("java strings", record, frame(body.replace(b"p1", b"p\xff"), 33))]
         whole = [frame(body, None), frame(body, 7)]
-        cases += [case("cut head", record, value[:length]) for value in whole for length in range(HEAD + 1)]
+        cases += [
+            case("cut head", record, value[:length])
+            for value in whole
+            for length in range(HEAD + 1)
+        ]
         heads = [
             b"\xc3",
             SINGLE_OBJECT + bytes(8),
@@ -308,14 +455,30 @@ def test_other_writer_schemas_are_read_or_unknown_alike(spark: SparkSession, see
             CONFLUENT * 5,
             b"",
         ]
-        cases += [case("head", record, head + body) for head in heads] + [case("null", record, None)]
+        cases += [case("head", record, head + body) for head in heads] + [
+            case("null", record, None)
+        ]
     datum = to_datum(CHANGE, 4) | {"trace": b""}
     entries, change = datum["data_change"]["entries"], datum["data_change"]
     extended = [
         datum,
-        datum | {"trace": b"abc", "data_change": change | {"priority": 7, "labels": {"a": "b", "c": "d"}}},
-        datum | {"data_change": change | {"priority": "high", "entries": [entry | {"tags": ["x", "y"]} for entry in entries]}},
-        datum | {"data_change": change | {"entries": [entries[0], entries[0] | {"kind": "PATCH_CELL"}]}},
+        datum
+        | {
+            "trace": b"abc",
+            "data_change": change | {"priority": 7, "labels": {"a": "b", "c": "d"}},
+        },
+        datum
+        | {
+            "data_change": (
+                change
+                | {
+                    "priority": "high",
+                    "entries": [entry | {"tags": ["x", "y"]} for entry in entries],
+                }
+            )
+        },
+        datum
+        | {"data_change": change | {"entries": [entries[0], entries[0] | {"kind": "PATCH_CELL"}]}},
         datum | {"data_change": change | {"change_type": "REPLICATION"}},
     ]
     for body in (raw(each, new) for each in extended):
@@ -324,20 +487,36 @@ def test_other_writer_schemas_are_read_or_unknown_alike(spark: SparkSession, see
         cases += [case("newer, flipped", CHANGE, flipped) for flipped in every_flip(value, 5)]
         for place in range(5, len(value)):
             evil = rng.choice(EVIL)
-            cases.append(case("newer, evil", CHANGE, value[:place] + evil + value[place + rng.randrange(3) :]))
+            cases.append(
+                case(
+                    "newer, evil", CHANGE, value[:place] + evil + value[place + rng.randrange(3) :]
+                )
+            )
     said = assert_agreement(spark, cases, schemas=Schemas(texts))
-    assert said >= {"GOOD", Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE, Reason.UNKNOWN_ENTRY}
+    assert said >= {
+        "GOOD",
+        Reason.UNKNOWN_FRAMING,
+        Reason.UNKNOWN_SCHEMA,
+        Reason.UNDECODABLE,
+        Reason.UNKNOWN_ENTRY,
+    }
 
 
-def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(spark: SparkSession, seed: int) -> None:
+def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(
+    spark: SparkSession, seed: int
+) -> None:
     """REC-12: generated writer schemas, each with records that it wrote."""
     texts: dict[int, str | None] = {}
     cases = []
-    for id_, ((schema, added, swapped), record) in enumerate(drawn(st.tuples(writers(), RECORDS), 25, seed)):
+    for id_, ((schema, added, swapped), record) in enumerate(
+        drawn(st.tuples(writers(), RECORDS), 25, seed)
+    ):
         datum = to_datum(record, 4)
         for container, name in [slot for slot in slots(datum) if slot[1] in swapped]:
             blocked_rows = container[name]
-            container[name] = blocked_rows.encode() if isinstance(blocked_rows, str) else blocked_rows.hex()
+            container[name] = (
+                blocked_rows.encode() if isinstance(blocked_rows, str) else blocked_rows.hex()
+            )
         texts[id_] = json.dumps(schema)
         body = raw(_filled(datum, added), fastavro.parse_schema(copy.deepcopy(schema)))
         cases.append(case("resolved", record, frame(body, id_)))
@@ -345,12 +524,22 @@ def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(spark: Spark
 
 
 def slots(datum: Any) -> list[tuple[Any, Any]]:
-    pairs = list(datum.items() if isinstance(datum, dict) else enumerate(datum) if isinstance(datum, list) else ())
-    return [(datum, name) for name, value in pairs if isinstance(value, (str, bytes))] + [s for _, value in pairs for s in slots(value)]
+    pairs = list(
+        datum.items()
+        if isinstance(datum, dict)
+        else enumerate(datum)
+        if isinstance(datum, list)
+        else ()
+    )
+    return [(datum, name) for name, value in pairs if isinstance(value, (str, bytes))] + [
+        s for _, value in pairs for s in slots(value)
+    ]
 
 
 def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: SparkSession) -> None:
-    """REC-11, DLQ-4: an id that it said it has not does not; nor does one in a record that is too large to be looked at."""
+    """REC-11, DLQ-4: an id that it said it has not does not; nor does one in a record that is too
+    large to be looked at.
+    """
     limits = Limits(max_record_bytes=1000)
     cases = [
         case("absent", CHANGE, frame(b"body", 8)),
@@ -362,6 +551,13 @@ def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: Spar
     for id_ in (0, 9, 2**31, 2**32 - 2):
         unseen = rows(spark, [*cases, case("unseen", CHANGE, frame(b"", id_))])
         assert {row["id"] for row in schema_ids(unseen).collect()} == {8, 9, id_}
-        query = validated(unseen, schemas=Schemas({8: None}), ask_registry=True, limits=limits, kafka_partitions=4, tables=None)
+        query = validated(
+            unseen,
+            schemas=Schemas({8: None}),
+            ask_registry=True,
+            limits=limits,
+            kafka_partitions=4,
+            tables=None,
+        )
         with pytest.raises(PySparkException, match=UNSEEN_SCHEMA):
             query.write.format("noop").mode("overwrite").save()

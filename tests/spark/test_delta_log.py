@@ -1,4 +1,6 @@
-"""Delta's log, read by several threads while it grows: ingest, apply and who asks Kafka share what they know of the changelog."""
+"""Delta's log, read by several threads while it grows: ingest, apply and who asks Kafka share what
+they know of the changelog.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: P
     folder.mkdir()
 
     def commit(version: int) -> None:
-        info = {"commitInfo": {"operation": "WRITE", "userMetadata": user_metadata({"version": version})}}
+        info = {
+            "commitInfo": {
+                "operation": "WRITE",
+                "userMetadata": user_metadata({"version": version}),
+            }
+        }
         (folder / f"{version:020}.json").write_text(json.dumps(info))
 
     commit(0)
@@ -38,8 +45,12 @@ def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: P
         assert set(threads.map(look, range(20))) == {COMMITS - 1}
 
 
-def test_what_a_command_says_is_seen_by_no_other_thread(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-5, TBL-10: commands of several tables at once, each with metadata of its own; a commit that has none beside them."""
+def test_what_a_command_says_is_seen_by_no_other_thread(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-5, TBL-10: commands of several tables at once, each with metadata of its own; a commit
+    that has none beside them.
+    """
     names, silent = ["a", "b", "c", "d"], f"{tmp_path}/silent"
     for path in (silent, *(f"{tmp_path}/{name}" for name in names)):
         spark.range(3).write.format("delta").save(path)
@@ -56,13 +67,24 @@ def test_what_a_command_says_is_seen_by_no_other_thread(spark: SparkSession, tmp
         for each in told:
             each.result()
     for name in names:
-        said = spark.sql(f"DESCRIBE HISTORY {quoted(f'{tmp_path}/{name}')}").where("version > 0").select("userMetadata").collect()
+        said = (
+            spark.sql(f"DESCRIBE HISTORY {quoted(f'{tmp_path}/{name}')}")
+            .where("version > 0")
+            .select("userMetadata")
+            .collect()
+        )
         assert [row[0] for row in said] == [user_metadata({"said_by": name})] * 3
-    assert spark.sql(f"DESCRIBE HISTORY {quoted(silent)}").where("userMetadata IS NOT NULL").isEmpty()
+    assert (
+        spark.sql(f"DESCRIBE HISTORY {quoted(silent)}").where("userMetadata IS NOT NULL").isEmpty()
+    )
 
 
-def test_properties_are_those_of_the_newest_version_with_and_without_its_checksum(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-8: they are read from the log, without a query; a checksum that is missing, as of a foreign commit, is done without."""
+def test_properties_are_those_of_the_newest_version_with_and_without_its_checksum(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-8: they are read from the log, without a query; a checksum that is missing, as of a
+    foreign commit, is done without.
+    """
     path = str(tmp_path / "t")
     spark.range(1).write.format("delta").save(path)
     for value in ("first", "second"):

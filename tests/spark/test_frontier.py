@@ -1,4 +1,6 @@
-"""The frontier in the stream: what a batch says of watermarks is committed with it, and found again (WMK, TBL-5, MRG-11)."""
+"""The frontier in the stream: what a batch says of watermarks is committed with it, and found again
+(WMK, TBL-5, MRG-11).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from pyspark.sql import SparkSession
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
-from tests.spark.streams import ARRIVAL, STREAM, CrashError, Stream, Topic, account, crash_at, shown, versions
+from tests.spark.streams import (
+    ARRIVAL,
+    STREAM,
+    CrashError,
+    Stream,
+    Topic,
+    account,
+    crash_at,
+    shown,
+    versions,
+)
 
 S = 1_000_000
 RETENTION_S = 100
@@ -28,7 +40,9 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
 
 
 def test_watermark_is_honest_from_batch_to_batch(stream: Stream) -> None:
-    """WMK-2, WMK-3, WMK-6, TBL-5: it waits for each stream partition in each Kafka partition, in whichever process."""
+    """WMK-2, WMK-3, WMK-6, TBL-5: it waits for each stream partition in each Kafka partition, in
+    whichever process.
+    """
     stream.topic.send(account("a", 10 * S, name="Ada"))
     assert stream.ingest().low_watermark is None
     stream.topic.send_everywhere(announcement("p"))
@@ -65,7 +79,10 @@ def test_watermark_is_honest_across_a_split(stream: Stream) -> None:
 def test_claims_that_cannot_be_are_ignored_and_counted(stream: Stream) -> None:
     """WMK-2, WMK-5, REC-15: the change is kept."""
     stream.topic.send_everywhere(announcement("p"))
-    sentinels = [account("a", 10 * S, name="Ada"), replace(account("b", 10 * S, name="Bo"), estimated_low_watermark=2**63 - 1)]
+    sentinels = [
+        account("a", 10 * S, name="Ada"),
+        replace(account("b", 10 * S, name="Bo"), estimated_low_watermark=2**63 - 1),
+    ]
     ahead = replace(account("c", 10 * S, name="Cy"), estimated_low_watermark=NOW + 3600 * S)
     stream.topic.send(*sentinels, ahead)
     progress = stream.ingest()
@@ -73,7 +90,9 @@ def test_claims_that_cannot_be_are_ignored_and_counted(stream: Stream) -> None:
 
 
 def test_late_changes_are_applied_and_counted_and_too_late_ones_rejected(stream: Stream) -> None:
-    """WMK-11, MRG-11, `deletes_stay_deleted`: against the horizon that the batch before committed."""
+    """WMK-11, MRG-11, `deletes_stay_deleted`: against the horizon that the batch before
+    committed.
+    """
     table = stream.table()
     low = 1_000 * S
     horizon = low + 1 - RETENTION_S * S
@@ -82,32 +101,47 @@ def test_late_changes_are_applied_and_counted_and_too_late_ones_rejected(stream:
     stream.topic.send(account("old", horizon - 1, name="Old"))
     progress = stream.ingest()
     assert (progress.low_watermark, progress.horizon, progress.late) == (low + 1, horizon, 0)
-    stream.topic.send(account("late", horizon, name="Late"), account("gone", horizon - 1, name="Gone"), account("new", low + 1, name="New"))
+    stream.topic.send(
+        account("late", horizon, name="Late"),
+        account("gone", horizon - 1, name="Gone"),
+        account("new", low + 1, name="New"),
+    )
     progress = stream.ingest()
     assert (progress.late, progress.rejected) == (1, {"TOO_LATE": 1})
     (letter,) = stream.letters
-    assert (letter.reason, letter.detail) == ("TOO_LATE", f"commit_timestamp is {horizon - 1}, the horizon was {horizon}")
+    assert (letter.reason, letter.detail) == (
+        "TOO_LATE",
+        f"commit_timestamp is {horizon - 1}, the horizon was {horizon}",
+    )
     stream.apply(table)
     assert sorted(map(str, shown(table))) == ["late", "old"], "new is not below the low watermark"
 
 
 def test_progress_is_derived_again_from_the_changelog(stream: Stream) -> None:
-    """TBL-5, `resumable`: rows read in one go say what they said batch by batch; a batch is one commit, its frontier no row."""
+    """TBL-5, `resumable`: rows read in one go say what they said batch by batch; a batch is one
+    commit, its frontier no row.
+    """
     stream.topic.send_everywhere(announcement("p"), Heartbeat("p", 10 * S))
     first = stream.ingest()
     stream.topic.send_everywhere(Heartbeat("p", 20 * S))
     second = stream.ingest()
-    assert stream.spark.read.format("delta").load(stream.path).where("kind = 'frontier'").count() == 0
+    assert (
+        stream.spark.read.format("delta").load(stream.path).where("kind = 'frontier'").count() == 0
+    )
     assert versions(stream.spark, stream.path) == 2
     assert stream.logged_offsets() == stream.topic.offsets()
-    again = Stream(stream.spark, stream.folder / "again", stream.config, topic=Topic(stream.topic.records))
+    again = Stream(
+        stream.spark, stream.folder / "again", stream.config, topic=Topic(stream.topic.records)
+    )
     at_once = again.ingest()
     assert (at_once.low_watermark, at_once.horizon) == (second.low_watermark, second.horizon)
     assert Progress.from_json(first.to_json(), first.frontier) == first
 
 
 def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
-    """WMK-8, TBL-5, TBL-10: recorded with a batch that reads nothing; a crash changes neither which ends it took nor what it says."""
+    """WMK-8, TBL-5, TBL-10: recorded with a batch that reads nothing; a crash changes neither which
+    ends it took nor what it says.
+    """
     stream.topic.send_everywhere(announcement("p", "gone"), Heartbeat("p", 10 * S))
     stream.topic.send(account("a", 5 * S, name="Ada"))
     first = stream.topic.rest()
@@ -123,13 +157,19 @@ def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
     stream.overrides.append(ClosePartition(2, "s", "p", "too late for that batch", 8, "bob"))
     stream.process().recover()
     progress = stream.changelog().progress()
-    assert (progress.ingest_batch, progress.low_watermark, list(progress.frontier.live)) == (2, 10 * S + 1, ["p"])
+    assert (progress.ingest_batch, progress.low_watermark, list(progress.frontier.live)) == (
+        2,
+        10 * S + 1,
+        ["p"],
+    )
     assert (progress.ends, progress.closed_to) == ((stream.overrides[0],), 1)
     stream.overrides.pop()
     stream.apply(table)
     assert table.table_state().is_at(10 * S + 1, 2), "the cut has moved with nothing to read"
 
-    assert stream.ingest(offsets=first) == progress, "Spark's last batch, run again, is found to be done"
+    assert stream.ingest(offsets=first) == progress, (
+        "Spark's last batch, run again, is found to be done"
+    )
     stream.process().end_partitions()
     assert stream.changelog().progress() == progress, "a wish is taken once"
     stream.topic.send_everywhere(Heartbeat("p", 20 * S))

@@ -36,14 +36,28 @@ def cut_of(stream: Stream) -> Cut:
     return stream.changelog().progress().cut(stream.clock, stream.config.stall_after_s)
 
 
-def applied(stream: Stream, discarded: frozenset[str] = frozenset(), on_step: Callable[[str], None] = lambda step: None) -> Applied | None:
+def applied(
+    stream: Stream,
+    discarded: frozenset[str] = frozenset(),
+    on_step: Callable[[str], None] = lambda step: None,
+) -> Applied | None:
     table, changelog = stream.table(HOLDS), stream.changelog()
-    return apply(table, changelog, "t", cut_of(stream), publish=stream.publish, on_step=on_step, discarded=lambda: discarded)
+    return apply(
+        table,
+        changelog,
+        "t",
+        cut_of(stream),
+        publish=stream.publish,
+        on_step=on_step,
+        discarded=lambda: discarded,
+    )
 
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Stream:
-    """Two rows, of which the second change of `a` is dead, and more of both; complete below 100 s."""
+    """Two rows, of which the second change of `a` is dead, and more of both; complete below 100
+    s.
+    """
     found = Stream(spark, tmp_path / "w", REMEMBERS)
     found.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
     found.topic.raw(sent(account("a", 1 * S, name="a1")), sent(account("b", 1 * S, name="b1")))
@@ -56,11 +70,17 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
 
 
 def test_later_changes_of_a_held_row_wait_for_its_dead_one(stream: Stream) -> None:
-    """And others do not; the table says so, and nothing is worked out anew while nothing happens."""
+    """And others do not; the table says so, and nothing is worked out anew while nothing
+    happens.
+    """
     assert names(stream) == {"a": "a1", "b": "b3"}
     book = stream.table(HOLDS).table_state()
     assert [dead.row_key for dead in book.blocked_rows] == [b"a"]
-    assert (book.is_consistent_cut, book.apply_watermark, book.complete_to_batch) == (False, 3 * S, 0)
+    assert (book.is_consistent_cut, book.apply_watermark, book.complete_to_batch) == (
+        False,
+        3 * S,
+        0,
+    )
     assert applied(stream) is None
 
     stream.topic.raw(sent(account("a", 5 * S, amount="5")), sent(account("b", 5 * S, amount="6")))
@@ -68,16 +88,22 @@ def test_later_changes_of_a_held_row_wait_for_its_dead_one(stream: Stream) -> No
     applied(stream)
     assert shown(stream.table(HOLDS))["a"]["amount"] is None
     assert shown(stream.table(HOLDS))["b"]["amount"] == 6
-    fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_stale=True, now=stream.clock)
+    fresh = read_table(
+        stream.spark, str(stream.folder), "accounts", allow_stale=True, now=stream.clock
+    )
     assert rows_by_key(fresh.rows, HOLDS) == shown(stream.table(HOLDS))
     assert not fresh.is_consistent_cut
 
 
 def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
-    """DLQ-10: rejected again it still waits; taken, it is in its place. In the end the table is as if nothing had been bad."""
+    """DLQ-10: rejected again it still waits; taken, it is in its place. In the end the table is as
+    if nothing had been bad.
+    """
     (letter,) = stream.letters
     good = sent(account("a", 2 * S, name="a2", amount="2"))
-    stream.topic.replay(letter.id, 1, *sent(account("a", 2 * S, name="a2", amount="2"), damaged=True))
+    stream.topic.replay(
+        letter.id, 1, *sent(account("a", 2 * S, name="a2", amount="2"), damaged=True)
+    )
     stream.topic.raw(sent(account("a", 4 * S, name="a4")))
     stream.ingest()
     applied(stream)
@@ -86,14 +112,21 @@ def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
     stream.topic.replay(stream.letters[-1].id, 2, *good)
     stream.ingest()
     applied(stream)
-    assert shown(stream.table(HOLDS))["a"] == {"id": "a", "name": "a4", "amount": 2, "_unmapped": {}}
+    assert shown(stream.table(HOLDS))["a"] == {
+        "id": "a",
+        "name": "a4",
+        "amount": 2,
+        "_unmapped": {},
+    }
     book = stream.table(HOLDS).table_state()
     assert (book.blocked_rows, book.is_consistent_cut, book.complete_to_batch) == ((), True, 3)
     assert shown(stream.table(HOLDS)) == stream.truth(HOLDS)
 
 
 def test_what_turns_out_to_be_another_tables_change_releases_the_row(stream: Stream) -> None:
-    """DLQ-3: whose record it was nobody knew before it was mended; a replay that is too late by then is the newest letter all the same."""
+    """DLQ-3: whose record it was nobody knew before it was mended; a replay that is too late by
+    then is the newest letter all the same.
+    """
     (letter,) = stream.letters
     stream.topic.replay(letter.id, 1, *sent(account("a", 2 * S, name="a2"), damaged=True))
     stream.ingest()
@@ -115,7 +148,14 @@ def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> N
     stream.ingest()
     for wanted, name in ((off, "a5"), (HOLDS, "a5")):
         stream.apply(stream.table(wanted))
-        fresh = read_table(stream.spark, str(stream.folder), "accounts", allow_stale=True, max_staleness_s=0, now=stream.clock)
+        fresh = read_table(
+            stream.spark,
+            str(stream.folder),
+            "accounts",
+            allow_stale=True,
+            max_staleness_s=0,
+            now=stream.clock,
+        )
         assert rows_by_key(fresh.rows, wanted)["a"]["name"] == name
         assert fresh.is_consistent_cut == stream.table(wanted).table_state().is_consistent_cut
     as_of = stream.table(HOLDS).table_state().as_of
@@ -137,8 +177,12 @@ def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> No
 
 @pytest.mark.long
 def test_a_table_letter_holds_its_row(stream: Stream) -> None:
-    """TBL-9: what the table cannot hold was no rejected record; its letter is published once, and counted once."""
-    stream.topic.raw(sent(account("b", 6 * S, name="bad", amount="many")), sent(account("b", 7 * S, name="b7")))
+    """TBL-9: what the table cannot hold was no rejected record; its letter is published once, and
+    counted once.
+    """
+    stream.topic.raw(
+        sent(account("b", 6 * S, name="bad", amount="many")), sent(account("b", 7 * S, name="b7"))
+    )
     stream.ingest()
     applied(stream)
     stream.topic.raw(sent(account("c", 8 * S, name="c8")))
@@ -151,6 +195,11 @@ def test_a_table_letter_holds_its_row(stream: Stream) -> None:
     stream.topic.replay(letter.id, 1, *sent(account("b", 6 * S, name="b6", amount="6")))
     stream.ingest()
     applied(stream)
-    assert shown(stream.table(HOLDS))["b"] == {"id": "b", "name": "b7", "amount": 6, "_unmapped": {}}
+    assert shown(stream.table(HOLDS))["b"] == {
+        "id": "b",
+        "name": "b7",
+        "amount": 6,
+        "_unmapped": {},
+    }
     assert [dead.row_key for dead in stream.table(HOLDS).table_state().blocked_rows] == [b"a"]
     assert stream.table(HOLDS).table_state().letters == 1

@@ -31,7 +31,9 @@ POISON = {
 
 def fill(stream: Stream) -> None:
     """Changes, a control record, poison, and what no reader sees, in two Kafka partitions."""
-    stream.topic.send(account("a", 1, name="Ada"), Heartbeat("p", 2), account("b", 3, name="Bob", amount="7"))
+    stream.topic.send(
+        account("a", 1, name="Ada"), Heartbeat("p", 2), account("b", 3, name="Bob", amount="7")
+    )
     for place, value in enumerate(POISON):
         stream.topic.raw((b"x", value), None, at=place % 2)
 
@@ -46,21 +48,33 @@ def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Strea
 
 
 def test_nothing_lost_or_invented_when_nothing_happens(calm: Stream) -> None:
-    """TBL-4, TBL-5, DLQ-1, DLQ-2: every offset stands once in the changelog, every bad record has one letter with its bytes and reason."""
+    """TBL-4, TBL-5, DLQ-1, DLQ-2: every offset stands once in the changelog, every bad record has
+    one letter with its bytes and reason.
+    """
     assert calm.logged_offsets() == calm.topic.offsets()
     assert {letter.value: letter.reason for letter in calm.letters} == POISON
     assert len(calm.letters) == len(POISON) == len({letter.id for letter in calm.letters})
-    assert all(letter.headers == tuple(HEADERS) and letter.position.topic_id == "id-1" for letter in calm.letters)
+    assert all(
+        letter.headers == tuple(HEADERS) and letter.position.topic_id == "id-1"
+        for letter in calm.letters
+    )
     counted = {"UNKNOWN_FRAMING": 2, "KEY_MISMATCH": 1, "UNDECODABLE": 1}
     progress = calm.changelog().progress()
-    derived = {name: getattr(progress, name) for name in ("batch_horizons", "freshness", "frontier", "rejected_since")}
+    derived = {
+        name: getattr(progress, name)
+        for name in ("batch_horizons", "freshness", "frontier", "rejected_since")
+    }
     assert progress == Progress(ingest_batch=1, changes=2, control=1, rejected=counted, **derived)
     assert progress.frontier.undeclared == ["p"]
 
 
 @pytest.mark.parametrize("step", STEPS[1:])
-def test_resumable_at_every_step_of_ingest(spark: SparkSession, tmp_path: Path, calm: Stream, step: str) -> None:
-    """TBL-2, TBL-5, DLQ-4: the batch is found again, with the same letters and progress, whether it is read again or recovered."""
+def test_resumable_at_every_step_of_ingest(
+    spark: SparkSession, tmp_path: Path, calm: Stream, step: str
+) -> None:
+    """TBL-2, TBL-5, DLQ-4: the batch is found again, with the same letters and progress, whether it
+    is read again or recovered.
+    """
     torn = Stream(spark, tmp_path / "torn")
     fill(torn)
     with pytest.raises(CrashError):
@@ -78,8 +92,12 @@ def test_resumable_at_every_step_of_ingest(spark: SparkSession, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("step", STEPS[:2])
-def test_resumable_at_every_step_of_a_batch_without_rejected_rows(spark: SparkSession, tmp_path: Path, step: str) -> None:
-    """TBL-5: rows and progress are one commit; before it nothing is visible, behind it nothing is left to do."""
+def test_resumable_at_every_step_of_a_batch_without_rejected_rows(
+    spark: SparkSession, tmp_path: Path, step: str
+) -> None:
+    """TBL-5: rows and progress are one commit; before it nothing is visible, behind it nothing is
+    left to do.
+    """
     stream = Stream(spark, tmp_path)
     stream.topic.send(account("a", 1, name="Ada"), Heartbeat("p", 2))
     stream.ingest()
@@ -118,7 +136,9 @@ def test_a_frontier_too_large_for_metadata_is_a_row_of_the_same_commit(
     assert stream.ingest() == progress_of(str(tmp_path), "s", with_frontier=True)
 
 
-def test_nothing_lost_when_letters_cannot_be_delivered(spark: SparkSession, tmp_path: Path, calm: Stream) -> None:
+def test_nothing_lost_when_letters_cannot_be_delivered(
+    spark: SparkSession, tmp_path: Path, calm: Stream
+) -> None:
     """TBL-2, DLQ-4: the batch fails; the next one waits for its letters and its progress."""
     stream = copied(calm, tmp_path / "copy")
     published = len(stream.letters)
@@ -141,8 +161,12 @@ def refuse(letters: Iterable[DeadLetter]) -> int:
     raise DeliveryError("nobody answers")
 
 
-def test_a_letter_of_a_known_schema_is_the_same_from_another_process(spark: SparkSession, tmp_path: Path) -> None:
-    """DLQ-4, REC-11, REC-13: registry down: the batch fails and makes no letters; up again: each id is asked once by a process."""
+def test_a_letter_of_a_known_schema_is_the_same_from_another_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """DLQ-4, REC-11, REC-13: registry down: the batch fails and makes no letters; up again: each id
+    is asked once by a process.
+    """
     asked: list[int] = []
 
     def schema_by_id(id_: int) -> str | None:
@@ -183,8 +207,12 @@ def test_a_letter_of_a_known_schema_is_the_same_from_another_process(spark: Spar
     assert stream.changelog().progress().changes == 3
 
 
-def test_nothing_lost_in_kafka_partitions_that_were_added(spark: SparkSession, tmp_path: Path, calm: Stream) -> None:
-    """TBL-5, REC-14: a new Kafka partition is read from its first offset; a range without offsets makes no batch."""
+def test_nothing_lost_in_kafka_partitions_that_were_added(
+    spark: SparkSession, tmp_path: Path, calm: Stream
+) -> None:
+    """TBL-5, REC-14: a new Kafka partition is read from its first offset; a range without offsets
+    makes no batch.
+    """
     stream = copied(calm, tmp_path / "copy")
     assert stream.ingest() == calm.changelog().progress()
     stream.topic.records.append([])

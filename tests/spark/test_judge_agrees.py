@@ -1,4 +1,6 @@
-"""`spark.decode.validated` and `validation.validate_record`: the same verdict on every record, and the same record where it is good."""
+"""`spark.decode.validated` and `validation.validate_record`: the same verdict on every record, and
+the same record where it is good.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ from connector.validation import KafkaRecord, Limits, validate_record
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
-ROWS = """key binary, value binary, topic string, partition int, offset bigint, timestamp_ms bigint, timestampType int,
+ROWS = """key binary, value binary, topic string, partition int, offset bigint,
+timestamp_ms bigint, timestampType int,
     headers array<struct<key: string, value: binary>>"""
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -70,11 +73,18 @@ class Case:
 
 
 def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
-    """So many examples of a strategy, to be judged together: a query for each would take seconds."""
+    """So many examples of a strategy, to be judged together: a query for each would take
+    seconds.
+    """
     found: list[T] = []
 
     @hypothesis.seed(seed)
-    @settings(max_examples=count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(strategy)
     def collect(example: T) -> None:
         found.append(example)
@@ -85,10 +95,20 @@ def drawn(strategy: st.SearchStrategy[T], count: int, seed: int) -> list[T]:
 
 def rows(spark: SparkSession, cases: Sequence[Case]) -> DataFrame:
     """The cases as Spark's Kafka source gives them; the offset is the place of the case."""
-    plain = [(case.key, case.value, "t", 0, place, case.arrival_ms, 1, [("a", b"b")]) for place, case in enumerate(cases)]
+    plain = [
+        (case.key, case.value, "t", 0, place, case.arrival_ms, 1, [("a", b"b")])
+        for place, case in enumerate(cases)
+    ]
     frame_ = spark.createDataFrame(plain, ROWS)
     return frame_.selectExpr(
-        "key", "value", "topic", "partition", "offset", "timestamp_millis(timestamp_ms) AS timestamp", "timestampType", "headers"
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp_millis(timestamp_ms) AS timestamp",
+        "timestampType",
+        "headers",
     )
 
 
@@ -102,7 +122,9 @@ def assert_agreement(
     ask_registry: bool = False,
     horizon: int | None = None,
 ) -> set[str]:
-    """Both forms say the same of each case. Returns what they said: reasons, names of rules, and GOOD."""
+    """Both forms say the same of each case. Returns what they said: reasons, names of rules, and
+    GOOD.
+    """
     frame_ = validated(
         rows(spark, cases),
         schemas=schemas,
@@ -114,17 +136,29 @@ def assert_agreement(
         known_families=frozenset({"cf"}),
         horizon=horizon,
     )
-    got = {row["offset"]: row.asDict(recursive=True) for row in frame_.select("offset", "reason", "rule", *RECORD).collect()}
+    got = {
+        row["offset"]: row.asDict(recursive=True)
+        for row in frame_.select("offset", "reason", "rule", *RECORD).collect()
+    }
     assert len(got) == len(cases)
     said = set()
     differing = []
     for place, case in enumerate(cases):
         verdict = validate_record(
-            case.record, schemas=schemas, limits=limits, kafka_partitions=TOPIC_PARTITIONS, tables=tables, horizon=horizon
+            case.record,
+            schemas=schemas,
+            limits=limits,
+            kafka_partitions=TOPIC_PARTITIONS,
+            tables=tables,
+            horizon=horizon,
         )
         row = got[place]
         record = {name: row[name] for name in RECORD}
-        in_spark = (row["reason"], row["rule"] or "", record if any(value is not None for value in record.values()) else None)
+        in_spark = (
+            row["reason"],
+            row["rule"] or "",
+            record if any(value is not None for value in record.values()) else None,
+        )
         if isinstance(verdict, Rejection):
             said.add(verdict.rule or verdict.reason)
             expected: tuple[Any, ...] = (verdict.reason, verdict.rule, None)
@@ -132,7 +166,9 @@ def assert_agreement(
             said.add("GOOD")
             expected = (None, "", read(case.value, schemas))
         if in_spark != expected:
-            differing.append((case.name, case.value and case.value[:300], in_spark, expected, verdict))
+            differing.append(
+                (case.name, case.value and case.value[:300], in_spark, expected, verdict)
+            )
     assert not differing, (len(differing), differing[:5])
     return said
 
@@ -149,8 +185,16 @@ def key_of(datum: Datum) -> bytes:
 
 
 def claimed_us(datum: Datum) -> int:
-    change, heartbeat, ended = (datum[branch] for branch in ("data_change", "heartbeat", "child_partitions"))
-    return int(change["commit_timestamp"] if change else heartbeat["timestamp"] if heartbeat else ended["start_timestamp"])
+    change, heartbeat, ended = (
+        datum[branch] for branch in ("data_change", "heartbeat", "child_partitions")
+    )
+    return int(
+        change["commit_timestamp"]
+        if change
+        else heartbeat["timestamp"]
+        if heartbeat
+        else ended["start_timestamp"]
+    )
 
 
 def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession, seed: int) -> None:
@@ -159,9 +203,19 @@ def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession,
     cases = []
     for record in drawn(RECORDS, 500, seed):
         datum = to_datum(record, rng.choice([1, 4, 4, 5]))
-        cases.append(Case("legal", kafka_key(record), frame(raw(datum), None), _arrival(rng, claimed_us(datum))))
+        cases.append(
+            Case(
+                "legal",
+                kafka_key(record),
+                frame(raw(datum), None),
+                _arrival(rng, claimed_us(datum)),
+            )
+        )
     edges = drawn(edge_data(st.integers(1, 3)), 800, seed + 1)
-    cases += [Case("edge", key_of(datum), frame(raw(datum), None), _arrival(rng, claimed_us(datum))) for datum in edges]
+    cases += [
+        Case("edge", key_of(datum), frame(raw(datum), None), _arrival(rng, claimed_us(datum)))
+        for datum in edges
+    ]
     said = assert_agreement(spark, cases, schemas=Schemas())
     assert {"GOOD", Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE} <= said
 
@@ -169,15 +223,26 @@ def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession,
 def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
     """MRG-11: at the horizon, a microsecond before it and after it; control records have no age."""
     at = CHANGE.commit_timestamp
-    records = [*(replace(CHANGE, commit_timestamp=at + away) for away in (-1, 0, 1)), replace(HEARTBEAT, timestamp=at - 1)]
-    cases = [Case("age", kafka_key(record), frame(encode(record, 4), None), at // 1000) for record in records]
-    assert assert_agreement(spark, cases, schemas=Schemas(), horizon=at) == {"GOOD", Reason.TOO_LATE}
+    records = [
+        *(replace(CHANGE, commit_timestamp=at + away) for away in (-1, 0, 1)),
+        replace(HEARTBEAT, timestamp=at - 1),
+    ]
+    cases = [
+        Case("age", kafka_key(record), frame(encode(record, 4), None), at // 1000)
+        for record in records
+    ]
+    assert assert_agreement(spark, cases, schemas=Schemas(), horizon=at) == {
+        "GOOD",
+        Reason.TOO_LATE,
+    }
 
 
 def _arrival(rng: Random, claimed: int) -> int:
     """In milliseconds, as Kafka has it: long after, or around what the skew allows."""
     latest = min(max(claimed, 0), MAX_TIMESTAMP) // 1000
-    return rng.choice([latest + 86_400_000, latest, max(0, latest - SKEW_S * 1000 + rng.randrange(-1, 2))])
+    return rng.choice(
+        [latest + 86_400_000, latest, max(0, latest - SKEW_S * 1000 + rng.randrange(-1, 2))]
+    )
 
 
 CHANGE = DataChange(
@@ -191,13 +256,42 @@ CHANGE = DataChange(
     row_image=RowImage(ModType.INSERT),
 )
 HEARTBEAT = Heartbeat("p1", 1_714_475_984_000_000)
-ENDED = ChildPartitions("p1", 1_714_475_984_000_000, 0, (ChildPartition("c1", ("p1",), b"a", b"b"), ChildPartition("c2", ("p1", "p2"))))
+ENDED = ChildPartitions(
+    "p1",
+    1_714_475_984_000_000,
+    0,
+    (ChildPartition("c1", ("p1",), b"a", b"b"), ChildPartition("c2", ("p1", "p2"))),
+)
 
-NAMES = ["", "-", "x y", "é", "f\n", "\nf", "f\ng", "f\n\n", "\n", "f\r", "f\u2028", "f\x00", "F.9_-", "\ufffd", "f\ufffdg"]
+NAMES = [
+    "",
+    "-",
+    "x y",
+    "é",
+    "f\n",
+    "\nf",
+    "f\ng",
+    "f\n\n",
+    "\n",
+    "f\r",
+    "f\u2028",
+    "f\x00",
+    "F.9_-",
+    "\ufffd",
+    "f\ufffdg",
+]
 NAMES_BY_LENGTH = [letter * length for length in (64, 65, 128, 129) for letter in ("a", "ä")]
 TOKENS = ["", "p", "\n", "p" * 1024, "p" * 1025, "ä" * 512, "ä" * 512 + "p", "🚀" * 256, "🚀" * 257]
 LONGS = [-(2**63), -1, 0, 1, 2, MAX_TIMESTAMP, MAX_TIMESTAMP + 1, MAX_LONG]
-KEYS = [b"", b"\x00", b"k" * 4096, b"k" * 4097, CONTROL_KEY, CONTROL_KEY + b"\x00", CONTROL_KEY[:-1]]
+KEYS = [
+    b"",
+    b"\x00",
+    b"k" * 4096,
+    b"k" * 4097,
+    CONTROL_KEY,
+    CONTROL_KEY + b"\x00",
+    CONTROL_KEY[:-1],
+]
 SEQUENCE_NUMBERS = [
     "",
     "/",
@@ -218,16 +312,28 @@ SEQUENCE_NUMBERS = [
 
 
 def child_of(start_key: bytes | None, end_key: bytes | None) -> Datum:
-    return {"token": "c2", "parent_partition_tokens": ["p1"], "start_key": start_key, "end_key": end_key}
+    return {
+        "token": "c2",
+        "parent_partition_tokens": ["p1"],
+        "start_key": start_key,
+        "end_key": end_key,
+    }
 
 
 LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
     *((record, ("stream_partition",), TOKENS) for record in (CHANGE, HEARTBEAT, ENDED)),
-    *((record, ("kafka_partitions",), [-(2**31), -1, 0, 1, 4, 5, 2**31 - 1]) for record in (CHANGE, HEARTBEAT)),
+    *(
+        (record, ("kafka_partitions",), [-(2**31), -1, 0, 1, 4, 5, 2**31 - 1])
+        for record in (CHANGE, HEARTBEAT)
+    ),
     (CHANGE, ("data_change",), [None]),
     (CHANGE, ("heartbeat",), [{"timestamp": 1, "resume_token": b""}]),
     (CHANGE, ("child_partitions",), [{"start_timestamp": 1, "record_sequence": 0, "children": []}]),
-    (HEARTBEAT, ("child_partitions",), [{"start_timestamp": 1, "record_sequence": 0, "children": []}]),
+    (
+        HEARTBEAT,
+        ("child_partitions",),
+        [{"start_timestamp": 1, "record_sequence": 0, "children": []}],
+    ),
     (CHANGE, ("data_change", "table"), NAMES + NAMES_BY_LENGTH),
     (CHANGE, ("data_change", "row_key"), KEYS),
     (CHANGE, ("data_change", "commit_timestamp"), LONGS),
@@ -239,9 +345,19 @@ LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
     (CHANGE, ("data_change", "transaction", "record_sequence"), LONGS),
     (CHANGE, ("data_change", "change_sequence_number"), SEQUENCE_NUMBERS),
     (CHANGE, ("data_change", "entries"), [[]]),
-    *((CHANGE, ("data_change", "entries", n, "kind"), ["UNKNOWN", "DELETE_CELLS", "DELETE_FAMILY"]) for n in range(3)),
+    *(
+        (
+            CHANGE,
+            ("data_change", "entries", n, "kind"),
+            ["UNKNOWN", "DELETE_CELLS", "DELETE_FAMILY"],
+        )
+        for n in range(3)
+    ),
     *((CHANGE, ("data_change", "entries", n, "family"), NAMES + NAMES_BY_LENGTH) for n in range(3)),
-    *((CHANGE, ("data_change", "entries", n, "qualifier"), [b"", b"q" * 16384, b"q" * 16385]) for n in range(3)),
+    *(
+        (CHANGE, ("data_change", "entries", n, "qualifier"), [b"", b"q" * 16384, b"q" * 16385])
+        for n in range(3)
+    ),
     *((CHANGE, ("data_change", "entries", n, "cell_timestamp"), LONGS) for n in range(3)),
     *((CHANGE, ("data_change", "entries", n, "range_start"), LONGS) for n in range(3)),
     *((CHANGE, ("data_change", "entries", n, "range_end"), LONGS) for n in range(3)),
@@ -251,11 +367,32 @@ LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
     (ENDED, ("child_partitions", "record_sequence"), LONGS),
     (ENDED, ("child_partitions", "children"), [[]]),
     *((ENDED, ("child_partitions", "children", n, "token"), TOKENS) for n in range(2)),
-    *((ENDED, ("child_partitions", "children", 1, "parent_partition_tokens", n), TOKENS) for n in range(2)),
+    *(
+        (ENDED, ("child_partitions", "children", 1, "parent_partition_tokens", n), TOKENS)
+        for n in range(2)
+    ),
     (ENDED, ("child_partitions", "children", 1, "parent_partition_tokens"), [[]]),
-    *((ENDED, ("child_partitions", "children", n, "start_key"), [None, b"", b"a", b"b", b"\xff", b"ab"]) for n in range(2)),
-    *((ENDED, ("child_partitions", "children", n, "end_key"), [None, b"", b"a", b"\x7f", b"\x80", b"a\x00"]) for n in range(2)),
-    (ENDED, ("child_partitions", "children", 1), [child_of(*keys) for keys in itertools.product([None, b"", b"a", b"b"], repeat=2)]),
+    *(
+        (
+            ENDED,
+            ("child_partitions", "children", n, "start_key"),
+            [None, b"", b"a", b"b", b"\xff", b"ab"],
+        )
+        for n in range(2)
+    ),
+    *(
+        (
+            ENDED,
+            ("child_partitions", "children", n, "end_key"),
+            [None, b"", b"a", b"\x7f", b"\x80", b"a\x00"],
+        )
+        for n in range(2)
+    ),
+    (
+        ENDED,
+        ("child_partitions", "children", 1),
+        [child_of(*keys) for keys in itertools.product([None, b"", b"a", b"b"], repeat=2)],
+    ),
 ]
 """For each field with a limit, values on both sides of it."""
 
@@ -278,7 +415,10 @@ def broken_data() -> Iterator[tuple[str, Datum]]:
 
 def test_each_rule_is_judged_the_same_on_both_sides_of_its_limit(spark: SparkSession) -> None:
     """REC-10, REC-14, REC-16: one rule at a time, and every rule there is."""
-    cases = [Case(name, key_of(datum), frame(raw(datum), None), MAX_TIMESTAMP // 1000) for name, datum in broken_data()]
+    cases = [
+        Case(name, key_of(datum), frame(raw(datum), None), MAX_TIMESTAMP // 1000)
+        for name, datum in broken_data()
+    ]
     said = assert_agreement(spark, cases, schemas=Schemas())
     assert said == {"GOOD", *Rule, Reason.UNKNOWN_ENTRY, Reason.INVALID_SEQUENCE_NUMBER}
 
@@ -286,7 +426,10 @@ def test_each_rule_is_judged_the_same_on_both_sides_of_its_limit(spark: SparkSes
 def test_of_two_broken_rules_both_name_the_same(spark: SparkSession, seed: int) -> None:
     """REC-16: the order in which faults are looked for is part of the definition."""
     rng = Random(seed)
-    by_record = {id(record): [limit for limit in LIMITS if limit[0] is record and len(limit[1]) > 1] for record in (CHANGE, ENDED)}
+    by_record = {
+        id(record): [limit for limit in LIMITS if limit[0] is record and len(limit[1]) > 1]
+        for record in (CHANGE, ENDED)
+    }
     cases = []
     while len(cases) < 1200:
         record = rng.choice([CHANGE, CHANGE, ENDED])
@@ -308,9 +451,15 @@ def test_a_hundred_thousand_entries_are_the_limit(spark: SparkSession) -> None:
     families = [["f"] * MAX_ENTRIES, ["f"] * (MAX_ENTRIES + 1), [*["f"] * 60_000, "f\nf"]]
     cases = []
     for names in families:
-        many = set_field(datum, ("data_change", "entries"), [entry | {"family": name} for name in names])
+        many = set_field(
+            datum, ("data_change", "entries"), [entry | {"family": name} for name in names]
+        )
         cases.append(Case(f"{len(names)} entries", b"row", frame(raw(many), None)))
-    assert assert_agreement(spark, cases, schemas=Schemas()) == {"GOOD", Rule.ENTRY_COUNT, Rule.FAMILY}
+    assert assert_agreement(spark, cases, schemas=Schemas()) == {
+        "GOOD",
+        Rule.ENTRY_COUNT,
+        Rule.FAMILY,
+    }
 
 
 def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -> None:
@@ -321,18 +470,41 @@ def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -
         right = kafka_key(record)
         latest_ms = claimed_us(to_datum(record, 1)) // 1000 - SKEW_S * 1000
         room = 300 - len(right)
-        cases += [Case("key", key, value) for key in (right, None, b"", right + b"\x00", b"row", CONTROL_KEY)]
+        cases += [
+            Case("key", key, value)
+            for key in (right, None, b"", right + b"\x00", b"row", CONTROL_KEY)
+        ]
         cases += [Case("skew", right, value, latest_ms + off_by) for off_by in (-1, 0, 1)]
         cases += [Case("size", right, value.ljust(room + off_by, b"\x00")) for off_by in (-1, 0, 1)]
-        cases += [Case("arrival", right, value, arrival_ms) for arrival_ms in (-1, 0, MAX_LONG // 1000)]
-    cases += [Case("size", b"k" * 301, None), Case("size", b"k" * 300, None), Case("size", None, b"\x01" * 301), Case("size", b"", b"")]
+        cases += [
+            Case("arrival", right, value, arrival_ms) for arrival_ms in (-1, 0, MAX_LONG // 1000)
+        ]
+    cases += [
+        Case("size", b"k" * 301, None),
+        Case("size", b"k" * 300, None),
+        Case("size", None, b"\x01" * 301),
+        Case("size", b"", b""),
+    ]
     for table in ("t", "T", "u", "v.1"):
         datum = set_field(to_datum(CHANGE, 1), ("data_change", "table"), table)
         cases.append(Case("table", b"row", frame(raw(datum), None)))
     limits = Limits(max_clock_skew_s=SKEW_S, max_record_bytes=300)
     future = {Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE}
-    expected = {"GOOD", Reason.TOO_LARGE, Reason.KEY_MISMATCH, *future, Reason.UNKNOWN_TABLE, Reason.UNDECODABLE, Reason.UNKNOWN_FRAMING}
-    assert assert_agreement(spark, cases, schemas=Schemas(), limits=limits, tables=frozenset({"t", "v.1"})) == expected
+    expected = {
+        "GOOD",
+        Reason.TOO_LARGE,
+        Reason.KEY_MISMATCH,
+        *future,
+        Reason.UNKNOWN_TABLE,
+        Reason.UNDECODABLE,
+        Reason.UNKNOWN_FRAMING,
+    }
+    assert (
+        assert_agreement(
+            spark, cases, schemas=Schemas(), limits=limits, tables=frozenset({"t", "v.1"})
+        )
+        == expected
+    )
     assert "GOOD" in assert_agreement(spark, cases, schemas=Schemas(), tables=frozenset())
     endless = Limits(max_clock_skew_s=2**63)
     assert not future & assert_agreement(spark, cases, schemas=Schemas(), limits=endless)

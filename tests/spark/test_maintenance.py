@@ -1,4 +1,6 @@
-"""Maintenance in the middle of everything else: fewer files, the same rows; old versions go, but those that are kept (TBL-15, TBL-23)."""
+"""Maintenance in the middle of everything else: fewer files, the same rows; old versions go, but
+those that are kept (TBL-15, TBL-23).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def compact(changelog: Changelog) -> None:
 
 @pytest.mark.usefixtures("compacts_at_once")
 def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """TBL-15, TBL-10: nothing_lost, deletes_stay_deleted: between any two applies and batches, and who reads sees nothing of it."""
+    """TBL-15, TBL-10: nothing_lost, deletes_stay_deleted: between any two applies and batches, and
+    who reads sees nothing of it.
+    """
     rng, stream, wanted = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
     deliveries = [d for n in range(40) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
     rng.shuffle(deliveries)
@@ -80,8 +84,9 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
 
 
 def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a cut names; so it is in a graveyard and
-    in the changelog. The tombstone table of a table that was replaced stays for a week.
+    """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a
+    cut names; so it is in a graveyard and in the changelog. The tombstone table of a table that was
+    replaced stays for a week.
     """
     stream, brief = Stream(spark, tmp_path), VersionRetention(2, 2)
     stream._going_on = stream.changelog(brief)
@@ -95,7 +100,10 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     rebuilt(stream)
     table, folder = stream.table(), tmp_path / "tables" / "accounts"
     tombstone_tables = {path.name for path in folder.glob("tombstones*")}
-    left = [folder / "data" / "_bucket=0" / "part-dead.parquet", Path(stream.path) / "slot=-1" / "part-dead.parquet"]
+    left = [
+        folder / "data" / "_bucket=0" / "part-dead.parquet",
+        Path(stream.path) / "slot=-1" / "part-dead.parquet",
+    ]
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"half of a f")
@@ -112,7 +120,15 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
     assert {path.name for path in folder.glob("tombstones*")} == tombstone_tables
 
     def names(version: int) -> set[str]:
-        return {row["name"] for row in spark.read.format("delta").option("versionAsOf", version).load(f"{folder}/data").collect()}
+        return {
+            row["name"]
+            for row in (
+                spark.read.format("delta")
+                .option("versionAsOf", version)
+                .load(f"{folder}/data")
+                .collect()
+            )
+        }
 
     assert names(1) == {"Ada", "Bob"}
     with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FAILED_READ_FILE"):
@@ -129,8 +145,12 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.usefixtures("compacts_at_once")
-def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-10, TBL-15: nothing_lost: the commit says what that of the batch does; what was put together twice is refused."""
+def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-10, TBL-15: nothing_lost: the commit says what that of the batch does; what was put
+    together twice is refused.
+    """
     stream = Stream(spark, tmp_path)
     for at in (1, 2):
         stream.topic.send(account("a", at, name=str(at)))
@@ -145,7 +165,10 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(spark: S
     changelog.put_together(first)
     assert files(spark, stream.path) == before - first.work.files < before
     newest = max(Path(stream.path).glob("_delta_log/*.json")).read_text()
-    assert ('"dataChange":false' in newest, '"dataChange":true' in newest) == (True, False), "no row has changed"
+    assert ('"dataChange":false' in newest, '"dataChange":true' in newest) == (
+        True,
+        False,
+    ), "no row has changed"
     assert stream.logged_offsets() == sorted(stream.topic.offsets())
     assert stream.changelog().progress() == progress
     assert stream.changelog().newest() == stream._changelog().newest()
@@ -169,7 +192,9 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     rewritten, commit = stream.changelog().rewrite(), Transaction.commit
     assert rewritten is not None
 
-    def overtaken(self: Transaction, number: int, table_state: Mapping[str, Any], **others: Any) -> None:
+    def overtaken(
+        self: Transaction, number: int, table_state: Mapping[str, Any], **others: Any
+    ) -> None:
         monkeypatch.setattr(Transaction, "commit", commit)
         stream.topic.send(account("b", 3, name="Bob"))
         stream.ingest(stream.process())
@@ -184,15 +209,26 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     assert stream.logged_offsets() == sorted(stream.topic.offsets())
 
 
-def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-23: changelog, table and graveyard, made with one and opened with another; a rebuild keeps it, and a reader changes nothing."""
+def test_the_retention_that_is_declared_holds_for_tables_that_exist(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-23: changelog, table and graveyard, made with one and opened with another; a rebuild
+    keeps it, and a reader changes nothing.
+    """
     stream, folder = Stream(spark, tmp_path), f"{tmp_path}/tables/accounts"
     stream._going_on = stream.changelog(VersionRetention(600, 300))
 
     def kept(*paths: str) -> list[tuple[str, str, str]]:
-        names = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration", "delta.enableExpiredLogCleanup")
+        names = (
+            "delta.deletedFileRetentionDuration",
+            "delta.logRetentionDuration",
+            "delta.enableExpiredLogCleanup",
+        )
         found = [DeltaLog(spark, path).properties() for path in paths]
-        return [(properties[names[0]], properties[names[1]], properties[names[2]]) for properties in found]
+        return [
+            (properties[names[0]], properties[names[1]], properties[names[2]])
+            for properties in found
+        ]
 
     def interval(seconds: int) -> tuple[str, str, str]:
         return f"interval {seconds} seconds", f"interval {seconds + 2 * 86_400} seconds", "false"
@@ -222,8 +258,12 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(spark: Spark
     assert kept(*(str(path) for path in Path(folder).glob("tombstones-*"))) == [interval(1100)]
 
 
-def test_a_log_that_was_cleaned_knows_what_was_committed(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-23, TBL-5: resumable: a new process finds the newest batch, Delta the numbers of applications; kept versions are read."""
+def test_a_log_that_was_cleaned_knows_what_was_committed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-23, TBL-5: resumable: a new process finds the newest batch, Delta the numbers of
+    applications; kept versions are read.
+    """
     stream = Stream(spark, tmp_path)
     table = stream.table()
     for at in range(1, 7):
@@ -232,7 +272,9 @@ def test_a_log_that_was_cleaned_knows_what_was_committed(spark: SparkSession, tm
         stream.apply(table)
         if at in (2, 4):
             for path in (stream.path, table.path):
-                spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path).checkpoint()  # type: ignore[union-attr]
+                spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+                    spark._jsparkSession, path
+                ).checkpoint()  # type: ignore[union-attr]
     changelog, offsets = stream.changelog(), stream.topic.rest()
     logs = [Path(path) / "_delta_log" for path in (stream.path, table.path)]
     oldest = [min(path.name for path in log.glob("0*.json")) for log in logs]
@@ -240,19 +282,40 @@ def test_a_log_that_was_cleaned_knows_what_was_committed(spark: SparkSession, tm
     table.clean_log(0)
     assert [min(path.name for path in log.glob("0*.json")) for log in logs] == oldest
     version = table.newest()[0]
-    before = spark.read.format("delta").option("versionAsOf", version - 2).load(table.path).drop("_state").collect()
+    before = (
+        spark.read.format("delta")
+        .option("versionAsOf", version - 2)
+        .load(table.path)
+        .drop("_state")
+        .collect()
+    )
     changelog.clean_log(time.time_ns() // 1000)
     table.clean_log(time.time_ns() // 1000, [version - 2])
     assert [min(path.name for path in log.glob("0*.json")) for log in logs] > oldest
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert spark.read.format("delta").option("versionAsOf", version - 2).load(table.path).drop("_state").collect() == before
+    assert (
+        spark.read.format("delta")
+        .option("versionAsOf", version - 2)
+        .load(table.path)
+        .drop("_state")
+        .collect()
+        == before
+    )
     assert Transaction(spark, stream.path, "lowmark/s/batches").newest == 6 * 2**32
-    assert Transaction(spark, table.path, "lowmark/accounts").newest == table.table_state().apply_number
+    assert (
+        Transaction(spark, table.path, "lowmark/accounts").newest
+        == table.table_state().apply_number
+    )
     assert stream.changelog().progress() == changelog.progress()
     found = open_logged(str(tmp_path), "s")
     assert found is not None
     assert found.to_batch == 6
-    assert stream.ingest(stream.process(), BatchRange({**offsets.start, **_before_last(changelog)}, offsets.end)).ingest_batch == 6
+    assert (
+        stream.ingest(
+            stream.process(), BatchRange({**offsets.start, **_before_last(changelog)}, offsets.end)
+        ).ingest_batch
+        == 6
+    )
     stream.topic.send(account("c", 9, name="Cid"))
     stream.ingest(stream.process())
     stream.apply(stream.table())
@@ -267,7 +330,9 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
 
 
 def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; whoever needs more than is left is refused."""
+    """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; whoever needs more than
+    is left is refused.
+    """
     stream = Stream(spark, tmp_path)
     for at in range(1, 5):
         stream.topic.send(account("a", at, amount=str(at)))
@@ -284,14 +349,22 @@ def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_
     assert stream.logged_offsets() == logged
 
     assert changelog.trim(4, before=stream.clock - DAY_US) == 3
-    rows = changelog.rows().selectExpr("ingest_batch", f"slot BETWEEN 0 AND {TABLE_SLOTS} AS is_change").collect()
+    rows = (
+        changelog.rows()
+        .selectExpr("ingest_batch", f"slot BETWEEN 0 AND {TABLE_SLOTS} AS is_change")
+        .collect()
+    )
     assert {row["ingest_batch"] for row in rows if row["is_change"]} == {4}
     assert {row["ingest_batch"] for row in rows if not row["is_change"]} == {1, 2, 3, 4}
     assert stream.changelog().progress() == changelog.progress()
     found = open_logged(str(tmp_path), "s")
     assert found is not None
     runs = [run for step in found.steps() for of_partition in step.values() for run in of_partition]
-    assert sum(run.stop - run.start for run in runs) == sum(found.end[k] - found.begin.get(k, 0) for k in found.end) == 2
+    assert (
+        sum(run.stop - run.start for run in runs)
+        == sum(found.end[k] - found.begin.get(k, 0) for k in found.end)
+        == 2
+    )
 
     for wanted in (definition("new"), definition("behind")):
         with pytest.raises(TableError, match="changelog_retention"):
@@ -345,7 +418,9 @@ class Kept:
 
 
 def test_maintenance_looks_where_commits_have_left_something() -> None:
-    """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the history (JOB-1), and said."""
+    """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the
+    history (JOB-1), and said.
+    """
     kept, minute, hour = Kept(), maintenance_schedule.MINUTE_US, maintenance_schedule.HOUR_US
     assert kept.round(0) == []
     assert kept.round(1, CommitCount(1, 1)) == ["compact"], "what an earlier process has left"
@@ -353,10 +428,16 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
     assert kept.round(3, CommitCount(3, 1, 100, 10)) == ["compact"]
     assert kept.round(hour + 2 * minute) == ["clean", "log"]
     assert kept.round(2 * hour) == []
-    assert kept.round(3 * hour, *[CommitCount(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == ["clean", "log"]
+    assert kept.round(3 * hour, *[CommitCount(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == [
+        "clean",
+        "log",
+    ]
     assert kept.said[0] == "table t: 7 small files fewer"
     assert kept.said[2] == "table t: 3 files of old versions are removed"
-    assert [(job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes) for job in kept.jobs[1:3]] == [
+    assert [
+        (job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes)
+        for job in kept.jobs[1:3]
+    ] == [
         (JobKind.COMPACTION, "t", 7, 70, 0, 0),
         (JobKind.CLEAN_UP, "t", 3, 30, 5, 50),
     ]
@@ -364,7 +445,9 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
 
 
 def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None:
-    """TBL-23: what was removed before it began is looked for once its time has come, not at every start."""
+    """TBL-23: what was removed before it began is looked for once its time has come, not at every
+    start.
+    """
     hour = maintenance_schedule.HOUR_US
     assert Kept(last_clean=10 * hour).round(10 * hour + hour - 1) == []
     assert Kept(last_clean=10 * hour).round(11 * hour) == ["clean"]
@@ -387,12 +470,22 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
     config = ConnectorConfig(
         str(stream.folder),
         KafkaConfig("127.0.0.1:1"),
-        streams={"s": replace(STREAM, file_retention_s=retention_s, snapshot_retention_s=retention_s)},
+        streams={
+            "s": replace(STREAM, file_retention_s=retention_s, snapshot_retention_s=retention_s)
+        },
         tables={"accounts": definition()},
     )
-    world = IngestPorts(topic=lambda: stream.topic.facts, publish=stream.publish, now=now_us, high_watermarks=dict)
+    world = IngestPorts(
+        topic=lambda: stream.topic.facts, publish=stream.publish, now=now_us, high_watermarks=dict
+    )
     kept = History(config.warehouse)
-    journal = JobLog(kept.add_job, kept.add_cut, kept.newest_cut, last_clean_up=kept.last_clean_up, forget_cuts=kept.forget_cuts)
+    journal = JobLog(
+        kept.add_job,
+        kept.add_cut,
+        kept.newest_cut,
+        last_clean_up=kept.last_clean_up,
+        forget_cuts=kept.forget_cuts,
+    )
     return Pipeline(stream.spark, config, {"s": world}, {"s": dict}, journal)
 
 
@@ -400,14 +493,22 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-17, TBL-23: counted from when the table left them; an expired cut is an error with a remedy, never a missing file."""
+def test_the_newest_cut_stays_and_older_ones_go_before_their_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-17, TBL-23: counted from when the table left them; an expired cut is an error with a
+    remedy, never a missing file.
+    """
     stream, retention_s, history_ = Stream(spark, tmp_path), 3, History(str(tmp_path))
     pipeline = pipeline_of(stream, retention_s)
     table = pipeline._tables["accounts"]
 
     def amounts(low_watermark: int | None = None, now: int | None = None) -> dict[str, int]:
-        rows = read_snapshot(spark, str(tmp_path), "accounts", low_watermark=low_watermark, now=now).rows["accounts"].collect()
+        rows = (
+            read_snapshot(spark, str(tmp_path), "accounts", low_watermark=low_watermark, now=now)
+            .rows["accounts"]
+            .collect()
+        )
         return {row["id"]: row["amount"] for row in rows}
 
     stream.topic.send_everywhere(ANNOUNCED)
@@ -417,11 +518,15 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkS
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(table)
-        pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {})
+        pipeline._record(
+            "s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {}
+        )
     assert [cut.low_watermark for cut in history_.cuts("s")] == [20 * S + 1, 10 * S + 1]
     assert (amounts(), amounts(15 * S, now=began)) == ({"a": 20}, {"a": 10})
     for at in (30, 40):
-        stream.topic.send(account("a", at * S, amount=str(at)), account("b", at * S, amount=str(at)))
+        stream.topic.send(
+            account("a", at * S, amount=str(at)), account("b", at * S, amount=str(at))
+        )
         stream.ingest()
         stream.apply(table, now=stream.clock + STREAM.stall_after_s * S)
     assert not table.table_state().is_consistent_cut
@@ -450,18 +555,26 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(spark: SparkS
 
 @pytest.mark.long
 @pytest.mark.usefixtures("compacts_at_once")
-def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-17, TBL-23: a compaction leaves a cut's version, not the cut: it is recorded again, once."""
+def test_the_newest_cut_moves_on_with_tables_that_still_show_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-17, TBL-23: a compaction leaves a cut's version, not the cut: it is recorded again,
+    once.
+    """
     stream, history_ = Stream(spark, tmp_path), History(str(tmp_path))
     pipeline = pipeline_of(stream, 1)
     table = pipeline._tables["accounts"]
     stream.topic.send_everywhere(ANNOUNCED)
     for at in (10, 20):
-        stream.topic.send(*(account(row, at * S, amount=str(at)) for row in "abcdef"), delete("x", at * S))
+        stream.topic.send(
+            *(account(row, at * S, amount=str(at)) for row in "abcdef"), delete("x", at * S)
+        )
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
         stream.apply(table)
-    pipeline._record("s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {})
+    pipeline._record(
+        "s", stream._changelog().progress().cut(stream.clock, STREAM.stall_after_s), {}
+    )
     recorded = history_.newest_cut("s")
     assert recorded is not None
     assert pipeline._clean_table("s", "accounts", now_us()) is not None
@@ -473,6 +586,12 @@ def test_the_newest_cut_moves_on_with_tables_that_still_show_it(spark: SparkSess
         pipeline._clean_table("s", "accounts", now_us())
     newest = history_.newest_cut("s")
     assert newest is not None
-    assert (newest.low_watermark, newest.versions) == (recorded.low_watermark, {"accounts": table.newest()[0]})
+    assert (newest.low_watermark, newest.versions) == (
+        recorded.low_watermark,
+        {"accounts": table.newest()[0]},
+    )
     assert len(history_.cuts("s")) == 1
-    assert {row["amount"] for row in read_snapshot(spark, str(tmp_path), "accounts").rows["accounts"].collect()} == {20}
+    assert {
+        row["amount"]
+        for row in read_snapshot(spark, str(tmp_path), "accounts").rows["accounts"].collect()
+    } == {20}

@@ -1,4 +1,6 @@
-"""The Spark form of the merge rule and `connector.tables.merge`, on the same generated histories."""
+"""The Spark form of the merge rule and `connector.tables.merge`, on the same generated
+histories.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.lww_merge import combine, registers_of_changes, registers_of_rows, registers_of_tombstones, rows_of
+from connector.spark.apply.lww_merge import (
+    combine,
+    registers_of_changes,
+    registers_of_rows,
+    registers_of_tombstones,
+    rows_of,
+)
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import TableDefinition, Versions
@@ -29,44 +37,73 @@ pytestmark = pytest.mark.usefixtures("compiled")
 HISTORIES = 1000
 ROUNDS = 3
 
-CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint, transaction struct<record_sequence: bigint>,
+CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint,
+transaction struct<record_sequence: bigint>,
     change_sequence_number string,
     order_position struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>,
-    entries array<struct<kind: string, family: string, qualifier: binary, cell_timestamp: bigint, range_start: bigint,
+    entries array<struct<kind: string, family: string, qualifier: binary, cell_timestamp: bigint,
+    range_start: bigint,
         range_end: bigint, value: binary>>"""
 
 
 def definition(**others: Any) -> TableDefinition:
-    return TableDefinition(name="t", stream="s", source="t", key=Key((KeyPart("select", DataType.BYTES),)), columns=COLUMNS, **others)
+    return TableDefinition(
+        name="t",
+        stream="s",
+        source="t",
+        key=Key((KeyPart("select", DataType.BYTES),)),
+        columns=COLUMNS,
+        **others,
+    )
 
 
 TABLES = {
     "latest": (definition(), HISTORIES, ROUNDS),
-    "latest, mapped only, by number": (definition(keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER), 400, 2),
+    "latest, mapped only, by number": (
+        definition(keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER),
+        400,
+        2,
+    ),
     "all": (definition(versions=Versions.ALL), 400, 2),
-    "all, mapped only, by number": (definition(versions=Versions.ALL, keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER), 400, 2),
+    "all, mapped only, by number": (
+        definition(versions=Versions.ALL, keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER),
+        400,
+        2,
+    ),
 }
-"""Of each kind of table its definition, of how many histories it is made, and in how many rounds."""
+"""Of each kind of table its definition, of how many histories it is made, and in how many rounds.
+"""
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table: str) -> None:
-    """MRG-1, MRG-2, MRG-4 to MRG-10, TBL-7: whatever the batches, the rows are those of the definition, and the rest is buried."""
+    """MRG-1, MRG-2, MRG-4 to MRG-10, TBL-7: whatever the batches, the rows are those of the
+    definition, and the rest is buried.
+    """
     rng = Random(seed)
     wanted, count, rounds = TABLES[table]
     layout, horizon = Layout(wanted, buckets=4), 3
     deliveries = histories(rng, count)
-    known, has_tombstones = in_rounds(spark, rng, layout, deliveries, has_residual=True, rounds=rounds, horizon=horizon)
+    known, has_tombstones = in_rounds(
+        spark, rng, layout, deliveries, has_residual=True, rounds=rounds, horizon=horizon
+    )
     got = {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()}
     want = expected(deliveries, wanted)
     differing = [key for key in {*got, *want} if got.get(key) != want.get(key)]
-    assert not differing, [(key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key]) for key in differing[:2]]
+    assert not differing, [
+        (key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key])
+        for key in differing[:2]
+    ]
     assert known.count() == len(want)
     assert has_tombstones > 0
     remembered = (
-        known.selectExpr("explode(_state.residual) AS x").where("x.value IS NULL").selectExpr(f"x.order.change.{layout.age} AS age")
+        known.selectExpr("explode(_state.residual) AS x")
+        .where("x.value IS NULL")
+        .selectExpr(f"x.order.change.{layout.age} AS age")
     )
-    assert {row["age"] for row in remembered.distinct().collect()} == {age for age in AGES[wanted.order] if age >= horizon}
+    assert {row["age"] for row in remembered.distinct().collect()} == {
+        age for age in AGES[wanted.order] if age >= horizon
+    }
 
 
 AGES = {OrderBy.COMMIT: range(1, 7), OrderBy.SEQUENCE_NUMBER: range(4)}
@@ -75,7 +112,11 @@ AGES = {OrderBy.COMMIT: range(1, 7), OrderBy.SEQUENCE_NUMBER: range(4)}
 
 def histories(rng: Random, count: int = HISTORIES) -> list[Delivery]:
     keys = ((b"%d.1" % number, b"%d.2" % number) for number in range(count))
-    return [delivery for rows in keys for delivery in history(rng, distinct_ranks=rng.random() < 0.5, rows=rows)]
+    return [
+        delivery
+        for rows in keys
+        for delivery in history(rng, distinct_ranks=rng.random() < 0.5, rows=rows)
+    ]
 
 
 def in_rounds(
@@ -88,7 +129,9 @@ def in_rounds(
     rounds: int = ROUNDS,
     horizon: int | None = None,
 ) -> tuple[DataFrame, int]:
-    """The table after all deliveries in a few rounds, and how many entries the graveyard has. The last round forgets below `horizon`."""
+    """The table after all deliveries in a few rounds, and how many entries the graveyard has. The
+    last round forgets below `horizon`.
+    """
     batches: list[list[Delivery]] = [[] for _ in range(rounds)]
     for delivery in deliveries:
         batches[rng.randrange(rounds)].append(delivery)
@@ -99,16 +142,23 @@ def in_rounds(
         pivoted = flatten_entries(of_batch, layout, all_plain=plain)
         assert pivoted.where("_unreadable").count() == 0
         assert has_residual or plain
-        known = registers_of_changes(pivoted, layout, 2, all_whole=all_are("_whole", pivoted), has_residual=has_residual)
+        known = registers_of_changes(
+            pivoted, layout, 2, all_whole=all_are("_whole", pivoted), has_residual=has_residual
+        )
         if tombstones is not None:
             known = combine(known, registers_of_tombstones(tombstones, layout, 2), layout, "left")
         if table is None:
             table = rows_of(known, layout, has_residual=has_residual).limit(0)
         known = combine(known, registers_of_rows(table, layout, 2), layout, "full")
         forget_below = horizon if number == rounds else None
-        rows = rows_of(known, layout, has_residual=has_residual, horizon=forget_below).localCheckpoint()
+        rows = rows_of(
+            known, layout, has_residual=has_residual, horizon=forget_below
+        ).localCheckpoint()
         gone = rows.where("_changed AND NOT _exists")
-        table, tombstones = rows.where("_exists"), gone if tombstones is None else tombstones.unionByName(gone)
+        table, tombstones = (
+            rows.where("_exists"),
+            gone if tombstones is None else tombstones.unionByName(gone),
+        )
     assert table is not None
     assert tombstones is not None
     return table, tombstones.count()
@@ -123,36 +173,79 @@ def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
     unmapped = row["_unmapped"] or {}
     assert isinstance(unmapped, dict)
     assert wanted.keep_unmapped or not unmapped
-    return {name: bytes(value) for name, value in {**cells, **unmapped}.items() if value is not None}  # type: ignore[call-overload]
+    return {
+        name: bytes(value) for name, value in {**cells, **unmapped}.items() if value is not None
+    }  # type: ignore[call-overload]
 
 
-def expected(deliveries: Iterable[Delivery], wanted: TableDefinition) -> dict[bytes, dict[str, bytes]]:
+def expected(
+    deliveries: Iterable[Delivery], wanted: TableDefinition
+) -> dict[bytes, dict[str, bytes]]:
     states = defaultdict(list)
     for delivery in deliveries:
-        states[delivery.change.row_key].append(lift(delivery.change, delivery.position, wanted.order, wanted.versions))
+        states[delivery.change.row_key].append(
+            lift(delivery.change, delivery.position, wanted.order, wanted.versions)
+        )
     rows = {key: visible(reduce(join, known)) for key, known in states.items()}
-    kept = {key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED} for key, cells in rows.items()}
-    return {key: {unmapped_name(*cell): value for cell, value in cells.items()} for key, cells in kept.items() if cells}
+    kept = {
+        key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED}
+        for key, cells in rows.items()
+    }
+    return {
+        key: {unmapped_name(*cell): value for cell, value in cells.items()}
+        for key, cells in kept.items()
+        if cells
+    }
 
 
 def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:
     rows = [_row(delivery.change, tuple(delivery.position)) for delivery in deliveries]
-    place = ("order_position.ingest_batch", "order_position.kafka_partition", "order_position.offset")
-    return spark.createDataFrame(rows, CHANGES).selectExpr("*", *place, "timestamp_micros(commit_timestamp_us) AS commit_timestamp")
+    place = (
+        "order_position.ingest_batch",
+        "order_position.kafka_partition",
+        "order_position.offset",
+    )
+    return spark.createDataFrame(rows, CHANGES).selectExpr(
+        "*", *place, "timestamp_micros(commit_timestamp_us) AS commit_timestamp"
+    )
 
 
 def _row(change: DataChange, position: tuple[int, ...]) -> tuple[object, ...]:
     transaction = (change.transaction.record_sequence,) if change.transaction else None
     entries = [_entry(entry) for entry in change.entries]
-    return (change.row_key, change.commit_timestamp, change.tie_breaker, transaction, change.change_sequence_number, position, entries)
+    return (
+        change.row_key,
+        change.commit_timestamp,
+        change.tie_breaker,
+        transaction,
+        change.change_sequence_number,
+        position,
+        entries,
+    )
 
 
 def _entry(entry: Entry) -> tuple[object, ...]:
     match entry:
         case SetCell():
-            return ("SET_CELL", entry.family, entry.qualifier, entry.cell_timestamp, 0, 0, entry.value)
+            return (
+                "SET_CELL",
+                entry.family,
+                entry.qualifier,
+                entry.cell_timestamp,
+                0,
+                0,
+                entry.value,
+            )
         case DeleteCells():
-            return ("DELETE_CELLS", entry.family, entry.qualifier, 0, entry.range_start, entry.range_end, b"")
+            return (
+                "DELETE_CELLS",
+                entry.family,
+                entry.qualifier,
+                0,
+                entry.range_start,
+                entry.range_end,
+                b"",
+            )
         case DeleteFamily():
             return ("DELETE_FAMILY", entry.family, b"", 0, 0, 0, b"")
 
@@ -161,20 +254,36 @@ def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: 
     """MRG-1: the short form finds the plain changes, and says of them what the long one says."""
     layout = Layout(definition(), buckets=4)
     delivered = changes(spark, histories(Random(seed))).localCheckpoint()
-    long, short = flatten_entries(delivered, layout).where("_plain"), flatten_entries(delivered, layout, all_plain=True).where("_plain")
+    long, short = (
+        flatten_entries(delivered, layout).where("_plain"),
+        flatten_entries(delivered, layout, all_plain=True).where("_plain"),
+    )
     assert 0 < long.count() < delivered.count()
     assert (long.exceptAll(short).count(), short.exceptAll(long).count()) == (0, 0)
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_newest_wins_where_all_changes_are_alike(spark: SparkSession, seed: int, whole: bool) -> None:
-    """MRG-1, TBL-13: the short ways for plain and for whole changes lead to the rows of the definition."""
+def test_newest_wins_where_all_changes_are_alike(
+    spark: SparkSession, seed: int, whole: bool
+) -> None:
+    """MRG-1, TBL-13: the short ways for plain and for whole changes lead to the rows of the
+    definition.
+    """
     rng = Random(seed)
     wanted = definition(keep_unmapped=False)
     layout = Layout(wanted, buckets=4)
-    simplified = ((delivery, plain_entries(delivery.change, whole=whole)) for delivery in histories(rng))
-    deliveries = [replace(delivery, change=replace(delivery.change, entries=entries)) for delivery, entries in simplified if entries]
-    assert all_are("_whole" if whole else "_plain", flatten_entries(changes(spark, deliveries), layout, all_plain=True))
+    simplified = (
+        (delivery, plain_entries(delivery.change, whole=whole)) for delivery in histories(rng)
+    )
+    deliveries = [
+        replace(delivery, change=replace(delivery.change, entries=entries))
+        for delivery, entries in simplified
+        if entries
+    ]
+    assert all_are(
+        "_whole" if whole else "_plain",
+        flatten_entries(changes(spark, deliveries), layout, all_plain=True),
+    )
     known, has_tombstones = in_rounds(spark, rng, layout, deliveries, has_residual=False)
     want = expected(deliveries, wanted)
     assert {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()} == want

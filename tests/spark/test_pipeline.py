@@ -1,4 +1,6 @@
-"""The pipeline on a real broker and real streaming: what Kafka, the disk and the operator may do to it between and during runs."""
+"""The pipeline on a real broker and real streaming: what Kafka, the disk and the operator may do to
+it between and during runs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ DONE = ("small files fewer", "files of old versions are removed")
 
 
 @pytest.fixture
-def live(spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path) -> Iterator[Live]:
+def live(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> Iterator[Live]:
     with ExitStack() as stack:
         yield Live(spark, kafka, new_topic(kafka_partitions=2).topic, tmp_path / "warehouse", stack)
 
@@ -54,7 +58,9 @@ def check(live: Live) -> None:
 
 
 def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
-    """TBL-1, TBL-5: run twice, nothing new changes no table; a lost checkpoint is nothing, ingest goes on from the changelog."""
+    """TBL-1, TBL-5: run twice, nothing new changes no table; a lost checkpoint is nothing, ingest
+    goes on from the changelog.
+    """
     live.publish(account("a", 1, name="Ada", amount="1"), account("b", 2, name="Bob"))
     live.send([(0, b"x", b"rubbish")])
     live.pipeline().run_once()
@@ -92,9 +98,16 @@ columns = [
 """
 
 
-def test_a_table_gets_a_column_by_the_command(live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """TBL-8, TBL-19, TBL-21: `connector table rebuild` with a configuration that names other columns."""
-    live.publish(account("a", 1, name="Ada", city="Rome", amount="1"), account("b", 2, name="Bob", amount="2"))
+def test_a_table_gets_a_column_by_the_command(
+    live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-8, TBL-19, TBL-21: `connector table rebuild` with a configuration that names other
+    columns.
+    """
+    live.publish(
+        account("a", 1, name="Ada", city="Rome", amount="1"),
+        account("b", 2, name="Bob", amount="2"),
+    )
     live.pipeline().run_once()
     file = write_config(live.warehouse.parent, live.kafka.bootstrap_servers, live.topic, ACCOUNTS)
     monkeypatch.setenv("CONNECTOR__WAREHOUSE", str(live.warehouse))
@@ -104,14 +117,26 @@ def test_a_table_gets_a_column_by_the_command(live: Live, monkeypatch: pytest.Mo
 
     assert cli.invoke(["--config", str(file), "read", "accounts", "--json", "--allow-stale"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["id"]: (row["name"], row["city"]) for row in rows} == {"a": ("Ada", "Rome"), "b": ("Bob", None)}
-    assert cli.invoke(["--config", str(file), "table", "history", "accounts", "--json", "--limit", "1"]) == 0
+    assert {row["id"]: (row["name"], row["city"]) for row in rows} == {
+        "a": ("Ada", "Rome"),
+        "b": ("Bob", None),
+    }
+    assert (
+        cli.invoke(
+            ["--config", str(file), "table", "history", "accounts", "--json", "--limit", "1"]
+        )
+        == 0
+    )
     job = json.loads(capsys.readouterr().out)
     assert (job["kind"], job["changes"], job["error"]) == ("rebuild", 2, None)
 
 
-def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_partitions(live: Live, admin: AdminClient) -> None:
-    """TBL-1, TBL-5: offsets of aborted records and of markers are read past; a Kafka partition that was added is read from its start."""
+def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_partitions(
+    live: Live, admin: AdminClient
+) -> None:
+    """TBL-1, TBL-5: offsets of aborted records and of markers are read past; a Kafka partition that
+    was added is read from its start.
+    """
     live.publish(account("a", 1, name="Ada"))
     live.abort(account("a", 9, name="Eve"), account("e", 9, name="Eve"))
     live.pipeline().run_once()
@@ -125,16 +150,32 @@ def test_nothing_invented_by_aborted_transactions_nothing_lost_by_new_kafka_part
 
 
 @pytest.mark.long
-def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TBL-15, TBL-23, JOB-1: whatever is due is done behind the applies, said, and kept in the history."""
+def test_maintenance_between_applies_changes_nothing(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-15, TBL-23, JOB-1: whatever is due is done behind the applies, said, and kept in the
+    history.
+    """
     monkeypatch.setattr(maintenance, "LOOK_EVERY", 1)
-    for name, value in (("GAIN", 1), ("GAIN_PER_PLACE", 0), ("TIER", 1_000_000), ("CLEAN_APART_US", 0)):
+    for name, value in (
+        ("GAIN", 1),
+        ("GAIN_PER_PLACE", 0),
+        ("TIER", 1_000_000),
+        ("CLEAN_APART_US", 0),
+    ):
         monkeypatch.setattr(maintenance_schedule, name, value)
-    monkeypatch.setattr(Live, "stream", replace(live.stream, file_retention_s=2, snapshot_retention_s=2))
+    monkeypatch.setattr(
+        Live, "stream", replace(live.stream, file_retention_s=2, snapshot_retention_s=2)
+    )
     said: list[str] = []
     for at in range(1, 5):
         gone = [delete(f"c{at - 1}", at)] if at > 1 else []
-        live.publish(account("a", at, name=f"Ada {at}"), account("b", at, amount=str(at)), account(f"c{at}", at, name="Cid"), *gone)
+        live.publish(
+            account("a", at, name=f"Ada {at}"),
+            account("b", at, amount=str(at)),
+            account(f"c{at}", at, name="Cid"),
+            *gone,
+        )
         pipeline = live.pipeline()
         pipeline._say = said.append
         pipeline.run_once()
@@ -143,15 +184,21 @@ def test_maintenance_between_applies_changes_nothing(live: Live, monkeypatch: py
     assert not [line for line in said if "failed" in line]
     for what in ("table accounts", "stream s"):
         for which in DONE:
-            assert [line for line in said if line.startswith(f"{what}: ") and line.endswith(which)], (what, which)
+            assert [
+                line for line in said if line.startswith(f"{what}: ") and line.endswith(which)
+            ], (what, which)
     history = History(str(live.warehouse))
     for jobs in (history.maintenance(table="accounts"), history.maintenance(stream="s")):
         assert jobs.keys() == set(MAINTENANCE)
         assert all(job.files > 0 and not job.error for job in jobs.values())
 
 
-def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TBL-16, OPS-4: Kafka ends where the changelog does. A table defined since is made and filled; a record more is read."""
+def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-16, OPS-4: Kafka ends where the changelog does. A table defined since is made and filled;
+    a record more is read.
+    """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
     started: list[str] = []
@@ -203,12 +250,16 @@ def test_letters_are_published_where_nothing_is_new_but_a_crash_came_between(liv
 
 
 def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
-    """JOB-2, JOB-3, TBL-10: a short pace makes no other table apply; the stop brings all to one cut. Ingest and applies have pools."""
+    """JOB-2, JOB-3, TBL-10: a short pace makes no other table apply; the stop brings all to one
+    cut. Ingest and applies have pools.
+    """
     live.tables = (definition(max_staleness_s=2), definition("rare", apply_every_s=3600))
     stop, pools = threading.Event(), set[tuple[str, str | None]]()
 
     def on_step(step: str) -> None:
-        pools.add((step.split()[0], live.spark.sparkContext.getLocalProperty("spark.scheduler.pool")))
+        pools.add(
+            (step.split()[0], live.spark.sparkContext.getLocalProperty("spark.scheduler.pool"))
+        )
 
     def publish() -> None:
         deadline = time.monotonic() + 120
@@ -234,7 +285,10 @@ def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
     assert len(often) >= 4
     assert all(later - earlier >= 1_000_000 for earlier, later in pairwise(often[:-1]))
     assert len(rare) == 1, "with the first batch, and then in an hour"
-    batches = {book.to_batch for book in (table_state_of(str(live.warehouse), table.name) for table in live.tables)}
+    batches = {
+        book.to_batch
+        for book in (table_state_of(str(live.warehouse), table.name) for table in live.tables)
+    }
     assert batches == {live.changelog().progress().ingest_batch}
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
@@ -256,7 +310,14 @@ def test_ingest_does_not_wait_for_a_long_apply(spark: SparkSession) -> None:
 
     def done() -> int:
         stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
-        return max((stage.numCompletedTasks for stage in stages if stage is not None and stage.numTasks == 60), default=-1)
+        return max(
+            (
+                stage.numCompletedTasks
+                for stage in stages
+                if stage is not None and stage.numTasks == 60
+            ),
+            default=-1,
+        )
 
     while done() < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -268,7 +329,9 @@ def test_ingest_does_not_wait_for_a_long_apply(spark: SparkSession) -> None:
 
 
 def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
-    """OPS-4, TBL-2: data keeps arriving, the stop waits for the batch in flight and applies what was ingested; the next run goes on."""
+    """OPS-4, TBL-2: data keeps arriving, the stop waits for the batch in flight and applies what
+    was ingested; the next run goes on.
+    """
     stop = threading.Event()
 
     def publish() -> None:
@@ -312,7 +375,9 @@ def test_a_batch_that_begins_after_the_stop_is_taken_at_the_next_start(live: Liv
 
 
 def test_a_topic_that_was_created_again_stops_the_pipeline(live: Live, admin: AdminClient) -> None:
-    """REC-4: also when the new topic has grown past what was read of the old one; the table is left as it was."""
+    """REC-4: also when the new topic has grown past what was read of the old one; the table is left
+    as it was.
+    """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
     before = live.table()
@@ -334,7 +399,9 @@ def test_records_that_retention_took_are_an_error(live: Live, admin: AdminClient
     live.publish(account("a", 1, name="Ada"), at=0)
     live.pipeline().run_once()
     live.publish(*(account("a", at, name="Ada") for at in (2, 3)), at=0)
-    admin.delete_records([TopicPartition(live.topic, 0, 2)])[TopicPartition(live.topic, 0, 2)].result(30)
+    admin.delete_records([TopicPartition(live.topic, 0, 2)])[
+        TopicPartition(live.topic, 0, 2)
+    ].result(30)
     with pytest.raises(TopicError, match="gone from Kafka"):
         live.pipeline().run_once()
     assert live.logged_offsets() == [(0, 0)]
@@ -344,7 +411,11 @@ def test_records_that_retention_took_are_an_error(live: Live, admin: AdminClient
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
     if mounted.returncode:
         pytest.skip("no small file system can be mounted without the rights of root")
     try:
@@ -372,9 +443,13 @@ def test_nothing_lost_when_the_disk_is_full(live: Live, small_disk: Path) -> Non
     check(live)
 
 
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can limit the files of a running process")
+@pytest.mark.skipif(
+    not hasattr(resource, "prlimit"), reason="only Linux can limit the files of a running process"
+)
 def test_nothing_lost_when_a_write_breaks_off(live: Live) -> None:
-    """TBL-2, TBL-5: resumable: no file may grow beyond 1,000 bytes: half of one is never read, and the error says what it is."""
+    """TBL-2, TBL-5: resumable: no file may grow beyond 1,000 bytes: half of one is never read, and
+    the error says what it is.
+    """
     pid = int(live.spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr,operator]
     live.publish(account("a", 1, name="Ada"))
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -398,12 +473,19 @@ def connector_run(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 def write_config(folder: Path, servers: str, topic: str, more: str = "") -> Path:
     file = folder / "connector.toml"
-    file.write_text(f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{servers}"\n[streams.s]\ntopic = "{topic}"\n{more}')
+    file.write_text(
+        f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{servers}"\n[streams.s]\ntopic ='
+        f' "{topic}"\n{more}'
+    )
     return file
 
 
 def test_a_compacted_topic_is_refused(
-    kafka: KafkaConfig, new_topic: NewTopic, admin: AdminClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaConfig,
+    new_topic: NewTopic,
+    admin: AdminClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """REC-2: compaction would lose partial updates; nothing is started."""
     topic = f"{new_topic().topic}.dead-letters.ledger"
@@ -412,21 +494,36 @@ def test_a_compacted_topic_is_refused(
     assert not (tmp_path / "wh").exists()
 
 
-def test_what_cannot_be_started_says_why(kafka: KafkaConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_started_says_why(
+    kafka: KafkaConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-1, OPS-10: an unreachable broker, a topic that is missing, a misspelt setting."""
     said = connector_run(write_config(tmp_path, "127.0.0.1:1", "t"), capsys)
     assert "No Kafka broker answers at 127.0.0.1:1" in said
-    assert "There is no topic nowhere" in connector_run(write_config(tmp_path, kafka.bootstrap_servers, "nowhere"), capsys)
-    said = connector_run(write_config(tmp_path, kafka.bootstrap_servers, "t", "halt_on_frist = true\n"), capsys)
+    assert "There is no topic nowhere" in connector_run(
+        write_config(tmp_path, kafka.bootstrap_servers, "nowhere"), capsys
+    )
+    said = connector_run(
+        write_config(tmp_path, kafka.bootstrap_servers, "t", "halt_on_frist = true\n"), capsys
+    )
     assert "halt_on_frist" in said
     assert "halt_on_first" in said
 
 
-@pytest.mark.parametrize(("offsets", "commits", "stays"), [((0, 1), (0, 1), True), ((0, 1), (0,), False), ((), (0,), False)])
+@pytest.mark.parametrize(
+    ("offsets", "commits", "stays"),
+    [((0, 1), (0, 1), True), ((0, 1), (0,), False), ((), (0,), False)],
+)
 def test_resumable_from_a_checkpoint_only_if_its_last_batch_is_in_both_logs(
-    spark: SparkSession, tmp_path: Path, offsets: tuple[int, ...], commits: tuple[int, ...], stays: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    offsets: tuple[int, ...],
+    commits: tuple[int, ...],
+    stays: bool,
 ) -> None:
-    """TBL-5: one that a death or two processes at once have torn would stop each start anew; the changelog knows where to go on."""
+    """TBL-5: one that a death or two processes at once have torn would stop each start anew; the
+    changelog knows where to go on.
+    """
     for name, numbers in (("offsets", offsets), ("commits", commits)):
         (tmp_path / "checkpoint" / name).mkdir(parents=True)
         for number in numbers:

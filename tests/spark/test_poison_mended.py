@@ -1,4 +1,6 @@
-"""Poison of every kind, mended and replayed: the table is as if it had never been bad (DLQ-2, DLQ-10, DLQ-12)."""
+"""Poison of every kind, mended and replayed: the table is as if it had never been bad (DLQ-2,
+DLQ-10, DLQ-12).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def framed(change: DataChange) -> bytes:
 
 
 def altered(change: DataChange, alter: Callable[[dict[str, Any]], object]) -> bytes:
-    """The framed value of the change's datum, once `alter` has been at it; no constructor of ours would take it."""
+    """The framed value of the change's datum, once `alter` has been at it; no constructor of ours
+    would take it.
+    """
     datum = copy.deepcopy(to_datum(change, 2))
     alter(datum["data_change"])
     body = BytesIO()
@@ -57,44 +61,82 @@ def as_json(good: DataChange) -> tuple[str, ...]:
 
 
 CASES = {
-    "bare": Case(Reason.UNKNOWN_FRAMING, lambda c: (c.row_key, encode(c, 2)), lambda c: ("reframe=single-object",)),
-    "foreign": Case(Reason.UNKNOWN_FRAMING, lambda c: (c.row_key, b"MAGIC" + framed(c)), lambda c: ("cut-prefix=5",)),
-    "schema": Case(Reason.UNKNOWN_SCHEMA, lambda c: (c.row_key, frame(encode(c, 2), 4711)), lambda c: ("reframe=single-object",)),
+    "bare": Case(
+        Reason.UNKNOWN_FRAMING,
+        lambda c: (c.row_key, encode(c, 2)),
+        lambda c: ("reframe=single-object",),
+    ),
+    "foreign": Case(
+        Reason.UNKNOWN_FRAMING,
+        lambda c: (c.row_key, b"MAGIC" + framed(c)),
+        lambda c: ("cut-prefix=5",),
+    ),
+    "schema": Case(
+        Reason.UNKNOWN_SCHEMA,
+        lambda c: (c.row_key, frame(encode(c, 2), 4711)),
+        lambda c: ("reframe=single-object",),
+    ),
     "cut": Case(Reason.UNDECODABLE, lambda c: (c.row_key, framed(c)[:-2]), as_json),
     "family": Case(
         Reason.INVALID,
         lambda c: (c.row_key, altered(c, lambda d: d["entries"][0].update(family="no family"))),
         lambda c: ('replace=data_change.entries[0].family="f"',),
     ),
-    "key": Case(Reason.KEY_MISMATCH, lambda c: (b"another row", framed(c)), lambda c: ("key-from-record",)),
+    "key": Case(
+        Reason.KEY_MISMATCH, lambda c: (b"another row", framed(c)), lambda c: ("key-from-record",)
+    ),
     "future": Case(
         Reason.COMMIT_TIMESTAMP_IN_FUTURE,
         lambda c: (c.row_key, framed(replace(c, commit_timestamp=FUTURE))),
         lambda c: (f"commit-timestamp={c.commit_timestamp}",),
     ),
-    "entry": Case(Reason.UNKNOWN_ENTRY, lambda c: (c.row_key, altered(c, lambda d: d["entries"][0].update(kind="UNKNOWN"))), as_json),
+    "entry": Case(
+        Reason.UNKNOWN_ENTRY,
+        lambda c: (c.row_key, altered(c, lambda d: d["entries"][0].update(kind="UNKNOWN"))),
+        as_json,
+    ),
     "number": Case(
         Reason.INVALID_SEQUENCE_NUMBER,
         lambda c: (c.row_key, altered(c, lambda d: d.update(change_sequence_number="no number"))),
         lambda c: ('replace=data_change.change_sequence_number="A"',),
     ),
     "value": Case(
-        Reason.UNREADABLE_VALUE, lambda c: (c.row_key, framed(replace(c, entries=account("x", 1, amount="many").entries))), as_json
+        Reason.UNREADABLE_VALUE,
+        lambda c: (c.row_key, framed(replace(c, entries=account("x", 1, amount="many").entries))),
+        as_json,
     ),
-    "table": Case(Reason.UNKNOWN_TABLE, lambda c: (c.row_key, framed(replace(c, table="other"))), as_json),
-    "large": Case(Reason.TOO_LARGE, lambda c: (c.row_key, framed(replace(c, entries=account("x", 1, note="n" * 5_000).entries))), as_json),
+    "table": Case(
+        Reason.UNKNOWN_TABLE, lambda c: (c.row_key, framed(replace(c, table="other"))), as_json
+    ),
+    "large": Case(
+        Reason.TOO_LARGE,
+        lambda c: (
+            c.row_key,
+            framed(replace(c, entries=account("x", 1, note="n" * 5_000).entries)),
+        ),
+        as_json,
+    ),
 }
-"""By name: of a row of that name. What no step mends and an editor does is given as an editor gives it."""
+"""By name: of a row of that name. What no step mends and an editor does is given as an editor gives
+it.
+"""
 
 
 def good(name: str, at: int) -> DataChange:
     return account(name, at, name=f"{name} at {at}", amount=str(at))
 
 
-def test_a_table_is_as_if_its_poison_had_never_been_bad(spark: SparkSession, tmp_path: Path) -> None:
-    """poison_is_contained, replay_is_safe: whatever newer or older changes of the row came between, and each letter once."""
+def test_a_table_is_as_if_its_poison_had_never_been_bad(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """poison_is_contained, replay_is_safe: whatever newer or older changes of the row came between,
+    and each letter once.
+    """
     config = replace(STREAM, limits=Limits(max_record_bytes=2_000))
-    stream, clean = (Stream(spark, tmp_path / name, config, reject_unknown_tables=True) for name in ("poisoned", "clean"))
+    stream, clean = (
+        Stream(spark, tmp_path / name, config, reject_unknown_tables=True)
+        for name in ("poisoned", "clean")
+    )
     for name, case in CASES.items():
         stream.topic.raw(case.bad(good(name, 5)))
         clean.topic.send(good(name, 5))
@@ -103,7 +145,11 @@ def test_a_table_is_as_if_its_poison_had_never_been_bad(spark: SparkSession, tmp
         each.apply(each.table())
         # Between: a newer change of half of a row, and an older one of another half.
         for place, name in enumerate(CASES):
-            each.topic.send(account(name, 7, name="newer") if place % 2 else account(name, 3, amount="3", name="older"))
+            each.topic.send(
+                account(name, 7, name="newer")
+                if place % 2
+                else account(name, 3, amount="3", name="older")
+            )
         each.ingest()
         each.apply(each.table())
     by_reason = sorted((letter.reason for letter in stream.letters), key=str)
@@ -126,10 +172,19 @@ def replay(stream: Stream, letter: DeadLetter) -> None:
     wanted = definition()
 
     def validated(record: KafkaRecord, schemas: Schemas) -> object:
-        return validate_record(record, schemas=schemas, limits=Limits(), kafka_partitions=2, tables=frozenset({"t"}), horizon=None)
+        return validate_record(
+            record,
+            schemas=schemas,
+            limits=Limits(),
+            kafka_partitions=2,
+            tables=frozenset({"t"}),
+            horizon=None,
+        )
 
     door = ReplayTarget(STREAM.topic, 2, 10_000_000, validated, {wanted.name: wanted})  # type: ignore[arg-type]
-    decision = decide(letter, LetterStatus(LetterState.OPEN, 0, 0), door, Schemas(), now=stream.clock, steps=steps)
+    decision = decide(
+        letter, LetterStatus(LetterState.OPEN, 0, 0), door, Schemas(), now=stream.clock, steps=steps
+    )
     assert decision.verdict is Verdict.REPLAY, (name, decision.why)
     assert decision.content is not None
     stream.topic.headers[1, len(stream.topic.records[1])] = decision.content.headers
@@ -145,4 +200,7 @@ def test_a_false_heartbeat_is_never_replayed(spark: SparkSession, tmp_path: Path
     (letter,) = stream.letters
     assert letter.reason is Reason.WATERMARK_IN_FUTURE
     door = ReplayTarget(STREAM.topic, 2, 10_000_000, lambda record, schemas: None, {})  # type: ignore[arg-type, return-value]
-    assert decide(letter, LetterStatus(LetterState.OPEN, 0, 0), door, Schemas(), now=FUTURE).verdict is Verdict.REFUSE
+    assert (
+        decide(letter, LetterStatus(LetterState.OPEN, 0, 0), door, Schemas(), now=FUTURE).verdict
+        is Verdict.REFUSE
+    )

@@ -1,4 +1,6 @@
-"""Applies, maintenance, rebuilds and reads of one table meet, in orders drawn from the seed (TBL-12 to TBL-16, TBL-21)."""
+"""Applies, maintenance, rebuilds and reads of one table meet, in orders drawn from the seed (TBL-12
+to TBL-16, TBL-21).
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,15 @@ def meanwhile(step: str, act: Callable[[], object]) -> Callable[[str], None]:
 @pytest.mark.usefixtures("compacts_at_once")
 @pytest.mark.parametrize("wanted", TABLES, ids=lambda wanted: wanted.name)
 def test_newest_wins_whoever_else_works_on_the_table(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, wanted: TableDefinition
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    wanted: TableDefinition,
 ) -> None:
-    """nothing_lost, nothing_invented, deletes_stay_deleted, resumable: who comes second is refused, rows read before stay."""
+    """nothing_lost, nothing_invented, deletes_stay_deleted, resumable: who comes second is refused,
+    rows read before stay.
+    """
     rng, stream = Random(f"{seed}/{wanted.name}"), Stream(spark, tmp_path)
 
     def is_sparse(table: Table, seen: BatchStatistics) -> bool:
@@ -74,7 +82,10 @@ def test_newest_wins_whoever_else_works_on_the_table(
         truth = stream.truth(wanted)
         if batch:
             read.append((read_table(spark, str(tmp_path), wanted.name).rows, truth))
-        others = (lambda: stream.table(wanted).compact(), lambda: stream.apply(stream.table(wanted)))
+        others = (
+            lambda: stream.table(wanted).compact(),
+            lambda: stream.apply(stream.table(wanted)),
+        )
         table, step = rng.choice((going_on, stream.table(wanted))), rng.choice(STEPS[:2])
         on_step = rng.choice((crash_at(step), *(meanwhile(step, other) for other in others)))
         with suppress(CrashError, WriterConflictError):
@@ -94,7 +105,9 @@ def test_newest_wins_whoever_else_works_on_the_table(
 
 
 class Meeting:
-    """Two applies wait at their first step until the other is there, if it comes soon. One of them may be killed at a step."""
+    """Two applies wait at their first step until the other is there, if it comes soon. One of them
+    may be killed at a step.
+    """
 
     def __init__(self, crash: str = "") -> None:
         self._barrier, self._crash, self.times = threading.Barrier(2), crash, 0
@@ -107,16 +120,29 @@ class Meeting:
             raise CrashError(step)
 
 
-def pipeline(stream: Stream, tables: tuple[TableDefinition, ...], cuts: list[CutRecord], on_step: Callable[[str], None]) -> Pipeline:
+def pipeline(
+    stream: Stream,
+    tables: tuple[TableDefinition, ...],
+    cuts: list[CutRecord],
+    on_step: Callable[[str], None],
+) -> Pipeline:
     """A new one, as after a restart, that applies what was ingested."""
     kafka, by_name = KafkaConfig("127.0.0.1:1"), {table.name: table for table in tables}
-    config = ConnectorConfig(str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name)
+    config = ConnectorConfig(
+        str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name
+    )
     journal = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
-    return Pipeline(stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal, on_step=on_step)
+    return Pipeline(
+        stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal, on_step=on_step
+    )
 
 
-def test_newest_wins_in_two_tables_that_are_applied_at_once(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """JOB-3, nothing_lost, nothing_invented, deletes_stay_deleted, resumable: one of them killed at a step leaves the other alone."""
+def test_newest_wins_in_two_tables_that_are_applied_at_once(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """JOB-3, nothing_lost, nothing_invented, deletes_stay_deleted, resumable: one of them killed at
+    a step leaves the other alone.
+    """
     rng, stream, tables = Random(f"{seed}/at once"), Stream(spark, tmp_path), TABLES[:2]
     deliveries = [d for n in range(6) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
     rng.shuffle(deliveries)
@@ -124,22 +150,32 @@ def test_newest_wins_in_two_tables_that_are_applied_at_once(spark: SparkSession,
     for batch in range(4):
         stream.topic.send(*(delivery.change for delivery in deliveries[batch::4]))
         stream.ingest()
-        meeting = Meeting(f"table {rng.choice(tables).name}: {rng.choice(STEPS)}" if batch % 2 else "")
+        meeting = Meeting(
+            f"table {rng.choice(tables).name}: {rng.choice(STEPS)}" if batch % 2 else ""
+        )
         try:
             pipeline(stream, tables, [], meeting)._applies.all()
         except CrashError:
             killed += 1
         met += meeting.times
         if batch % 2 == 0:
-            assert [shown(stream.table(wanted)) for wanted in tables] == [stream.truth(wanted) for wanted in tables]
+            assert [shown(stream.table(wanted)) for wanted in tables] == [
+                stream.truth(wanted) for wanted in tables
+            ]
     assert killed == 2
     assert met >= 2
     pipeline(stream, tables, [], Meeting())._applies.all()
-    assert [shown(stream.table(wanted)) for wanted in tables] == [stream.truth(wanted) for wanted in tables]
+    assert [shown(stream.table(wanted)) for wanted in tables] == [
+        stream.truth(wanted) for wanted in tables
+    ]
 
 
-def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """JOB-3, TBL-10, TBL-17: whatever is killed, what is recorded as one cut is the bank at that moment, in both tables."""
+def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """JOB-3, TBL-10, TBL-17: whatever is killed, what is recorded as one cut is the bank at that
+    moment, in both tables.
+    """
     rng = Random(f"{seed}/cuts at once")
     bank, cuts = Bank(spark, tmp_path, rng), list[CutRecord]()
     key = Key((KeyPart("id", DataType.BYTES),))

@@ -1,4 +1,6 @@
-"""Reads: as the table stands where that is fresh enough, else merged with everything that was ingested; snapshots at one cut."""
+"""Reads: as the table stands where that is fresh enough, else merged with everything that was
+ingested; snapshots at one cut.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Clock(Stream):
 
 
 def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-16, TBL-20: apply at 20:00, bound 10 minutes: at 20:05 the state of 20:00, at 20:15 everything up to 20:15."""
+    """TBL-16, TBL-20: apply at 20:00, bound 10 minutes: at 20:05 the state of 20:00, at 20:15
+    everything up to 20:15.
+    """
     stream = Clock(spark, tmp_path)
     at_20_00 = stream.clock
     stream.topic.send(account("a", 1, amount="1"))
@@ -52,7 +56,9 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     stream.apply(stream.table(definition(max_staleness_s=600)))
 
     def read(minutes: float, **others: object) -> SparkRead:
-        return read_table(spark, str(tmp_path), "accounts", now=at_20_00 + int(minutes * MINUTE), **others)  # type: ignore[arg-type]
+        return read_table(
+            spark, str(tmp_path), "accounts", now=at_20_00 + int(minutes * MINUTE), **others
+        )  # type: ignore[arg-type]
 
     stream.clock = at_20_00 + 4 * MINUTE
     stream.topic.send(account("a", 2, amount="2"), account("b", 2, amount="2"))
@@ -71,7 +77,9 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     merged = read(10.001)
     assert rows_by_key(merged.rows) == stream.truth(), "the bound has passed"
     assert (merged.as_of, merged.changes, merged.to_batch) == (at_20_00 + 4 * MINUTE, 2, 2)
-    assert set(shown(stream.table(definition(max_staleness_s=600)))) == {"a"}, "a runtime merge moves nothing"
+    assert set(shown(stream.table(definition(max_staleness_s=600)))) == {"a"}, (
+        "a runtime merge moves nothing"
+    )
 
     with pytest.raises(StaleTableError, match="0 s old, the bound is 600 s") as error:
         read(15)
@@ -95,7 +103,9 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
 
 
 def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: Path) -> None:
-    """JOB-1, TBL-19: what `read_table` did until it returned; a read as the table stands is none."""
+    """JOB-1, TBL-19: what `read_table` did until it returned; a read as the table stands is
+    none.
+    """
     stream, history = Clock(spark, tmp_path), History(str(tmp_path))
     stream.topic.send(account("a", 1, amount="1"))
     stream.ingest()
@@ -110,12 +120,20 @@ def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: 
     stream.ingest()
     assert read().changes == 2
     (job,) = history.jobs("accounts")
-    assert (job.kind, job.from_batch, job.to_batch, job.changes, job.error) == (JobKind.RUNTIME_MERGE, 1, 2, 2, "")
+    assert (job.kind, job.from_batch, job.to_batch, job.changes, job.error) == (
+        JobKind.RUNTIME_MERGE,
+        1,
+        2,
+        2,
+        "",
+    )
     assert (job.started_at, job.ended_at > job.started_at) == (stream.clock, True)
 
     heard: list[Job] = []
     read(add_job=heard.append)
-    assert [replace(one, ended_at=job.ended_at) for one in heard] == [job], "in place of the history"
+    assert [replace(one, ended_at=job.ended_at) for one in heard] == [job], (
+        "in place of the history"
+    )
 
     shutil.rmtree(tmp_path / "_connector/jobs")
     (tmp_path / "_connector/jobs").write_text("no folder")
@@ -126,7 +144,10 @@ ANYTHING = definition(
     "anything",
     # Names that a merge might want for itself.
     key=Key((KeyPart("changes", DataType.BYTES),)),
-    columns=(Column("count", "f", b"", DataType.BYTES), Column("highest", "g", b"q", DataType.BYTES)),
+    columns=(
+        Column("count", "f", b"", DataType.BYTES),
+        Column("highest", "g", b"q", DataType.BYTES),
+    ),
 )
 
 
@@ -136,48 +157,74 @@ def whole(row: str, at: int, amount: str) -> DataChange:
 
 
 def generated(rng: Random) -> list[DataChange]:
-    return [delivery.change for n in range(60) for delivery in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    return [
+        delivery.change
+        for n in range(60)
+        for delivery in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))
+    ]
 
 
 OF_GENERATED = {
     "anything": ANYTHING,
-    "anything, all versions by number": replace(ANYTHING, order=OrderBy.SEQUENCE_NUMBER, versions=Versions.ALL),
+    "anything, all versions by number": replace(
+        ANYTHING, order=OrderBy.SEQUENCE_NUMBER, versions=Versions.ALL
+    ),
 }
 
 
 PLAIN = "plain, newer, two families and key columns"
 OF_PLAIN = definition(
     "plain",
-    key=Key((KeyPart("rows", DataType.INT64), KeyPart("of_two", DataType.INT64)), KeyForm.DELIMITED, "."),
+    key=Key(
+        (KeyPart("rows", DataType.INT64), KeyPart("of_two", DataType.INT64)), KeyForm.DELIMITED, "."
+    ),
     columns=COLUMNS,
     keep_unmapped=False,
 )
 
 
 def plain(rng: Random, later: int) -> list[DataChange]:
-    """Generated changes of which each entry sets another column or deletes another family; some or all cover whole rows."""
+    """Generated changes of which each entry sets another column or deletes another family; some or
+    all cover whole rows.
+    """
     whole = rng.choice((0.2, 1))
-    simplified = ((made, plain_entries(made, whole=rng.random() < whole)) for made in generated(rng))
-    return [replace(made, entries=entries, commit_timestamp=made.commit_timestamp + later) for made, entries in simplified if entries]
+    simplified = (
+        (made, plain_entries(made, whole=rng.random() < whole)) for made in generated(rng)
+    )
+    return [
+        replace(made, entries=entries, commit_timestamp=made.commit_timestamp + later)
+        for made, entries in simplified
+        if entries
+    ]
 
 
 FIRST, *LONG = OF_GENERATED
 ON_TOP = ["whole rows, newer", "partial, newer", PLAIN]
-KINDS = [*ON_TOP, "late, with deletes", FIRST, *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG)]
+KINDS = [
+    *ON_TOP,
+    "late, with deletes",
+    FIRST,
+    *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_runtime_merge_shows_what_an_apply_would_leave(
     spark: SparkSession, tmp_path: Path, seed: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one, against the definition."""
+    """TBL-16: newest_wins, deletes_stay_deleted: each short way of the merge, and the long one,
+    against the definition.
+    """
     rng, stream = Random(seed), Stream(spark, tmp_path)
     wanted: TableDefinition = OF_PLAIN if kind == PLAIN else OF_GENERATED.get(kind, definition())
     rows = [f"r{n}" for n in range(12)]
     before = [whole(row, 100 + n, "1") for n, row in enumerate(rows)]
     before += [change(DeleteFamily("f"), at=200, row_key=row.encode()) for row in rows[:4]]
     after = {
-        "whole rows, newer": [whole(row, 300 + rng.randrange(9), f"{rng.randrange(9)}") for row in [*rows[2:6], "x", "x"]],
+        "whole rows, newer": [
+            whole(row, 300 + rng.randrange(9), f"{rng.randrange(9)}")
+            for row in [*rows[2:6], "x", "x"]
+        ],
         "partial, newer": [
             *(account(row, 300, amount="7") for row in [*rows[2:6], "x"]),
             account("r5", 301, name="later"),
@@ -186,7 +233,10 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
         ],
         "late, with deletes": [
             *(account(row, rng.randrange(90, 310), amount="8") for row in rows),
-            *(change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode()) for row in rows[6:9]),
+            *(
+                change(DeleteFamily("f"), at=rng.randrange(90, 310), row_key=row.encode())
+                for row in rows[6:9]
+            ),
         ],
     }.get(kind, [])
     if kind == PLAIN:
@@ -199,10 +249,16 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.apply(table)
     stream.topic.send(*after)
     stream.ingest()
-    monkeypatch.setattr(merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK)
+    monkeypatch.setattr(
+        merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK
+    )
     laid_over = []
     monkeypatch.setattr(
-        merge, "merged_on_read", lambda *args, **others: laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others)
+        merge,
+        "merged_on_read",
+        lambda *args, **others: (
+            laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others)
+        ),
     )
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
@@ -215,7 +271,9 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
 
 
 def test_changes_of_which_a_table_keeps_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-7, TBL-16: they are read, and applied, as others are; here there is not even a register for them."""
+    """TBL-7, TBL-16: they are read, and applied, as others are; here there is not even a register
+    for them.
+    """
     stream, wanted = Stream(spark, tmp_path), definition(versions=Versions.ALL, keep_unmapped=False)
     table = stream.table(wanted)
     stream.topic.send(account("a", 1, unmapped="x"))
@@ -228,16 +286,25 @@ def test_changes_of_which_a_table_keeps_nothing(spark: SparkSession, tmp_path: P
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("versions", Versions)
-def test_a_row_of_many_cells_is_looked_at_once(spark: SparkSession, tmp_path: Path, versions: Versions) -> None:
-    """TBL-13: 400 cells of one row, versions of a column or not mapped to any, are merged in seconds, not for each other anew."""
+def test_a_row_of_many_cells_is_looked_at_once(
+    spark: SparkSession, tmp_path: Path, versions: Versions
+) -> None:
+    """TBL-13: 400 cells of one row, versions of a column or not mapped to any, are merged in
+    seconds, not for each other anew.
+    """
     stream, wanted = Stream(spark, tmp_path), definition(versions=versions)
     stream.topic.send(account("z", 1, name="z"))
     stream.ingest()
     stream.apply(stream.table(wanted))
-    cells = (put("v", qualifier=b"name" if versions is Versions.ALL else b"u%d" % at, cell_timestamp=at) for at in range(1, 401))
+    cells = (
+        put("v", qualifier=b"name" if versions is Versions.ALL else b"u%d" % at, cell_timestamp=at)
+        for at in range(1, 401)
+    )
     stream.topic.send(change(*cells, at=10, row_key=b"a"))
     stream.ingest()
-    assert rows_by_key(read_table(spark, str(tmp_path), wanted.name).rows, wanted) == stream.truth(wanted)
+    assert rows_by_key(read_table(spark, str(tmp_path), wanted.name).rows, wanted) == stream.truth(
+        wanted
+    )
     stream.apply(stream.table(wanted))
     assert shown(stream.table(wanted)) == stream.truth(wanted)
 
@@ -246,7 +313,8 @@ def test_a_row_of_many_cells_is_looked_at_once(spark: SparkSession, tmp_path: Pa
 def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
-    """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too late has to be made again.
+    """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too
+    late has to be made again.
 
     JOB-1: the history has both.
     """
@@ -262,7 +330,9 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     def go_on() -> None:
         table = stream.table()
         stream.apply(table)
-        stream.changelog().trim(table.table_state().complete_to_batch, before=stream.clock + 1_000_000 * S)
+        stream.changelog().trim(
+            table.table_state().complete_to_batch, before=stream.clock + 1_000_000 * S
+        )
 
     before, expected = read_table(spark, str(tmp_path), "accounts").rows, stream.truth()
     going = Changelog.progress
@@ -278,14 +348,21 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
         with pytest.raises(WriterConflictError, match="was applied to while it was read"):
             read_table(spark, str(tmp_path), "accounts")
     assert rows_by_key(before) == expected
-    assert [job.error for job in History(str(tmp_path)).jobs("accounts")] == ["Table accounts was applied to while it was read", ""]
+    assert [job.error for job in History(str(tmp_path)).jobs("accounts")] == [
+        "Table accounts was applied to while it was read",
+        "",
+    ]
 
 
-def test_a_read_remembers_deletes_until_its_rows_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_read_remembers_deletes_until_its_rows_are_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """deletes_stay_deleted, TBL-16: whatever is swept meanwhile."""
     stream = Stream(spark, tmp_path, replace(STREAM, delete_retention_s=10))
     stream.topic.send_everywhere(ANNOUNCED)
-    stream.topic.send(account("a", 10 * S, amount="1"), delete("a", 20 * S), account("z", 25 * S, name="z"))
+    stream.topic.send(
+        account("a", 10 * S, amount="1"), delete("a", 20 * S), account("z", 25 * S, name="z")
+    )
     stream.topic.send_everywhere(Heartbeat("p", 25 * S))
     stream.ingest()
     stream.apply(stream.table())
@@ -312,16 +389,25 @@ def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Pa
     stream.ingest()
     register_status_view(spark, str(tmp_path), now=stream.clock + 400 * S)
     shown = (
-        "name, unix_micros(upsert_stream_apply_watermark), is_consistent_cut, pending_batches, age < max_staleness, max_staleness IS NULL"
+        "name, unix_micros(upsert_stream_apply_watermark), is_consistent_cut, pending_batches, age"
+        " < max_staleness, max_staleness IS NULL"
     )
     rows = spark.sql(f"SELECT {shown} FROM lowmark_tables ORDER BY name").collect()
-    assert [tuple(row) for row in rows] == [("one", 10 * S + 1, True, 1, True, False), ("other", None, False, 2, None, True)]
+    assert [tuple(row) for row in rows] == [
+        ("one", 10 * S + 1, True, 1, True, False),
+        ("other", None, False, 2, None, True),
+    ]
     Overrides(str(tmp_path)).set(StalenessOverride("one", 300, 1, "me"))
     warehouse = os.path.relpath(tmp_path)
     register_status_view(spark, warehouse, now=stream.clock + 400 * S)
-    assert [row[0] for row in spark.sql("SELECT name FROM lowmark_tables WHERE age > max_staleness").collect()] == ["one"]
+    assert [
+        row[0]
+        for row in spark.sql("SELECT name FROM lowmark_tables WHERE age > max_staleness").collect()
+    ] == ["one"]
     for bound_s, amount in ((1000, "1"), (0, "2")):
-        rows = read_table(spark, warehouse, "one", max_staleness_s=bound_s, now=stream.clock + 400 * S).rows
+        rows = read_table(
+            spark, warehouse, "one", max_staleness_s=bound_s, now=stream.clock + 400 * S
+        ).rows
         assert [(row["id"], row["amount"]) for row in rows.collect()] == [("a", int(amount))]
 
 
@@ -341,10 +427,15 @@ def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_p
         newest = {name: table.newest() for name, table in tables.items()}
         assert all(book.is_at(at * S + 1, progress.ingest_batch) for _, book in newest.values())
         versions = {name: version for name, (version, _) in newest.items()}
-        history_.add_cut(CutRecord("s", at * S + 1, progress.ingest_batch, 0, at, stream.clock, versions))
+        history_.add_cut(
+            CutRecord("s", at * S + 1, progress.ingest_batch, 0, at, stream.clock, versions)
+        )
 
     snapshot = read_snapshot(spark, str(tmp_path), "one", "other")
-    assert (snapshot.cut, {row["amount"] for rows in snapshot.rows.values() for row in rows.collect()}) == (history_.newest_cut("s"), {20})
+    assert (
+        snapshot.cut,
+        {row["amount"] for rows in snapshot.rows.values() for row in rows.collect()},
+    ) == (history_.newest_cut("s"), {20})
     earlier = read_snapshot(spark, str(tmp_path), "one", low_watermark=15 * S)
     assert [row["amount"] for row in earlier.rows["one"].collect()] == [10]
     with pytest.raises(TableError, match="one and missing"):
@@ -355,11 +446,22 @@ def test_rows_are_the_same_with_and_without_spark(spark: SparkSession) -> None:
     """OPS-10: `connector read` prints the same whether Spark read the rows or not."""
     types, rows = plain_rows(
         spark.sql(
-            "SELECT timestamp'1900-01-01 00:00:00.000001' AS t, date'0001-01-02' AS d, X'00ff' AS b, map('f:q', X'01') AS m, "
-            "1.5D AS x, 3L AS n, cast(2.50 AS decimal(38, 9)) AS a, true AS y, cast(null AS string) AS s"
+            "SELECT timestamp'1900-01-01 00:00:00.000001' AS t, date'0001-01-02' AS d, X'00ff' AS"
+            " b, map('f:q', X'01') AS m, 1.5D AS x, 3L AS n, cast(2.50 AS decimal(38, 9)) AS a,"
+            " true AS y, cast(null AS string) AS s"
         )
     )
-    assert list(types.values()) == ["timestamp", "date", "binary", "map", "double", "long", "decimal", "boolean", "string"]
+    assert list(types.values()) == [
+        "timestamp",
+        "date",
+        "binary",
+        "map",
+        "double",
+        "long",
+        "decimal",
+        "boolean",
+        "string",
+    ]
     row = next(rows)
     assert (row[:4], row[4:6], str(row[6]), row[7:]) == (
         (-2208988799999999, -719161, b"\x00\xff", [("f:q", b"\x01")]),

@@ -1,4 +1,6 @@
-"""A table is made anew from the changelog beside the old one, and takes its place: the same rows, or the old ones until it is whole."""
+"""A table is made anew from the changelog beside the old one, and takes its place: the same rows,
+or the old ones until it is whole.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,18 @@ from connector.tables.stored_definition import ColumnIds, from_properties
 from connector.tables.values import DataType
 from tests.changes import change, put
 from tests.property.histories import history
-from tests.spark.streams import COLUMNS, STREAM, CrashError, Stream, account, copied, crash_at, definition, rows_by_key, shown
+from tests.spark.streams import (
+    COLUMNS,
+    STREAM,
+    CrashError,
+    Stream,
+    account,
+    copied,
+    crash_at,
+    definition,
+    rows_by_key,
+    shown,
+)
 from tests.spark.test_apply_steps import STEPS, delete, nasty
 from tests.spark.test_cut import ANNOUNCED, S
 
@@ -43,15 +56,23 @@ def rebuilt(
 
 @pytest.fixture(scope="module")
 def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stream:
-    """Two batches, applied: a row that stays, one that was deleted, and a letter. A third, not yet, with a late change of each."""
+    """Two batches, applied: a row that stays, one that was deleted, and a letter. A third, not yet,
+    with a late change of each.
+    """
     stream = Stream(spark, tmp_path_factory.mktemp("grown"))
-    stream.topic.send(account("a", 10, name="Ada", more="1"), account("b", 10, name="Bob"), account("c", 10, amount="3"))
+    stream.topic.send(
+        account("a", 10, name="Ada", more="1"),
+        account("b", 10, name="Bob"),
+        account("c", 10, amount="3"),
+    )
     stream.ingest()
     stream.apply(stream.table())
     stream.topic.send(delete("b", 20), account("c", 21, amount="much"))
     stream.ingest()
     stream.apply(stream.table())
-    stream.topic.send(account("b", 15, name="late"), account("a", 5, amount="1"), account("d", 30, name="Dan"))
+    stream.topic.send(
+        account("b", 15, name="late"), account("a", 5, amount="1"), account("d", 30, name="Dan")
+    )
     stream.topic.send(account("d", 31, amount="x"))
     stream.ingest()
     return stream
@@ -69,9 +90,11 @@ NEW_COLUMNS = (
 )
 
 
-def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """TBL-21, TBL-8, MRG-3: generated histories: row for row, and in what is remembered; kept cells move into new columns, misfits stay
-    where they are, and what comes behind is judged.
+def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """TBL-21, TBL-8, MRG-3: generated histories: row for row, and in what is remembered; kept cells
+    move into new columns, misfits stay where they are, and what comes behind is judged.
     """
     rng, stream, was = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
     wanted = replace(was, columns=NEW_COLUMNS)
@@ -85,13 +108,18 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(spark: Spark
     made = rebuilt(stream, was)
     assert shown(stream.table(was)) == before
     assert stream.table(was).table_state() == made.table_state
-    assert (made.table_state.merged, made.table_state.apply_number) == (made.before.merged, made.before.apply_number + 1)
+    assert (made.table_state.merged, made.table_state.apply_number) == (
+        made.before.merged,
+        made.before.apply_number + 1,
+    )
 
     with pytest.raises(TableError, match="connector table rebuild all"):
         stream.table(wanted)
     made, rows = rebuilt(stream, wanted), shown(stream.table(wanted))
     assert rows == stream.truth(wanted, judged_after=2)
-    assert made.misfits == sum(name in ("f:", "g:q") for row in rows.values() for name in row["_unmapped"])  # type: ignore[attr-defined]
+    assert made.misfits == sum(
+        name in ("f:", "g:q") for row in rows.values() for name in row["_unmapped"]
+    )  # type: ignore[attr-defined]
     assert made.misfits > 0
     assert stream.letters == []
 
@@ -102,13 +130,20 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(spark: Spark
     stream.apply(stream.table(wanted))
     letters = len(stream.letters)
     assert letters > 0
-    assert rebuilt(stream, wanted).letters == letters == len(stream.letters), "none is published again"
+    assert rebuilt(stream, wanted).letters == letters == len(stream.letters), (
+        "none is published again"
+    )
     assert shown(stream.table(wanted)) == truth
 
 
-@pytest.mark.parametrize("step", [STEPS[1], *(pytest.param(step, marks=pytest.mark.long) for step in (STEPS[0], STEPS[2]))])
+@pytest.mark.parametrize(
+    "step",
+    [STEPS[1], *(pytest.param(step, marks=pytest.mark.long) for step in (STEPS[0], STEPS[2]))],
+)
 def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -> None:
-    """TBL-21, TBL-12: deletes_stay_deleted: the old table is as it was, or the new one is whole; either goes on, rebuilt again or not."""
+    """TBL-21, TBL-12: deletes_stay_deleted: the old table is as it was, or the new one is whole;
+    either goes on, rebuilt again or not.
+    """
     before = shown(stream.table())
     with pytest.raises(CrashError):
         rebuilt(stream, on_step=crash_at(step))
@@ -123,12 +158,16 @@ def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert set(shown(table)) == {"a", "c", "d"}
-    assert {letter.reason for letter in stream.one_letter_each().values()} == {Reason.UNREADABLE_VALUE}
+    assert {letter.reason for letter in stream.one_letter_each().values()} == {
+        Reason.UNREADABLE_VALUE
+    }
     assert len(stream.one_letter_each()) == table.table_state().letters == 2
 
 
 def test_who_applies_to_the_table_meanwhile_is_noticed(stream: Stream) -> None:
-    """TBL-14: whoever is first goes on, the other is refused, in either order; nothing is interleaved."""
+    """TBL-14: whoever is first goes on, the other is refused, in either order; nothing is
+    interleaved.
+    """
     running = stream.table()
 
     def at_the_last_step(intrude: Callable[[], object]) -> Callable[[str], None]:
@@ -147,7 +186,9 @@ def test_who_applies_to_the_table_meanwhile_is_noticed(stream: Stream) -> None:
 
 @pytest.mark.long
 def test_readers_never_see_a_wrong_row(spark: SparkSession, stream: Stream) -> None:
-    """TBL-21, TBL-17: who opened the old table reads it to the end; its versions stay, each with what it remembers."""
+    """TBL-21, TBL-17: who opened the old table reads it to the end; its versions stay, each with
+    what it remembers.
+    """
     table = stream.table()
     version, _ = table.newest()
     before = shown(table)
@@ -156,7 +197,10 @@ def test_readers_never_see_a_wrong_row(spark: SparkSession, stream: Stream) -> N
     rebuilt(stream, on_step=lambda step: during.append((step, shown(stream.table()))))
     assert during == [(step, before) for step in STEPS[:2]] + [(STEPS[2], stream.truth())]
     assert {row["id"] for row in old.collect()} == set(before)
-    assert {row["id"] for row in spark.read.format("delta").option("versionAsOf", version).load(path).collect()} == set(before)
+    assert {
+        row["id"]
+        for row in spark.read.format("delta").option("versionAsOf", version).load(path).collect()
+    } == set(before)
 
 
 @pytest.mark.long
@@ -177,7 +221,9 @@ def test_a_damaged_table_is_made_whole(spark: SparkSession, stream: Stream) -> N
 
 @pytest.mark.long
 def test_the_new_table_is_not_below_the_old_one(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-21, TBL-10, TBL-11: at its cut, held back what is above; but nothing goes that the old one showed past the watermark."""
+    """TBL-21, TBL-10, TBL-11: at its cut, held back what is above; but nothing goes that the old
+    one showed past the watermark.
+    """
     stream = Stream(spark, tmp_path, STREAM)
     stream.topic.send_everywhere(ANNOUNCED)
     stream.topic.send(account("a", 10 * S, amount="1"))
@@ -187,7 +233,10 @@ def test_the_new_table_is_not_below_the_old_one(spark: SparkSession, tmp_path: P
     stream.apply(stream.table())
     made = rebuilt(stream)
     assert shown(stream.table())["a"]["amount"] == 1
-    assert (made.table_state.is_consistent_cut, made.table_state.apply_watermark) == (True, 10 * S + 1)
+    assert (made.table_state.is_consistent_cut, made.table_state.apply_watermark) == (
+        True,
+        10 * S + 1,
+    )
 
     stream.apply(stream.table(), now=stream.clock + STREAM.stall_after_s * S)
     made = rebuilt(stream)
@@ -209,17 +258,28 @@ def test_what_cannot_be_rebuilt_is_left_alone(spark: SparkSession, stream: Strea
     assert shown(stream.table()) == before
 
 
-def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(spark: SparkSession, tmp_path: Path) -> None:
-    """newest_wins, TBL-8, TBL-12: it makes no row, and hides what is older, or has a smaller cell timestamp; until it is deleted."""
+def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """newest_wins, TBL-8, TBL-12: it makes no row, and hides what is older, or has a smaller cell
+    timestamp; until it is deleted.
+    """
     stream = Stream(spark, tmp_path, STREAM)
     old = definition(versions=Versions.ALL, keep_unmapped=False, columns=COLUMNS[:1])
     new = replace(old, columns=COLUMNS[:2])
-    stream.topic.send(*(change(put("abc", qualifier=b"amount", cell_timestamp=5), at=100, row_key=row) for row in (b"a", b"b")))
+    stream.topic.send(
+        *(
+            change(put("abc", qualifier=b"amount", cell_timestamp=5), at=100, row_key=row)
+            for row in (b"a", b"b")
+        )
+    )
     stream.topic.send(account("c", 100, name="c"))
     stream.ingest()
     stream.apply(stream.table(old))
     cut = stream.changelog().progress().cut(stream.clock, STREAM.stall_after_s)
-    rebuild(spark, f"{tmp_path}/tables/{old.name}", new, stream.changelog(), cut, publish=stream.publish)
+    rebuild(
+        spark, f"{tmp_path}/tables/{old.name}", new, stream.changelog(), cut, publish=stream.publish
+    )
     stream.topic.send(change(put("7", qualifier=b"amount", cell_timestamp=5), at=50, row_key=b"a"))
     stream.topic.send(change(put("7", qualifier=b"amount", cell_timestamp=1), at=200, row_key=b"b"))
     stream.ingest()
@@ -233,10 +293,16 @@ def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(spark:
 
 
 @pytest.mark.long
-def test_columns_of_a_table_that_nothing_was_ingested_for(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-8: there is no row to make anew, but there are columns; their ids are never given again."""
+def test_columns_of_a_table_that_nothing_was_ingested_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-8: there is no row to make anew, but there are columns; their ids are never given
+    again.
+    """
     stream = Stream(spark, tmp_path)
     stream.table()
     rebuilt(stream, definition(columns=COLUMNS[:1]))
     rebuilt(stream)
-    assert from_properties(DeltaLog(spark, f"{tmp_path}/tables/accounts/data").properties())[1] == ColumnIds({"name": 0, "amount": 2}, 3)
+    assert from_properties(DeltaLog(spark, f"{tmp_path}/tables/accounts/data").properties())[
+        1
+    ] == ColumnIds({"name": 0, "amount": 2}, 3)

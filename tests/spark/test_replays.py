@@ -13,7 +13,14 @@ from connector.dead_letters.envelope import replay_claim
 from connector.dead_letters.repair import Content
 from connector.dead_letters.replay import Decision, Verdict
 from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
-from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, kafka_key
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    DeleteFamily,
+    Heartbeat,
+    kafka_key,
+)
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Headers, Reason
 from connector.services.dead_letters.effects import Effects
@@ -31,10 +38,17 @@ def sent(said: DataChange) -> bytes:
 
 def positions(stream: Stream) -> dict[tuple[int, int], str]:
     rows = stream.changelog().rows().select("kafka_partition", "offset", "order_position").collect()
-    return {(row["kafka_partition"], row["offset"]): str(OrderPosition(**row["order_position"].asDict())) for row in rows}
+    return {
+        (row["kafka_partition"], row["offset"]): str(
+            OrderPosition(**row["order_position"].asDict())
+        )
+        for row in rows
+    }
 
 
-def test_a_mended_change_does_not_win_a_tie_against_what_came_after_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_mended_change_does_not_win_a_tie_against_what_came_after_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """DLQ-10, MRG-3, replay_is_safe: it has the place of its letter, mended again and again."""
     stream = Stream(spark, tmp_path / "w")
     table = stream.table()
@@ -49,7 +63,11 @@ def test_a_mended_change_does_not_win_a_tie_against_what_came_after_it(spark: Sp
     stream.topic.replay(letter.id, 1, b"still wrong", sent(first), at=1)
     stream.ingest()
     again = stream.letters[-1]
-    assert (again.reason, again.attempt, again.order_position) == (Reason.KEY_MISMATCH, 1, "1/0/0/1")
+    assert (again.reason, again.attempt, again.order_position) == (
+        Reason.KEY_MISMATCH,
+        1,
+        "1/0/0/1",
+    )
     stream.topic.replay(again.id, 2, b"a", sent(first), at=1)
     stream.ingest()
     stream.apply(table)
@@ -59,8 +77,12 @@ def test_a_mended_change_does_not_win_a_tie_against_what_came_after_it(spark: Sp
 
 
 @pytest.mark.parametrize("deletions", [(), (DeleteFamily("f"),)], ids=["partial", "whole"])
-def test_copies_of_a_replay_are_one_change_to_a_reader(spark: SparkSession, tmp_path: Path, deletions: tuple[DeleteFamily, ...]) -> None:
-    """TBL-16, newest_wins, replay_is_safe: a mirror has delivered a replay twice, and nothing was applied since."""
+def test_copies_of_a_replay_are_one_change_to_a_reader(
+    spark: SparkSession, tmp_path: Path, deletions: tuple[DeleteFamily, ...]
+) -> None:
+    """TBL-16, newest_wins, replay_is_safe: a mirror has delivered a replay twice, and nothing was
+    applied since.
+    """
     stream, made = Stream(spark, tmp_path), account("a", 5, name="x", amount="1")
     value = sent(replace(made, entries=(*deletions, *made.entries)))
     stream.table()
@@ -74,7 +96,9 @@ def test_copies_of_a_replay_are_one_change_to_a_reader(spark: SparkSession, tmp_
     assert (reading.changes, reading.rows.count()) == (2, 1)
 
 
-def test_the_place_of_a_table_letter_is_that_of_its_change(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_place_of_a_table_letter_is_that_of_its_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """DLQ-10, TBL-9."""
     stream = Stream(spark, tmp_path / "w")
     table = stream.table()
@@ -90,8 +114,12 @@ def test_the_place_of_a_table_letter_is_that_of_its_change(spark: SparkSession, 
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 7, "_unmapped": {}}
 
 
-def test_a_claim_that_the_changelog_does_not_bear_out_is_not_believed(spark: SparkSession, tmp_path: Path) -> None:
-    """DLQ-10: no such row, a row that was not rejected, another topic; in the first batch there is no changelog to ask."""
+def test_a_claim_that_the_changelog_does_not_bear_out_is_not_believed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """DLQ-10: no such row, a row that was not rejected, another topic; in the first batch there is
+    no changelog to ask.
+    """
     stream = Stream(spark, tmp_path / "w")
     stream.topic.replay("id-1-0-7", 1, b"a", sent(account("a", 1, name="x")))
     stream.topic.raw((b"x", b"rubbish"), (b"a", sent(account("a", 2, name="y"))))
@@ -103,44 +131,106 @@ def test_a_claim_that_the_changelog_does_not_bear_out_is_not_believed(spark: Spa
     stream.ingest()
     found = positions(stream)
     assert found[0, 0] == "1/0/0/1"
-    assert [found[0, offset] for offset in range(3, 9)] == [*(f"2/0/{offset}/3" for offset in range(3, 8)), "1/0/1/3"]
+    assert [found[0, offset] for offset in range(3, 9)] == [
+        *(f"2/0/{offset}/3" for offset in range(3, 8)),
+        "1/0/1/3",
+    ]
 
 
-def test_a_replay_says_nothing_of_how_far_the_stream_is_complete(spark: SparkSession, tmp_path: Path) -> None:
-    """DLQ-10, WMK-2, watermark_is_honest: heartbeat, estimate and lineage of a replay count for nothing, believed or not."""
+def test_a_replay_says_nothing_of_how_far_the_stream_is_complete(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """DLQ-10, WMK-2, watermark_is_honest: heartbeat, estimate and lineage of a replay count for
+    nothing, believed or not.
+    """
     stream = Stream(spark, tmp_path / "w")
-    stream.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 10))
+    stream.topic.send_everywhere(
+        ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 10)
+    )
     before = stream.ingest()
     assert before.low_watermark == 11
     claims = replace(account("a", 90, name="x"), estimated_low_watermark=80)
     ends = ChildPartitions("p", 95, 0, (ChildPartition("q", ("p",)),))
     for at in (0, 1):
-        for record in (Heartbeat("p", 90), claims, replace(claims, stream_partition="nobody"), ends):
-            stream.topic.replay("id-1-0-0", 1, kafka_key(record), frame(encode(record, 2), None), at=at)
+        for record in (
+            Heartbeat("p", 90),
+            claims,
+            replace(claims, stream_partition="nobody"),
+            ends,
+        ):
+            stream.topic.replay(
+                "id-1-0-0", 1, kafka_key(record), frame(encode(record, 2), None), at=at
+            )
     after = stream.ingest()
     assert (after.low_watermark, after.changes, after.control) == (11, 4, before.control + 4)
     assert after.frontier.partitions == before.frontier.partitions
 
 
 def test_both_forms_read_the_same_claim(spark: SparkSession, seed: int) -> None:
-    """DLQ-10: `replay_claim` is the definition; on rubbish, too, and on the last of several headers."""
+    """DLQ-10: `replay_claim` is the definition; on rubbish, too, and on the last of several
+    headers.
+    """
     rng = Random(seed)
-    parts = [b"id-1", b"-", b"0", b"7", b"/", b"//", b"99", b"\xff", b"\n", "é".encode(), b" ", b"accounts", b"+1", b"1234567890"]
-    values: list[bytes | None] = [None, b"", b"id-1-0-7/1", b"id-1-0-7-accounts/12", b"id-1-0-7/0", b"/1", b"x/000000001", "x/٣".encode()]
+    parts = [
+        b"id-1",
+        b"-",
+        b"0",
+        b"7",
+        b"/",
+        b"//",
+        b"99",
+        b"\xff",
+        b"\n",
+        "é".encode(),
+        b" ",
+        b"accounts",
+        b"+1",
+        b"1234567890",
+    ]
+    values: list[bytes | None] = [
+        None,
+        b"",
+        b"id-1-0-7/1",
+        b"id-1-0-7-accounts/12",
+        b"id-1-0-7/0",
+        b"/1",
+        b"x/000000001",
+        "x/٣".encode(),
+    ]
     values += [b"".join(rng.choices(parts, k=rng.randrange(8))) for _ in range(400)]
     headers: list[Headers | None] = [(("connector.replay", value),) for value in values]
-    headers += [(("connector.replay", rng.choice(values)), ("x", None), ("connector.replay", rng.choice(values))) for _ in range(100)]
+    headers += [
+        (
+            ("connector.replay", rng.choice(values)),
+            ("x", None),
+            ("connector.replay", rng.choice(values)),
+        )
+        for _ in range(100)
+    ]
     headers += [None, (), tuple(HEADERS), (("connector.replays", b"id-1-0-7/1"),)]
-    rows = spark.createDataFrame([(b"k", None, "t", 0, n, None, 1, each) for n, each in enumerate(headers)], ROWS)
+    rows = spark.createDataFrame(
+        [(b"k", None, "t", 0, n, None, 1, each) for n, each in enumerate(headers)], ROWS
+    )
 
-    logged = spark.createDataFrame([("rejected", 0, 7), ("change", 0, 99)], "kind string, kafka_partition int, offset bigint")
-    place = "named_struct('ingest_batch', 1L, 'kafka_partition', 0, 'offset', offset, 'attempt', 0) AS order_position"
+    logged = spark.createDataFrame(
+        [("rejected", 0, 7), ("change", 0, 99)], "kind string, kafka_partition int, offset bigint"
+    )
+    place = (
+        "named_struct('ingest_batch', 1L, 'kafka_partition', 0, 'offset', offset, 'attempt', 0) AS"
+        " order_position"
+    )
     found = with_replays(rows, logged.selectExpr("*", place), "id-1").collect()
 
-    assert {row["offset"]: row[ATTEMPT] for row in found} == {n: (replay_claim(each or ()) or ("", 0))[1] for n, each in enumerate(headers)}
+    assert {row["offset"]: row[ATTEMPT] for row in found} == {
+        n: (replay_claim(each or ()) or ("", 0))[1] for n, each in enumerate(headers)
+    }
     claimed = {row["offset"]: row[FIRST]["offset"] for row in found if row[FIRST] is not None}
     letters = {"id-1-0-7": 7, "id-1-0-99-accounts": 99}
-    expected = {n: letters[claim[0]] for n, each in enumerate(headers) if (claim := replay_claim(each or ())) and claim[0] in letters}
+    expected = {
+        n: letters[claim[0]]
+        for n, each in enumerate(headers)
+        if (claim := replay_claim(each or ())) and claim[0] in letters
+    }
     assert expected.items() <= claimed.items()
     assert 7 in expected.values()
 
@@ -151,15 +241,32 @@ def test_a_batch_without_replays_is_not_looked_at_twice(spark: SparkSession) -> 
     assert [(row[FIRST], row[ATTEMPT]) for row in without_replays(rows).collect()] == [(None, 0)]
 
 
-def test_the_dry_run_says_what_would_become_of_each_row(spark: SparkSession, tmp_path: Path) -> None:
-    """DLQ-9, DLQ-10: of the rows as they stand, and of what is ingested and not applied yet; nothing of what is refused."""
+def test_the_dry_run_says_what_would_become_of_each_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """DLQ-9, DLQ-10: of the rows as they stand, and of what is ingested and not applied yet;
+    nothing of what is refused.
+    """
     stream = Stream(spark, tmp_path / "w")
     table, wanted = stream.table(), definition()
-    expected = {"new": "inserted", "old": "changed", "newer": "ignored", "pending": "ignored", "gone": "deleted"}
-    lost = {row: account(row, 5, name="lost") for row in expected} | {"gone": change(delete_family(), at=5, row_key=b"gone")}
+    expected = {
+        "new": "inserted",
+        "old": "changed",
+        "newer": "ignored",
+        "pending": "ignored",
+        "gone": "deleted",
+    }
+    lost = {row: account(row, 5, name="lost") for row in expected} | {
+        "gone": change(delete_family(), at=5, row_key=b"gone")
+    }
     for one in lost.values():
         stream.topic.raw((WRONG_KEY, sent(one)))
-    stream.topic.send(*(account(row, 9 if row == "newer" else 2, name="known") for row in ("old", "newer", "pending", "gone")))
+    stream.topic.send(
+        *(
+            account(row, 9 if row == "newer" else 2, name="known")
+            for row in ("old", "newer", "pending", "gone")
+        )
+    )
     stream.ingest()
     stream.apply(table)
     stream.topic.send(account("pending", 9, name="known"))
@@ -168,36 +275,60 @@ def test_the_dry_run_says_what_would_become_of_each_row(spark: SparkSession, tmp
     effects = Effects(str(stream.folder), {"accounts": wanted}, None)
     decisions = [
         Decision(letter, Verdict.REPLAY, "", 1, 1, Content(one.row_key, letter.value, ()))
-        for letter, one in zip(sorted(stream.letters, key=lambda letter: letter.position.offset), lost.values(), strict=True)
+        for letter, one in zip(
+            sorted(stream.letters, key=lambda letter: letter.position.offset),
+            lost.values(),
+            strict=True,
+        )
     ]
     refused = Decision(stream.letters[0], Verdict.REFUSE, "why", 1, 1)
     found = list(effects.of_each([*decisions, refused], Schemas()))
-    assert [effect for _, effect in found] == [*({"accounts": effect} for effect in expected.values()), {}]
+    assert [effect for _, effect in found] == [
+        *({"accounts": effect} for effect in expected.values()),
+        {},
+    ]
     (row,) = effects.rows_of(lost["pending"]).values()
     assert row == {"id": "pending", "name": "known", "amount": None, "_unmapped": {}}
 
 
 def test_what_is_too_late_is_said_anew_by_force(spark: SparkSession, tmp_path: Path) -> None:
-    """DLQ-13, deletes_stay_deleted: newer cells stay, a remembered deletion holds, a forgotten row comes back; a rebuild has the same."""
+    """DLQ-13, deletes_stay_deleted: newer cells stay, a remembered deletion holds, a forgotten row
+    comes back; a rebuild has the same.
+    """
     s = 1_000_000
     stream = Stream(spark, tmp_path / "w", config=replace(STREAM, delete_retention_s=10))
     wanted = definition()
     stream.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
     gone = change(delete_family(), at=95 * s, row_key=b"gone")
-    stream.topic.send(account("a", 1 * s, name="Ada", amount="1"), account("a", 50 * s, amount="2"), gone)
+    stream.topic.send(
+        account("a", 1 * s, name="Ada", amount="1"), account("a", 50 * s, amount="2"), gone
+    )
     stream.topic.send_everywhere(Heartbeat("p", 100 * s))
     stream.ingest()
     table = stream.table()
     stream.apply(table)
-    late = account("a", 30 * s, name="late", amount="late"), account("gone", 30 * s, name="late"), account("new", 30 * s, name="late")
-    stream.topic.send(*(replace(one, entries=one.entries[:1]) for one in late), account("a", 30 * s, amount="9"))
-    stream.topic.send(replace(account("new", 20 * s, name="older"), tie_breaker=9), account("new", 40 * s, name="newer"))
+    late = (
+        account("a", 30 * s, name="late", amount="late"),
+        account("gone", 30 * s, name="late"),
+        account("new", 30 * s, name="late"),
+    )
+    stream.topic.send(
+        *(replace(one, entries=one.entries[:1]) for one in late), account("a", 30 * s, amount="9")
+    )
+    stream.topic.send(
+        replace(account("new", 20 * s, name="older"), tie_breaker=9),
+        account("new", 40 * s, name="newer"),
+    )
     stream.ingest()
     stream.apply(table)
-    letters = sorted(stream.letters, key=lambda letter: (letter.position.kafka_partition, letter.position.offset))
+    letters = sorted(
+        stream.letters, key=lambda letter: (letter.position.kafka_partition, letter.position.offset)
+    )
     assert {letter.reason for letter in letters} == {Reason.TOO_LATE}
 
-    effects = Effects(str(stream.folder), {"accounts": wanted}, stream.changelog().progress().low_watermark)
+    effects = Effects(
+        str(stream.folder), {"accounts": wanted}, stream.changelog().progress().low_watermark
+    )
     sent_today, refused = {}, []
     for letter in letters:
         decoded = decode(letter.value, Schemas())
@@ -209,9 +340,11 @@ def test_what_is_too_late_is_said_anew_by_force(spark: SparkSession, tmp_path: P
         else:
             sent_today[letter.id] = today
             stream.topic.replay(letter.id, 1, letter.key, sent(today))
-    assert sorted(refused) == [b"a", b"gone", b"new"], (
-        "a newer change wrote the amount, a deletion is remembered, one is older than the first"
-    )
+    assert sorted(refused) == [
+        b"a",
+        b"gone",
+        b"new",
+    ], "a newer change wrote the amount, a deletion is remembered, one is older than the first"
     stream.ingest()
     stream.apply(table, now=stream.clock + 10**12)
     assert {key: row["name"] for key, row in shown(table).items()} == {"a": "late", "new": "newer"}

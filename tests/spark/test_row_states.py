@@ -1,4 +1,6 @@
-"""What the replay tool knows of a row without a JVM is what the pipeline knows of it (DLQ-9, DLQ-10, DLQ-13)."""
+"""What the replay tool knows of a row without a JVM is what the pipeline knows of it (DLQ-9,
+DLQ-10, DLQ-13).
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,48 @@ from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
 
 BYTES = Key((KeyPart("id", DataType.BYTES),))
-COLUMNS = (Column("q", "f", b"q", DataType.BYTES), Column("e", "f", b"", DataType.BYTES), Column("g", "g", b"q", DataType.BYTES))
+COLUMNS = (
+    Column("q", "f", b"q", DataType.BYTES),
+    Column("e", "f", b"", DataType.BYTES),
+    Column("g", "g", b"q", DataType.BYTES),
+)
 ROWS = 120
 
 
-@pytest.mark.parametrize("versions", [Versions.LATEST, pytest.param(Versions.ALL, marks=pytest.mark.long)])
-def test_states_without_a_jvm_are_those_of_the_merge(spark: SparkSession, tmp_path: Path, seed: int, versions: Versions) -> None:
-    """DLQ-10: rows, buried rows and pending changes; and what any further change would do to each."""
+@pytest.mark.parametrize(
+    "versions", [Versions.LATEST, pytest.param(Versions.ALL, marks=pytest.mark.long)]
+)
+def test_states_without_a_jvm_are_those_of_the_merge(
+    spark: SparkSession, tmp_path: Path, seed: int, versions: Versions
+) -> None:
+    """DLQ-10: rows, buried rows and pending changes; and what any further change would do to
+    each.
+    """
     rng = Random(seed)
     order = rng.choice(list(OrderBy))
     wanted = definition(key=BYTES, columns=COLUMNS, versions=versions, order=order)
     stream = Stream(spark, tmp_path / "w")
-    deliveries = [found for n in range(ROWS) for found in history(rng, distinct_ranks=True, rows=(b"%d" % n,))]
+    deliveries = [
+        found for n in range(ROWS) for found in history(rng, distinct_ranks=True, rows=(b"%d" % n,))
+    ]
     rng.shuffle(deliveries)
     third = len(deliveries) // 3
-    for number, batch in enumerate((deliveries[:third], deliveries[third : 2 * third], deliveries[2 * third :])):
+    for number, batch in enumerate(
+        (deliveries[:third], deliveries[third : 2 * third], deliveries[2 * third :])
+    ):
         stream.topic.send(*(delivery.change for delivery in batch))
         stream.ingest()
         if number < 2:
             stream.apply(stream.table(wanted))
 
-    known, found = stream.states(wanted), RowStates(str(stream.folder), wanted).of([*(b"%d" % n for n in range(ROWS)), b"nobody"])
+    known, found = (
+        stream.states(wanted),
+        RowStates(str(stream.folder), wanted).of([*(b"%d" % n for n in range(ROWS)), b"nobody"]),
+    )
     assert not visible(found.pop(b"nobody"))
-    assert {key: visible(state) for key, state in found.items()} == {key: visible(state) for key, state in known.items()}
+    assert {key: visible(state) for key, state in found.items()} == {
+        key: visible(state) for key, state in known.items()
+    }
     for further in (delivery for n in range(ROWS) for delivery in history(rng, rows=(b"%d" % n,))):
         late = lift(further.change, OrderPosition(99, 0, 0), order, versions)
         key = further.change.row_key
@@ -49,7 +70,11 @@ def test_states_without_a_jvm_are_those_of_the_merge(spark: SparkSession, tmp_pa
 
 def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-7: keys of several parts and types, values of each type."""
-    parts = (KeyPart("day", DataType.DATE), KeyPart("n", DataType.INT64), KeyPart("at", DataType.TIMESTAMP))
+    parts = (
+        KeyPart("day", DataType.DATE),
+        KeyPart("n", DataType.INT64),
+        KeyPart("at", DataType.TIMESTAMP),
+    )
     key = Key(parts, form=KeyForm.DELIMITED)
     types = {
         DataType.STRING: b"it's",
@@ -66,9 +91,19 @@ def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_
     wanted = definition(key=key, columns=columns)
     row_key = b"2024-02-29#5#2024-02-29T12:00:00.000000Z"
     stream = Stream(spark, tmp_path / "w")
-    change = account(row_key.decode(), 5, **{type_.value: value.decode("latin-1") for type_, value in types.items() if type_ != "BYTES"})
+    change = account(
+        row_key.decode(),
+        5,
+        **{
+            type_.value: value.decode("latin-1")
+            for type_, value in types.items()
+            if type_ != "BYTES"
+        },
+    )
     stream.topic.send(change)
     stream.ingest()
     stream.apply(stream.table(wanted))
     (state,) = RowStates(str(stream.folder), wanted).of([row_key]).values()
-    assert visible(state) == {("f", type_.encode()): value for type_, value in types.items() if type_ != "BYTES"}
+    assert visible(state) == {
+        ("f", type_.encode()): value for type_, value in types.items() if type_ != "BYTES"
+    }

@@ -1,4 +1,6 @@
-"""Services as a Python program calls them, with its own Spark session, on a real broker (OPS-1, OPS-4, OPS-5, JOB-1)."""
+"""Services as a Python program calls them, with its own Spark session, on a real broker (OPS-1,
+OPS-4, OPS-5, JOB-1).
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,17 @@ columns = [
 
 
 @pytest.fixture
-def live(spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path) -> Iterator[Live]:
+def live(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> Iterator[Live]:
     with ExitStack() as stack:
         yield Live(spark, kafka, new_topic(kafka_partitions=1).topic, tmp_path / "warehouse", stack)
 
 
 def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_path: Path) -> None:
-    """nothing_lost, newest_wins: each service returns values, its session goes on, and events replace output."""
+    """nothing_lost, newest_wins: each service returns values, its session goes on, and events
+    replace output.
+    """
     file = tmp_path / "connector.toml"
     file.write_text(CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic))
     config, events = load_config(file, {}), list[Event]()
@@ -96,11 +102,18 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     assert letters.discard(which, why="not ours")[0] == 1
     assert letters.reopen(which, why="it was")[0] == 1
     assert letters.park(which, why="later")[0] == 1
-    assert [entry.why for entry in letters.show(letter.id).history] == ["not ours", "it was", "later"]
+    assert [entry.why for entry in letters.show(letter.id).history] == [
+        "not ours",
+        "it was",
+        "later",
+    ]
 
     assert set_max_staleness(config, "accounts", 60).max_staleness_s == 60
     assert set_apply_every(config, "accounts", 7).apply_every_s == 7
-    assert (status(config).tables["accounts"].max_staleness_s, status(config).tables["accounts"].apply_every_s) == (60, 7)
+    assert (
+        status(config).tables["accounts"].max_staleness_s,
+        status(config).tables["accounts"].apply_every_s,
+    ) == (60, 7)
     unset(config, "accounts")
     assert status(config).tables["accounts"].max_staleness_s == 3600
 
@@ -119,11 +132,21 @@ def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="there is no stream"):
         dead_letters(live.config, "nowhere")
     with pytest.raises(ConfigError, match="No stream is configured"):
-        run(load_config(None, {"CONNECTOR__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "CONNECTOR__WAREHOUSE": str(tmp_path)}))
+        run(
+            load_config(
+                None,
+                {
+                    "CONNECTOR__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1",
+                    "CONNECTOR__WAREHOUSE": str(tmp_path),
+                },
+            )
+        )
     assert not (tmp_path / "warehouse").exists()
 
 
-def test_a_session_of_ones_own_is_checked_and_left_alone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_of_ones_own_is_checked_and_left_alone(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TBL-3: the limits that bound the memory of a damaged record are the driver's."""
     check_session(spark, for_writing=True)
     system = spark._jvm.java.lang.System

@@ -1,4 +1,6 @@
-"""A table under people and processes that do not keep to the rules, and under values that do not fit."""
+"""A table under people and processes that do not keep to the rules, and under values that do not
+fit.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def applied(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> St
     stream.topic.send(change(DeleteFamily("f"), at=5, row_key=b"b"))
     stream.ingest()
     stream.apply(stream.table())
-    stream.topic.send(account("a", 7, amount="2"), account("b", 3, name="late"), account("c", 8, name="Cid"))
+    stream.topic.send(
+        account("a", 7, amount="2"), account("b", 3, name="late"), account("c", 8, name="Cid")
+    )
     stream.ingest()
     return stream
 
@@ -43,7 +47,9 @@ def stream(applied: Stream, tmp_path: Path) -> Stream:
 
 @pytest.mark.parametrize("step", ["letters published", "tombstones written"])
 def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
-    """TBL-14, TBL-12: two apply at once; the later one is refused, and what it remembered does not count."""
+    """TBL-14, TBL-12: two apply at once; the later one is refused, and what it remembered does not
+    count.
+    """
     first, second = stream.table(), stream.table()
 
     def overtaken(reached: str) -> None:
@@ -57,7 +63,9 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     assert stream.apply(stream.table()) is None
 
 
-def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession, stream: Stream) -> None:
+def test_a_commit_by_somebody_else_is_noticed_and_taken_back(
+    spark: SparkSession, stream: Stream
+) -> None:
     """TBL-14: going back to our last version mends it."""
     path = f"{stream.folder}/tables/accounts/data"
     table, ours = stream.table(), versions(spark, path)
@@ -73,7 +81,9 @@ def test_a_commit_by_somebody_else_is_noticed_and_taken_back(spark: SparkSession
 
 
 def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Stream) -> None:
-    """TBL-12: a graveyard that somebody changed or took away is noticed before a late change brings a row back."""
+    """TBL-12: a graveyard that somebody changed or took away is noticed before a late change brings
+    a row back.
+    """
     tombstones = f"{stream.folder}/tables/accounts/tombstones"
     spark.sql(f"DELETE FROM delta.`{tombstones}`")
     with pytest.raises(TableError, match=r"tombstone.*DELETE"):
@@ -125,8 +135,12 @@ def test_another_staleness_is_no_other_table(applied: Stream) -> None:
     assert applied.table(definition(max_staleness_s=60)).table_state().apply_number == 2
 
 
-def test_nothing_is_applied_from_another_changelog(spark: SparkSession, stream: Stream, applied: Stream) -> None:
-    """TBL-5, TBL-10: begun anew, gone, or set back to an older version: batch numbers would mean other changes."""
+def test_nothing_is_applied_from_another_changelog(
+    spark: SparkSession, stream: Stream, applied: Stream
+) -> None:
+    """TBL-5, TBL-10: begun anew, gone, or set back to an older version: batch numbers would mean
+    other changes.
+    """
     moved = copied(applied, stream.folder / "moved")
     spark.sql(f"RESTORE TABLE delta.`{moved.path}` TO VERSION AS OF 1")
     with pytest.raises(TableError, match="set back to batch 1"):
@@ -141,12 +155,21 @@ def test_nothing_is_applied_from_another_changelog(spark: SparkSession, stream: 
     assert set(shown(stream.table())) == {"a"}
 
 
-def test_poison_is_contained_in_the_table_that_cannot_hold_it(spark: SparkSession, stream: Stream) -> None:
-    """TBL-9, MRG-2, DLQ-1: a value or key that does not fit, or no number, makes the change, whole, a letter of that table alone."""
+def test_poison_is_contained_in_the_table_that_cannot_hold_it(
+    spark: SparkSession, stream: Stream
+) -> None:
+    """TBL-9, MRG-2, DLQ-1: a value or key that does not fit, or no number, makes the change, whole,
+    a letter of that table alone.
+    """
     accounts, names = stream.table(), stream.table(definition("names", columns=COLUMNS[:1]))
-    numbers = definition("numbers", key=Key((KeyPart("n", DataType.INT64),), KeyForm.DELIMITED), columns=COLUMNS[:1])
+    numbers = definition(
+        "numbers", key=Key((KeyPart("n", DataType.INT64),), KeyForm.DELIMITED), columns=COLUMNS[:1]
+    )
     numbered = definition("numbered", order=OrderBy.SEQUENCE_NUMBER, columns=COLUMNS[:1])
-    stream.topic.send(account("a", 9, name="Eve", amount="much"), replace(account("7", 10, name="Seven"), change_sequence_number="7"))
+    stream.topic.send(
+        account("a", 9, name="Eve", amount="much"),
+        replace(account("7", 10, name="Seven"), change_sequence_number="7"),
+    )
     stream.topic.send(change(at=11, row_key=b"x", table="elsewhere"))
     stream.ingest()
     for table in (accounts, names, stream.table(numbers), stream.table(numbered)):
@@ -158,7 +181,11 @@ def test_poison_is_contained_in_the_table_that_cannot_hold_it(spark: SparkSessio
     assert shown(stream.table(numbers)) == stream.truth(numbers) != {}
     assert shown(stream.table(numbered)).keys() == {"7"}
     letters = stream.one_letter_each()
-    reasons = {"accounts": Reason.UNREADABLE_VALUE, "numbers": Reason.UNREADABLE_VALUE, "numbered": Reason.MISSING_SEQUENCE_NUMBER}
+    reasons = {
+        "accounts": Reason.UNREADABLE_VALUE,
+        "numbers": Reason.UNREADABLE_VALUE,
+        "numbered": Reason.MISSING_SEQUENCE_NUMBER,
+    }
     assert {id_.rpartition("-")[2]: letter.reason for id_, letter in letters.items()} == reasons
     [letter] = [letter for letter in letters.values() if letter.table == "accounts"]
     assert "amount" in letter.detail

@@ -31,42 +31,69 @@ class Repository:
 
     def git(self, *arguments: str | bytes, stdin: bytes = b"", **environment: str) -> str:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        who = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "Bob", "GIT_COMMITTER_EMAIL": "b@b"}
+        who = {
+            "GIT_AUTHOR_NAME": "Ada",
+            "GIT_AUTHOR_EMAIL": "a@b",
+            "GIT_COMMITTER_NAME": "Bob",
+            "GIT_COMMITTER_EMAIL": "b@b",
+        }
         dates = {"GIT_AUTHOR_DATE": f"{START} +0000", "GIT_COMMITTER_DATE": f"{self.clock} +0100"}
         done = subprocess.run(
             ["git", "-C", self.folder, "-c", "protocol.file.allow=always", *arguments],
             input=stdin,
             capture_output=True,
             check=False,
-            env=clean | who | dates | {"HOME": str(self.folder), "GIT_CONFIG_NOSYSTEM": "1"} | environment,
+            env=clean
+            | who
+            | dates
+            | {"HOME": str(self.folder), "GIT_CONFIG_NOSYSTEM": "1"}
+            | environment,
         )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         return done.stdout.decode(errors="replace").strip()
 
-    def write(self, path: str | bytes, content: str | bytes = "content\n", *, executable: bool = False) -> None:
+    def write(
+        self, path: str | bytes, content: str | bytes = "content\n", *, executable: bool = False
+    ) -> None:
         target = os.path.join(os.fsencode(self.folder), os.fsencode(path))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with open(target, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
         os.chmod(target, 0o755 if executable else 0o644)
 
-    def commit(self, subject: str | bytes = "a change", *, date: int | None = None, **environment: str) -> str:
+    def commit(
+        self, subject: str | bytes = "a change", *, date: int | None = None, **environment: str
+    ) -> str:
         """Everything in the work tree. `date`: the committer's, in seconds."""
         self.clock += 60
         if date is not None:
             environment["GIT_COMMITTER_DATE"] = f"@{date} +0000"
         self.git("add", "--all")
         message = subject.encode() if isinstance(subject, str) else subject
-        self.git("commit", "--quiet", "--allow-empty", "--allow-empty-message", "--file=-", stdin=message, **environment)
+        self.git(
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "--allow-empty-message",
+            "--file=-",
+            stdin=message,
+            **environment,
+        )
         return self.git("rev-parse", "HEAD")
 
     def raw_commit(self, headers: bytes, message: bytes = b"raw\n") -> str:
-        """A commit object as it comes, on top of HEAD with the same files; `headers` after tree and parent."""
+        """A commit object as it comes, on top of HEAD with the same files; `headers` after tree and
+        parent.
+        """
         self.write("touched-by", headers + message)
         self.git("add", "--all")
         parent = self.git("rev-parse", "HEAD")
-        content = f"tree {self.git('write-tree')}\nparent {parent}\n".encode() + headers + b"\n" + message
-        commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", "--literally", stdin=content)
+        content = (
+            f"tree {self.git('write-tree')}\nparent {parent}\n".encode() + headers + b"\n" + message
+        )
+        commit = self.git(
+            "hash-object", "-t", "commit", "-w", "--stdin", "--literally", stdin=content
+        )
         self.git("reset", "--quiet", "--hard", commit)
         return commit
 

@@ -1,7 +1,8 @@
-"""librdkafka's mock cluster, in process: for producer errors that a real broker does not make on demand.
+"""librdkafka's mock cluster, in process: for producer errors that a real broker does not make on
+demand.
 
-It knows nothing of transactions' visibility, topic administration or retention; no test may claim these from it. Its functions
-are experimental: `why_not` says when this wheel lacks them.
+It knows nothing of transactions' visibility, topic administration or retention; no test may claim
+these from it. Its functions are experimental: `why_not` says when this wheel lacks them.
 """
 
 from __future__ import annotations
@@ -22,25 +23,38 @@ CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_EPOCH, INVALID_STATE, FORBIDDEN_ID = 5
 
 def _library() -> ctypes.CDLL | None:
     root = Path(confluent_kafka.__file__).parent
-    found = [*root.parent.glob("confluent_kafka.libs/librdkafka*"), *root.glob(".dylibs/librdkafka*")]
+    found = [
+        *root.parent.glob("confluent_kafka.libs/librdkafka*"),
+        *root.glob(".dylibs/librdkafka*"),
+    ]
     return ctypes.CDLL(os.fspath(found[0])) if found else None
 
 
 def why_not() -> str:
     library = _library()
-    return "" if library is not None and hasattr(library, "rd_kafka_mock_cluster_new") else "this librdkafka has no mock cluster"
+    return (
+        ""
+        if library is not None and hasattr(library, "rd_kafka_mock_cluster_new")
+        else "this librdkafka has no mock cluster"
+    )
 
 
 class MockCluster:
     def __init__(self, library: ctypes.CDLL, cluster: int) -> None:
         self._library, self._cluster = library, cluster
-        self.bootstrap_servers: str = _function(library, "rd_kafka_mock_cluster_bootstraps", ctypes.c_char_p, ctypes.c_void_p)(
-            cluster
-        ).decode()
+        self.bootstrap_servers: str = _function(
+            library, "rd_kafka_mock_cluster_bootstraps", ctypes.c_char_p, ctypes.c_void_p
+        )(cluster).decode()
 
     def create_topic(self, topic: str, kafka_partitions: int) -> None:
         create = _function(
-            self._library, "rd_kafka_mock_topic_create", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int
+            self._library,
+            "rd_kafka_mock_topic_create",
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_int,
         )
         assert create(self._cluster, topic.encode(), kafka_partitions, 1) == 0
 
@@ -64,9 +78,19 @@ def running_cluster() -> Iterator[MockCluster]:
     assert library is not None
     error = ctypes.create_string_buffer(512)
     configuration = _function(library, "rd_kafka_conf_new", ctypes.c_void_p)()
-    new = _function(library, "rd_kafka_new", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+    new = _function(
+        library,
+        "rd_kafka_new",
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    )
     handle = new(0, configuration, error, 512)
-    cluster = _function(library, "rd_kafka_mock_cluster_new", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(handle, 1)
+    cluster = _function(
+        library, "rd_kafka_mock_cluster_new", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
+    )(handle, 1)
     try:
         yield MockCluster(library, cluster)
     finally:

@@ -12,7 +12,9 @@ from urllib.parse import unquote
 
 
 class RegistryStub:
-    """`failures` are answers (status, body) given before anything else is looked at, one for each request."""
+    """`failures` are answers (status, body) given before anything else is looked at, one for each
+    request.
+    """
 
     def __init__(self) -> None:
         self.schemas: dict[int, str] = {}
@@ -28,7 +30,9 @@ class RegistryStub:
     def require(self, user: str, password: str) -> None:
         self.authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
-    def answer(self, method: str, path: str, body: dict[str, str], authorization: str | None) -> tuple[int, str]:
+    def answer(
+        self, method: str, path: str, body: dict[str, str], authorization: str | None
+    ) -> tuple[int, str]:
         self.requests.append(f"{method} {path}")
         if self.failures:
             return self.failures.pop(0)
@@ -39,11 +43,20 @@ class RegistryStub:
             case ("GET", "schemas", "ids", number):
                 if int(number) in self.schemas:
                     return 200, json.dumps({"schema": self.schemas[int(number)]})
-                return 404, json.dumps({"error_code": 40403, "message": f"Schema {number} not found"})
+                return 404, json.dumps(
+                    {"error_code": 40403, "message": f"Schema {number} not found"}
+                )
             case ("POST", "subjects", subject):
                 for schema_id in self.subjects.get(subject, []):
                     if self.schemas[schema_id] == body["schema"]:
-                        return 200, json.dumps({"subject": subject, "version": 1, "id": schema_id, "schema": body["schema"]})
+                        return 200, json.dumps(
+                            {
+                                "subject": subject,
+                                "version": 1,
+                                "id": schema_id,
+                                "schema": body["schema"],
+                            }
+                        )
                 code = 40403 if subject in self.subjects else 40401
                 return 404, json.dumps({"error_code": code, "message": "not found"})
             case ("POST", "subjects", subject, "versions"):
@@ -63,7 +76,9 @@ def running_registry() -> Iterator[RegistryStub]:
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else {}
-            status, text = stub.answer(self.command, self.path, body, self.headers.get("Authorization"))
+            status, text = stub.answer(
+                self.command, self.path, body, self.headers.get("Authorization")
+            )
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

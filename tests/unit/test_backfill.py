@@ -19,9 +19,13 @@ READ_AT = 100
 
 
 @pytest.mark.parametrize("versions", list(Versions))
-def test_what_was_committed_after_the_snapshot_wins_in_any_order_of_arrival(versions: Versions) -> None:
+def test_what_was_committed_after_the_snapshot_wins_in_any_order_of_arrival(
+    versions: Versions,
+) -> None:
     """REC-23, newest_wins: and what the row had before the snapshot, and has no more, is gone."""
-    backfill = change(delete_family(), put("Lee", qualifier=b"name"), put("5000", qualifier=b"salary"), at=READ_AT)
+    backfill = change(
+        delete_family(), put("Lee", qualifier=b"name"), put("5000", qualifier=b"salary"), at=READ_AT
+    )
     before = change(put("Rome", qualifier=b"city"), at=READ_AT - 1)
     after = change(put("6000", qualifier=b"salary"), at=READ_AT + 1)
     for arrival in permutations([before, backfill, after]):
@@ -32,7 +36,9 @@ def test_what_was_committed_after_the_snapshot_wins_in_any_order_of_arrival(vers
 
 
 def test_it_holds_the_low_watermark_at_the_time_of_the_snapshot_until_it_ends() -> None:
-    """REC-23, WMK-6, watermark_is_honest: it ends when its root announces that none of it is left."""
+    """REC-23, WMK-6, watermark_is_honest: it ends when its root announces that none of it is
+    left.
+    """
     announcements = Announcements(retention=1000)
 
     def read(frontier: Frontier, record: Record, claims: dict[str, int]) -> Frontier:
@@ -41,7 +47,11 @@ def test_it_holds_the_low_watermark_at_the_time_of_the_snapshot_until_it_ends() 
         if isinstance(record, ChildPartitions):
             announcements.sent(record, now=500)
             lineage.append(record)
-        heard = BatchClaims(1, {name: {0: claim} for name, claim in claims.items()}, tuple(LineageRecord(0, 1, one) for one in lineage))
+        heard = BatchClaims(
+            1,
+            {name: {0: claim} for name, claim in claims.items()},
+            tuple(LineageRecord(0, 1, one) for one in lineage),
+        )
         return advance(frontier, heard, now=500)
 
     frontier = read(UNKNOWN, change(at=READ_AT, stream_partition="backfill"), {"backfill": READ_AT})

@@ -48,4 +48,10 @@ def test_the_page_that_is_kept_hides_no_missed_bar() -> None:
 
 
 def test_figures_are_the_last_lines() -> None:
-    assert [figure.name for figure in figures(OUTPUT)] == ["slow_ratio", "quick_ratio", "slow_s", "quick_s", "unjudged"]
+    assert [figure.name for figure in figures(OUTPUT)] == [
+        "slow_ratio",
+        "quick_ratio",
+        "slow_s",
+        "quick_s",
+        "unjudged",
+    ]

@@ -1,4 +1,6 @@
-"""docker-compose.yml runs the same broker as `connector broker start`: same version, same settings, loopback only (OPS-2, OPS-7)."""
+"""docker-compose.yml runs the same broker as `connector broker start`: same version, same settings,
+loopback only (OPS-2, OPS-7).
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,19 @@ PLACES = {"listeners", "advertised.listeners", "controller.quorum.voters", "log.
 
 def settings() -> dict[str, str]:
     """The image turns KAFKA_NUM_PARTITIONS into num.partitions."""
-    return {name.lower().replace("_", "."): value for name, value in re.findall(r'^ +KAFKA_([A-Z_]+): "(.*)"$', BROKER, re.MULTILINE)}
+    return {
+        name.lower().replace("_", "."): value
+        for name, value in re.findall(r'^ +KAFKA_([A-Z_]+): "(.*)"$', BROKER, re.MULTILINE)
+    }
 
 
 def test_settings_are_those_of_the_local_broker() -> None:
-    compared = {name: value for name, value in settings().items() if name not in BY_NETWORK | PLACES}
-    assert compared == {name: value for name, value in SERVER_SETTINGS.items() if name not in BY_NETWORK}
+    compared = {
+        name: value for name, value in settings().items() if name not in BY_NETWORK | PLACES
+    }
+    assert compared == {
+        name: value for name, value in SERVER_SETTINGS.items() if name not in BY_NETWORK
+    }
 
 
 def test_listeners_of_the_local_broker_are_there_too() -> None:

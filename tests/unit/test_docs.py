@@ -1,4 +1,6 @@
-"""The documents say what the code does: links, paths, settings, commands, reasons and examples are compared with it."""
+"""The documents say what the code does: links, paths, settings, commands, reasons and examples are
+compared with it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ ARCHITECTURE = ROOT / "docs/explanation/architecture.md"
 ON_DISK = ROOT / "docs/reference/on-disk-format.md"
 GUARANTEES = ROOT / "docs/reference/guarantees.md"
 PROJECT_PAGES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-each_page = pytest.mark.parametrize("page", [*PAGES, *PROJECT_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+each_page = pytest.mark.parametrize(
+    "page", [*PAGES, *PROJECT_PAGES], ids=lambda page: str(page.relative_to(ROOT))
+)
 
 
 @each_page
@@ -63,13 +67,21 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         page = ways.pop()
         reached.add(page)
         links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text("utf-8"))
-        ways += [target for link in links if (target := (page.parent / link).resolve()) not in reached and target.exists()]
+        ways += [
+            target
+            for link in links
+            if (target := (page.parent / link).resolve()) not in reached and target.exists()
+        ]
     assert {*PAGES, *PROJECT_PAGES} <= reached
 
 
 def _promises() -> list[tuple[str, str, str]]:
     """Each promise of the README, whether it is kept, and its tests."""
-    return re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    return re.findall(
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$",
+        (ROOT / "README.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
 
 
 def test_promises_name_tests_that_name_them() -> None:
@@ -79,26 +91,41 @@ def test_promises_name_tests_that_name_them() -> None:
     for promise, kept, proof in rows:
         tests = re.findall(r"`([^`]+)`", proof)
         assert bool(tests) == kept.strip().startswith("kept"), promise
-        assert not tests or any(promise in (ROOT / test).read_text("utf-8") for test in tests), promise
+        assert not tests or any(promise in (ROOT / test).read_text("utf-8") for test in tests), (
+            promise
+        )
 
 
 def test_guarantees_are_the_promises_with_the_same_tests() -> None:
-    sections = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", GUARANTEES.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    sections = re.findall(
+        r"^## (\w+)\n(.*?)(?=^## |\Z)", GUARANTEES.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert [name for name, _ in sections] == [promise for promise, _, _ in _promises()]
     for (name, body), (_, _, tests) in zip(sections, _promises(), strict=True):
-        parts = dict(re.findall(r"^\*\*(\w+)\.\*\*(.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL))
+        parts = dict(
+            re.findall(r"^\*\*(\w+)\.\*\*(.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL)
+        )
         assert [*parts] == ["Meaning", "Limits", "Tests"], name
-        assert re.findall(r"`(tests/[^`]+)`", parts["Tests"]) == re.findall(r"`([^`]+)`", tests), name
+        assert re.findall(r"`(tests/[^`]+)`", parts["Tests"]) == re.findall(r"`([^`]+)`", tests), (
+            name
+        )
 
 
-# ── layers, and what is on disk ──────────────────────────────────────────────────────────────────────────────────────
+# ── layers, and what is on disk ───────────────────────────────────────────────────────────────────
 
 
 def _layers(name: str) -> list[str]:
-    """The layers of a contract, as rows of a table name them; parentheses say that a package may be missing."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    """The layers of a contract, as rows of a table name them; parentheses say that a package may be
+    missing.
+    """
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     (layers,) = (contract["layers"] for contract in contracts if contract["name"] == name)
-    return [" \\| ".join(f"`{package.strip(' ()')}`" for package in layer.split("|")) for layer in layers]
+    return [
+        " \\| ".join(f"`{package.strip(' ()')}`" for package in layer.split("|"))
+        for layer in layers
+    ]
 
 
 @pytest.mark.parametrize(
@@ -109,15 +136,25 @@ def _layers(name: str) -> list[str]:
         ("Layers of connector.kafka", "connector.kafka"),
     ],
 )
-def test_the_architecture_lists_the_layers_of_each_contract_in_order(contract: str, package: str) -> None:
-    section = ARCHITECTURE.read_text("utf-8").split(f"The layers of `{package}`, from the top:\n\n")[1].split("\n\n")[0]
+def test_the_architecture_lists_the_layers_of_each_contract_in_order(
+    contract: str, package: str
+) -> None:
+    section = (
+        ARCHITECTURE.read_text("utf-8")
+        .split(f"The layers of `{package}`, from the top:\n\n")[1]
+        .split("\n\n")[0]
+    )
     rows = re.findall(r"^\| (`.*?`) \| ", section, re.MULTILINE)
     assert rows == _layers(contract)
 
 
 def test_the_architecture_names_every_package_and_root_module() -> None:
     named = set(re.findall(r"`([\w./]+)`", ARCHITECTURE.read_text("utf-8")))
-    found = {path.stem for path in (ROOT / "connector").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    found = {
+        path.stem
+        for path in (ROOT / "connector").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
     assert found - {"__init__"} <= named
     assert "connector/__init__.py" in named
 
@@ -126,14 +163,30 @@ def _first_cells(heading: str) -> set[str]:
     """The names in the first column of the table below a heading of the on-disk page."""
     body = re.split(rf"^#+ {heading}$", ON_DISK.read_text("utf-8"), flags=re.MULTILINE)[1]
     table = re.split(r"^#", body, flags=re.MULTILINE)[0]
-    return {name for cell in re.findall(r"^\| ((?:`[\w<>/-]+`(?:, )?)+) \|", table, re.MULTILINE) for name in re.findall(r"`(.*?)`", cell)}
+    return {
+        name
+        for cell in re.findall(r"^\| ((?:`[\w<>/-]+`(?:, )?)+) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(.*?)`", cell)
+    }
 
 
 def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
     folder = warehouse.table_folder("W", "<table>")
-    of_tables = (warehouse.data(folder), warehouse.tombstones(folder), warehouse.tombstones(folder, "<rebuild>"))
-    of_warehouse = (getattr(warehouse, name)("W") for name in ("jobs", "cuts", "overrides", "closed_partitions", "audit_log"))
-    paths = {warehouse.changelog("W", "<stream>"), f"{warehouse.stream_folder('W', '<stream>')}/checkpoint", *of_tables, *of_warehouse}
+    of_tables = (
+        warehouse.data(folder),
+        warehouse.tombstones(folder),
+        warehouse.tombstones(folder, "<rebuild>"),
+    )
+    of_warehouse = (
+        getattr(warehouse, name)("W")
+        for name in ("jobs", "cuts", "overrides", "closed_partitions", "audit_log")
+    )
+    paths = {
+        warehouse.changelog("W", "<stream>"),
+        f"{warehouse.stream_folder('W', '<stream>')}/checkpoint",
+        *of_tables,
+        *of_warehouse,
+    }
     assert _first_cells("Folders") == {path.removeprefix("W/") for path in paths}
 
 
@@ -146,7 +199,9 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
 
     written = ("_create", "_append", "_said_of", "append_progress", "renew", "declare", "trim")
     sources = (inspect.getsource(getattr(changelog.Changelog, name)) for name in written)
-    assert _first_cells("Keys of a changelog commit") == {key for source in sources for key in re.findall(r'"(\w+)": ', source)}
+    assert _first_cells("Keys of a changelog commit") == {
+        key for source in sources for key in re.findall(r'"(\w+)": ', source)
+    }
 
 
 def test_the_columns_on_disk_are_those_of_the_code() -> None:
@@ -158,16 +213,27 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
     for order in OrderBy:
         layout = Layout(replace(definition, order=order), 1)
         fields = re.findall(r"(\w+): ", layout.state_type)
-        assert [name for name in {*fields, *(name for name, _ in layout.column_types[-3:])} if f"`{name}`" not in page] == []
+        assert [
+            name
+            for name in {*fields, *(name for name, _ in layout.column_types[-3:])}
+            if f"`{name}`" not in page
+        ] == []
     assert _first_cells("Fields of _state") == set(re.findall(r"(\w+): array<", layout.state_type))
 
-    beside = {"jobs": jobs._JOBS, "cuts": jobs._CUTS, "overrides": overrides._SETTINGS, "closed_partitions": overrides._ENDS}
+    beside = {
+        "jobs": jobs._JOBS,
+        "cuts": jobs._CUTS,
+        "overrides": overrides._SETTINGS,
+        "closed_partitions": overrides._ENDS,
+    }
     for name, stored in {**beside, "audit_log": audit_log._PROOFS}.items():
-        (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", page.split("## Tables in _connector")[1], re.MULTILINE)
+        (row,) = re.findall(
+            rf"^\| `{name}` \| (.*) \|$", page.split("## Tables in _connector")[1], re.MULTILINE
+        )
         assert set(re.findall(r"`(\w+)`", row)) == set(stored), name
 
 
-# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────
 
 MINIMAL = {
     "warehouse": "w",
@@ -187,10 +253,16 @@ MINIMAL = {
 def _documented() -> dict[str, dict[str, str]]:
     """Section -> setting -> its default as the page writes it, "" for none."""
     found: dict[str, dict[str, str]] = {}
-    for heading, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", CONFIGURATION.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+    for heading, body in re.findall(
+        r"^## (.+?)\n(.*?)(?=^## |\Z)", CONFIGURATION.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    ):
         if heading == "The document" or heading.startswith("["):
-            table = body.split("| setting | default | meaning |\n|---|---|---|\n")[1].split("\n\n")[0]
-            found[heading.strip("[]")] = dict(re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", table, re.MULTILINE))
+            table = body.split("| setting | default | meaning |\n|---|---|---|\n")[1].split("\n\n")[
+                0
+            ]
+            found[heading.strip("[]")] = dict(
+                re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", table, re.MULTILINE)
+            )
     return found
 
 
@@ -226,7 +298,7 @@ def test_documented_defaults_are_the_defaults() -> None:
     assert parse(spelt_out, {}) == parse(MINIMAL, {})
 
 
-# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -244,8 +316,16 @@ _OPTION = r"^\| `(--[\w-]+)` \|"
 
 
 def test_every_command_and_option_is_documented_and_no_other() -> None:
-    """OPS-10. What several commands share stands in the section of one of them, below a heading that the others name."""
-    sections = dict(re.findall(r"^## (connector .+?)\n(.*?)(?=^## |\Z)", COMMANDS.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+    """OPS-10. What several commands share stands in the section of one of them, below a heading
+    that the others name.
+    """
+    sections = dict(
+        re.findall(
+            r"^## (connector .+?)\n(.*?)(?=^## |\Z)",
+            COMMANDS.read_text("utf-8"),
+            re.MULTILINE | re.DOTALL,
+        )
+    )
     commands = dict(_commands(cli.cli, "connector"))
     assert set(sections) == set(commands)
     for name, command in commands.items():
@@ -253,18 +333,35 @@ def test_every_command_and_option_is_documented_and_no_other() -> None:
         long_names = {next(name for name in names if name.startswith("--")) for names in options}
         documented = set(re.findall(_OPTION, sections[name], re.MULTILINE))
         if "(#filter)" in sections[name]:
-            documented |= set(re.findall(_OPTION, sections["connector dead-letters list"].split("### Filter\n")[1], re.MULTILINE))
+            documented |= set(
+                re.findall(
+                    _OPTION,
+                    sections["connector dead-letters list"].split("### Filter\n")[1],
+                    re.MULTILINE,
+                )
+            )
         assert documented == long_names - {"--help"}, name
 
 
 def _calls() -> list[tuple[str, str]]:
     """Every call of the connector in a console block, with its page."""
-    lines = [(page.name, line) for page in PAGES for block in code_blocks(page, "console") for line in block.splitlines()]
-    return [(name, line) for name, line in lines if line.startswith("connector ") and not line.endswith("…")]
+    lines = [
+        (page.name, line)
+        for page in PAGES
+        for block in code_blocks(page, "console")
+        for line in block.splitlines()
+    ]
+    return [
+        (name, line)
+        for name, line in lines
+        if line.startswith("connector ") and not line.endswith("…")
+    ]
 
 
 @pytest.mark.parametrize(("page", "line"), _calls(), ids=lambda text: text)
-def test_calls_in_examples_are_well_formed(page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_examples_are_well_formed(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = shlex.split(line)[1:]
     for word in words:
@@ -279,7 +376,7 @@ def test_calls_in_examples_are_well_formed(page: str, line: str, tmp_path: Path,
     command.make_context("connector", words).close()
 
 
-# ── examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── examples ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @each_page
@@ -312,7 +409,9 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
 
 def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
     page = (ROOT / "docs/howto/run-against-your-cluster.md").read_text("utf-8")
-    (limits,), (heap,) = (re.findall(rf'^{name}="(.*)"$', page, re.MULTILINE) for name in ("limits", "heap"))
+    (limits,), (heap,) = (
+        re.findall(rf'^{name}="(.*)"$', page, re.MULTILINE) for name in ("limits", "heap")
+    )
     for jvm in ("driver", "executor"):
         (options,) = re.findall(rf'--conf "spark.{jvm}.extraJavaOptions=(.*)"', page)
         assert options.replace("$limits", limits).replace("$heap", heap) == JVM_OPTIONS

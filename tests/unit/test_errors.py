@@ -5,16 +5,30 @@ import inspect
 import pytest
 
 from connector import errors
-from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError, StreamHaltedError
+from connector.errors import (
+    ConnectorError,
+    DeliveryError,
+    InvalidChangeError,
+    JsonViewError,
+    StreamHaltedError,
+)
 from connector.records.model import Heartbeat
 
-CHILDREN = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, ConnectorError)]
+CHILDREN = [
+    found
+    for _, found in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(found, ConnectorError)
+]
 
 
 def test_an_error_says_problem_cause_and_remedy_in_this_order() -> None:
     error = ConnectorError("The topic is gone", "Somebody deleted it", "Create it again")
     assert str(error) == "The topic is gone. Somebody deleted it. Create it again"
-    assert (error.problem, error.cause, error.remedy) == ("The topic is gone", "Somebody deleted it", "Create it again")
+    assert (error.problem, error.cause, error.remedy) == (
+        "The topic is gone",
+        "Somebody deleted it",
+        "Create it again",
+    )
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -32,7 +46,12 @@ def test_an_illegal_change_is_a_value_error_that_names_field_limit_and_value() -
     error = InvalidChangeError("ROW_KEY", "row_key", "1 to 4096 bytes", b"")
     assert isinstance(error, ValueError)
     assert str(error) == "row_key is b'', but must be 1 to 4096 bytes"
-    assert (error.rule, error.field, error.limit, error.value) == ("ROW_KEY", "row_key", "1 to 4096 bytes", "b''")
+    assert (error.rule, error.field, error.limit, error.value) == (
+        "ROW_KEY",
+        "row_key",
+        "1 to 4096 bytes",
+        "b''",
+    )
 
 
 def test_a_huge_value_is_shortened_for_display() -> None:
@@ -45,9 +64,14 @@ def test_a_value_that_python_does_not_write_is_described() -> None:
     nested: list[object] = []
     for _ in range(5000):
         nested = [nested]
-    assert InvalidChangeError("COMMIT_TIMESTAMP", "commit_timestamp", "less", -(10**5000)).value == "an integer of 16610 bits"
+    assert (
+        InvalidChangeError("COMMIT_TIMESTAMP", "commit_timestamp", "less", -(10**5000)).value
+        == "an integer of 16610 bits"
+    )
     assert InvalidChangeError("TABLE", "table", "text", nested).value == "a list of great depth"
-    with pytest.raises(InvalidChangeError, match=r"^timestamp is an integer of 16610 bits, but must be "):
+    with pytest.raises(
+        InvalidChangeError, match=r"^timestamp is an integer of 16610 bits, but must be "
+    ):
         Heartbeat("p", 10**5000)
 
 

@@ -1,4 +1,6 @@
-"""Fetching locked jars, with a Java that is a shell script: it says a version, and does Ivy's part from a folder."""
+"""Fetching locked jars, with a Java that is a shell script: it says a version, and does Ivy's part
+from a folder.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from connector.jars.store import fetch_listed
 REPOSITORY = Path(__file__).parents[2]
 COORDINATES = ("org.example:first:1.0", "org.example:second_2.13:2.0-rc1", "com.example:third:3")
 
-# -retrieve is DIR/[organisation]…: what is before the bracket is where jars go. Each run leaves a line in `runs`.
+# -retrieve is DIR/[organisation]…: what is before the bracket is where jars go. Each run leaves a
+# line in `runs`.
 FAKE_JAVA = """#!/bin/sh
 if [ "$1" = -version ]; then echo 'openjdk version "{version}" 2024-01-01' >&2; exit 0; fi
 echo run >> {repository}/runs
@@ -42,7 +45,9 @@ class Machine:
         self.repository.mkdir()
         self.bin = root / "bin"
         self.bin.mkdir()
-        self.contents = {coordinate: f"content of {coordinate}".encode() * 50 for coordinate in COORDINATES}
+        self.contents = {
+            coordinate: f"content of {coordinate}".encode() * 50 for coordinate in COORDINATES
+        }
         for coordinate, content in self.contents.items():
             (self.repository / file_name(coordinate)).write_bytes(content)
         self.store = JarStore(root / "cache", {"PATH": f"{self.bin}:/usr/bin:/bin"})
@@ -50,12 +55,17 @@ class Machine:
 
     def java(self, version: str = "17.0.15", behaviour: str = "") -> None:
         script = self.bin / "java"
-        script.write_text(FAKE_JAVA.format(repository=self.repository, version=version, behaviour=behaviour))
+        script.write_text(
+            FAKE_JAVA.format(repository=self.repository, version=version, behaviour=behaviour)
+        )
         script.chmod(0o755)
 
     @property
     def lock(self) -> str:
-        return "".join(f"{c} {len(content)} {hashlib.sha256(content).hexdigest()}\n" for c, content in self.contents.items())
+        return "".join(
+            f"{c} {len(content)} {hashlib.sha256(content).hexdigest()}\n"
+            for c, content in self.contents.items()
+        )
 
     @property
     def runs(self) -> int:
@@ -99,7 +109,9 @@ def test_jars_come_in_the_order_of_the_lock_and_as_locked(machine: Machine) -> N
     assert [path.read_bytes() for path in paths] == list(machine.contents.values())
 
 
-def test_exactly_the_locked_coordinates_are_asked_for_without_what_they_depend_on(machine: Machine) -> None:
+def test_exactly_the_locked_coordinates_are_asked_for_without_what_they_depend_on(
+    machine: Machine,
+) -> None:
     machine.fetch()
     asked = (machine.repository / "asked.xml").read_text()
     assert asked.count("<dependency ") == asked.count('transitive="false"') == len(COORDINATES)
@@ -115,7 +127,9 @@ def test_a_second_call_starts_no_jvm(machine: Machine) -> None:
 
 def test_nothing_but_the_jars_is_left_behind(machine: Machine) -> None:
     machine.fetch()
-    assert {path.name for path in machine.store.folder.iterdir() if path.suffix not in (".jar", ".ok")} == {".lock"}
+    assert {
+        path.name for path in machine.store.folder.iterdir() if path.suffix not in (".jar", ".ok")
+    } == {".lock"}
 
 
 def test_a_jar_that_was_cut_short_is_fetched_again(machine: Machine) -> None:
@@ -136,7 +150,9 @@ def test_wrong_hash_is_refused_and_the_good_ones_are_kept(machine: Machine) -> N
     lock = machine.lock
     good = machine.contents[COORDINATES[1]]
     (machine.repository / file_name(COORDINATES[1])).write_bytes(b"Y" * len(good))
-    with pytest.raises(JarError, match=r"org.example:second_2.13:2.0-rc1 .* not the locked one") as caught:
+    with pytest.raises(
+        JarError, match=r"org.example:second_2.13:2.0-rc1 .* not the locked one"
+    ) as caught:
         fetch_listed("test", lock, machine.store)
     assert hashlib.sha256(good).hexdigest() in caught.value.cause
     assert machine.kept() == {file_name(COORDINATES[0]), file_name(COORDINATES[2])}
@@ -145,14 +161,25 @@ def test_wrong_hash_is_refused_and_the_good_ones_are_kept(machine: Machine) -> N
 @pytest.mark.parametrize(
     ("behaviour", "problem"),
     [
-        ("echo 'Server access error at url https://somewhere (java.net.UnknownHostException: somewhere)'; exit 1", "cannot be reached"),
+        (
+            (
+                "echo 'Server access error at url https://somewhere (java.net.UnknownHostException:"
+                " somewhere)'; exit 1"
+            ),
+            "cannot be reached",
+        ),
         ("echo 'java.io.IOException: No space left on device'; exit 1", "The disk is full"),
-        ("echo ':: org.example#first;1.0: not found'; exit 1", "could not be fetched: org.example:first:1.0"),
+        (
+            "echo ':: org.example#first;1.0: not found'; exit 1",
+            "could not be fetched: org.example:first:1.0",
+        ),
         ("exit 0; #", "could not be fetched"),
     ],
     ids=["no network", "disk full", "unknown version", "fetches nothing"],
 )
-def test_each_failure_of_ivy_has_its_own_words(machine: Machine, behaviour: str, problem: str) -> None:
+def test_each_failure_of_ivy_has_its_own_words(
+    machine: Machine, behaviour: str, problem: str
+) -> None:
     machine.java(behaviour=behaviour)
     with pytest.raises(JarError, match=problem) as caught:
         machine.fetch()
@@ -210,11 +237,22 @@ def test_an_unusable_folder_is_an_error(machine: Machine, tmp_path: Path) -> Non
 def test_of_two_processes_one_fetches(machine: Machine) -> None:
     machine.java(behaviour="sleep 0.5")
     code = (
-        "import sys; from pathlib import Path; from connector.jars import JarStore; from connector.jars.store import fetch_listed\n"
-        "print(len(fetch_listed('test', sys.argv[1], JarStore(Path(sys.argv[2]), {'PATH': sys.argv[3]}))))"
+        "import sys; from pathlib import Path; from connector.jars import JarStore; from"
+        " connector.jars.store import fetch_listed\nprint(len(fetch_listed('test', sys.argv[1],"
+        " JarStore(Path(sys.argv[2]), {'PATH': sys.argv[3]}))))"
     )
-    command = [sys.executable, "-c", code, machine.lock, str(machine.store.folder), machine.store.environment["PATH"]]
-    both = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        machine.lock,
+        str(machine.store.folder),
+        machine.store.environment["PATH"],
+    ]
+    both = [
+        subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     assert [process.communicate(timeout=60)[0].strip() for process in both] == ["3", "3"]
     assert machine.runs == 1
 
@@ -222,12 +260,14 @@ def test_of_two_processes_one_fetches(machine: Machine) -> None:
 def test_without_pyspark_the_extra_is_named(machine: Machine) -> None:
     code = (
         # As `find_spec` answers for a package that is not there.
-        "import sys; sys.modules['pyspark'] = None\n"
-        "from pathlib import Path; from connector.jars import JarStore, fetch; from connector.errors import JarError\n"
-        f"try: fetch('spark', JarStore(Path({str(machine.store.folder)!r}), {{}}))\n"
-        "except JarError as error: print(error)"
+        "import sys; sys.modules['pyspark'] = None\nfrom pathlib import Path; from connector.jars"
+        " import JarStore, fetch; from connector.errors import JarError\ntry: fetch('spark',"
+        f" JarStore(Path({str(machine.store.folder)!r}), {{}}))\nexcept JarError as error:"
+        " print(error)"
     )
-    answer = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
     assert "pyspark is not installed" in answer.stdout
     assert "pip install lowmark[spark]" in answer.stdout
 
@@ -250,21 +290,29 @@ def test_secrets_of_the_environment_are_not_shown() -> None:
 
 @pytest.mark.java
 def test_the_real_ivy_fetches_from_a_mirror(machine: Machine, tmp_path: Path) -> None:
-    """Ivy's own behaviour, without a network: a repository of files, named by an Ivy settings file (OPS-2)."""
+    """Ivy's own behaviour, without a network: a repository of files, named by an Ivy settings file
+    (OPS-2).
+    """
     for coordinate, content in machine.contents.items():
         organisation, artifact, version = coordinate.split(":")
         place = tmp_path / "m2" / organisation.replace(".", "/") / artifact / version
         place.mkdir(parents=True)
         (place / f"{artifact}-{version}.jar").write_bytes(content)
-        pom = f"<project><modelVersion>4.0.0</modelVersion><groupId>{organisation}</groupId><artifactId>{artifact}</artifactId>"
-        absent = "<dependency><groupId>org.absent</groupId><artifactId>absent</artifactId><version>1</version></dependency>"
+        pom = (
+            "<project><modelVersion>4.0.0</modelVersion>"
+            f"<groupId>{organisation}</groupId><artifactId>{artifact}</artifactId>"
+        )
+        absent = (
+            "<dependency><groupId>org.absent</groupId><artifactId>absent</artifactId>"
+            "<version>1</version></dependency>"
+        )
         (place / f"{artifact}-{version}.pom").write_text(
             f"{pom}<version>{version}</version><dependencies>{absent}</dependencies></project>"
         )
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(
-        '<ivysettings><settings defaultResolver="mirror"/><resolvers>'
-        f'<ibiblio name="mirror" m2compatible="true" root="file://{tmp_path}/m2/"/></resolvers></ivysettings>'
+        '<ivysettings><settings defaultResolver="mirror"/><resolvers><ibiblio name="mirror"'
+        f' m2compatible="true" root="file://{tmp_path}/m2/"/></resolvers></ivysettings>'
     )
     machine.store = JarStore(machine.store.folder, dict(os.environ), settings)
     said: list[str] = []

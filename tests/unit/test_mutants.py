@@ -1,4 +1,6 @@
-"""`make mutants`: which changes of code it makes, which it draws, what it says of them, and that it leaves the working tree alone."""
+"""`make mutants`: which changes of code it makes, which it draws, what it says of them, and that it
+leaves the working tree alone.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,17 @@ def test_empty():
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("toy")
-    files = {"connector/__init__.py": "", "connector/whole.py": WHOLE, "connector/holed.py": HOLED, "connector/emptied.py": EMPTIED}
-    files |= {"tests/unit/test_whole.py": WHOLE_TEST, "tests/unit/test_holed.py": HOLED_TEST, "tests/unit/test_emptied.py": EMPTIED_TEST}
+    files = {
+        "connector/__init__.py": "",
+        "connector/whole.py": WHOLE,
+        "connector/holed.py": HOLED,
+        "connector/emptied.py": EMPTIED,
+    }
+    files |= {
+        "tests/unit/test_whole.py": WHOLE_TEST,
+        "tests/unit/test_holed.py": HOLED_TEST,
+        "tests/unit/test_emptied.py": EMPTIED_TEST,
+    }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -67,9 +78,21 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(toy: Path, temporary: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.mutants", "--seed", "7", "--grace", "1", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(temporary),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     environment.pop("PYTEST_ADDOPTS", None)
-    return subprocess.Popen(command, cwd=toy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=toy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def output_of(run: subprocess.Popen[str]) -> str:
@@ -80,7 +103,11 @@ def output_of(run: subprocess.Popen[str]) -> str:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def changed(text: str) -> list[str]:
@@ -97,7 +124,16 @@ def changed(text: str) -> list[str]:
         ("a is b", ["a is not b"]),
         ("a < b == c", ["a <= b == c", "a >= b == c", "a < b != c"]),
         ("a and b", ["(b)", "(a)", "a or b"]),
-        ("a or b or c", ["False or b or c", "a and b or c", "a or False or c", "a or b and c", "a or b or False"]),
+        (
+            "a or b or c",
+            [
+                "False or b or c",
+                "a and b or c",
+                "a or False or c",
+                "a or b and c",
+                "a or b or False",
+            ],
+        ),
         ("x if a else y", ["x if not (a) else y"]),
         ("x if not a else y", ["x if a else y"]),
         ("-a", ["a"]),
@@ -150,10 +186,20 @@ def test_each_operator_changes_statements_once(before: str, after: list[str]) ->
 
 @pytest.mark.parametrize(
     ("annotation", "empty"),
-    [("int", "int()"), ("tuple[int, ...]", "tuple()"), ("Mapping[str, int]", "{}"), ("Row | None", "None"), ("Row", "None")],
+    [
+        ("int", "int()"),
+        ("tuple[int, ...]", "tuple()"),
+        ("Mapping[str, int]", "{}"),
+        ("Row | None", "None"),
+        ("Row", "None"),
+    ],
 )
-def test_what_is_returned_instead_has_the_type_if_it_has_an_empty_value(annotation: str, empty: str) -> None:
-    assert changed(f"def f() -> {annotation}: return a") == [f"def f() -> {annotation}: return {empty}"]
+def test_what_is_returned_instead_has_the_type_if_it_has_an_empty_value(
+    annotation: str, empty: str
+) -> None:
+    assert changed(f"def f() -> {annotation}: return a") == [
+        f"def f() -> {annotation}: return {empty}"
+    ]
 
 
 def test_nothing_is_changed_that_only_people_or_tools_read() -> None:
@@ -181,23 +227,41 @@ def test_places_are_right_where_characters_have_more_than_one_byte() -> None:
 
 
 def test_the_sample_is_a_function_of_the_seed(toy: Path) -> None:
-    assert tool.draw(toy, ["holed", "whole"], 9, seed=1) == tool.draw(toy, ["holed", "whole"], 9, seed=1)
-    assert tool.draw(toy, ["holed", "whole"], 9, seed=1) != tool.draw(toy, ["holed", "whole"], 9, seed=2)
+    assert tool.draw(toy, ["holed", "whole"], 9, seed=1) == tool.draw(
+        toy, ["holed", "whole"], 9, seed=1
+    )
+    assert tool.draw(toy, ["holed", "whole"], 9, seed=1) != tool.draw(
+        toy, ["holed", "whole"], 9, seed=2
+    )
     drawn, total = tool.draw(toy, ["holed"], 100, seed=1)
     assert sorted(mutant.diff[1].strip("+ ") for mutant in drawn) == [
-        *("return age < 18", "return age > 18", "return age >= 17", "return age >= 19", "return bool()"),
+        *(
+            "return age < 18",
+            "return age > 18",
+            "return age >= 17",
+            "return age >= 19",
+            "return bool()",
+        ),
     ]
     assert total == len(drawn)
 
 
 def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer() -> None:
     freshness = set(tool.tests_of(ROOT, "watermarks/freshness"))
-    assert {"tests/unit/watermarks/test_freshness.py", "tests/property/test_freshness_laws.py"} <= freshness
+    assert {
+        "tests/unit/watermarks/test_freshness.py",
+        "tests/property/test_freshness_laws.py",
+    } <= freshness
     encoder = set(tool.tests_of(ROOT, "records/avro_encoder"))
-    assert {"tests/unit/records/test_avro_encoder.py", "tests/property/test_codec_roundtrip.py"} <= encoder
+    assert {
+        "tests/unit/records/test_avro_encoder.py",
+        "tests/property/test_codec_roundtrip.py",
+    } <= encoder
 
 
-def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed(toy: Path, tmp_path: Path) -> None:
+def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed(
+    toy: Path, tmp_path: Path
+) -> None:
     before = content(toy)
     run = started(toy, tmp_path, "--sample", "100")
     output = output_of(run)
@@ -206,9 +270,21 @@ def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed
     assert "holed: 2 of 5 noticed" in lines
     found = lines[lines.index("holed: 2 of 5 noticed") + 1 : lines.index("whole: 3 of 3 noticed")]
     assert found == [
-        *("  connector/holed.py:3: boundary", "    -    return age >= 18", "    +    return age > 18"),
-        *("  connector/holed.py:3: constant", "    -    return age >= 18", "    +    return age >= 17"),
-        *("  connector/holed.py:3: constant", "    -    return age >= 18", "    +    return age >= 19"),
+        *(
+            "  connector/holed.py:3: boundary",
+            "    -    return age >= 18",
+            "    +    return age > 18",
+        ),
+        *(
+            "  connector/holed.py:3: constant",
+            "    -    return age >= 18",
+            "    +    return age >= 17",
+        ),
+        *(
+            "  connector/holed.py:3: constant",
+            "    -    return age >= 18",
+            "    +    return age >= 19",
+        ),
     ]
     assert "emptied: 2 of 2 noticed" in lines
     assert "7 of 10 changes noticed (70.0%): 6 by a failed test, 1 by the time it takes" in lines

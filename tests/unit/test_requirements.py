@@ -1,4 +1,6 @@
-"""docs/reference/requirements.md defines every id that code, tests and documents name, once, and a test names every id that it defines."""
+"""docs/reference/requirements.md defines every id that code, tests and documents name, once, and a
+test names every id that it defines.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from pathlib import Path
 from tests.documents import ROOT
 
 PAGE = ROOT / "docs/reference/requirements.md"
-PLACES = ("connector", "tests", "benchmarks", "schemas", "docs", "README.md", "docker-compose.yml", "Makefile", "pyproject.toml")
+PLACES = (
+    "connector",
+    "tests",
+    "benchmarks",
+    "schemas",
+    "docs",
+    "README.md",
+    "docker-compose.yml",
+    "Makefile",
+    "pyproject.toml",
+)
 TEXTS = {"", ".avsc", ".md", ".py", ".toml", ".xml", ".yml"}
 NOT_OURS = {"CRC", "ISO", "SHA", "UTF"}
 
@@ -28,12 +40,20 @@ def named(text: str) -> set[str]:
     }
 
 
-def faults(page: str, code: Iterable[str], tests: Iterable[str], documents: Iterable[str]) -> list[str]:
-    """What is wrong with the page, a sentence for each id; the others are the texts that name ids."""
+def faults(
+    page: str, code: Iterable[str], tests: Iterable[str], documents: Iterable[str]
+) -> list[str]:
+    """What is wrong with the page, a sentence for each id; the others are the texts that name
+    ids.
+    """
     defined = Counter(_DEFINED.findall(page))
-    in_code, in_tests, in_documents = (set[str]().union(*map(named, texts)) for texts in (code, tests, documents))
+    in_code, in_tests, in_documents = (
+        set[str]().union(*map(named, texts)) for texts in (code, tests, documents)
+    )
     found = {
-        "is named and not defined": (in_code | in_tests | in_documents | named(page)) - defined.keys(),
+        "is named and not defined": (
+            (in_code | in_tests | in_documents | named(page)) - defined.keys()
+        ),
         "is defined more than once": {id_ for id_, times in defined.items() if times > 1},
         "is defined, and neither code nor tests name it": defined.keys() - in_code - in_tests,
         "is defined, and no test names it": defined.keys() - in_tests,
@@ -44,8 +64,14 @@ def faults(page: str, code: Iterable[str], tests: Iterable[str], documents: Iter
 def texts(*places: str) -> list[str]:
     """The texts of the repository below these places, without the page and this file."""
     roots = [ROOT / place for place in places]
-    files = [file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*")))]
-    wanted = (file for file in files if file.is_file() and file.suffix in TEXTS and file not in (PAGE, Path(__file__)))
+    files = [
+        file for root in roots for file in ([root] if root.is_file() else sorted(root.rglob("*")))
+    ]
+    wanted = (
+        file
+        for file in files
+        if file.is_file() and file.suffix in TEXTS and file not in (PAGE, Path(__file__))
+    )
     return [file.read_text("utf-8") for file in wanted]
 
 
@@ -74,12 +100,20 @@ def test_a_range_names_each_id_in_it() -> None:
 def test_faults_are_found() -> None:
     """A canary: made-up ids in made-up texts."""
     page = "**XYZ-1** One.\n\n**XYZ-2** Two.\n\n**XYZ-3** Three; see XYZ-7.\n"
-    assert faults(page, ["(XYZ-1)"], ['"""XYZ-1 to XYZ-3"""'], ["XYZ-7"]) == ["XYZ-7 is named and not defined"]
+    assert faults(page, ["(XYZ-1)"], ['"""XYZ-1 to XYZ-3"""'], ["XYZ-7"]) == [
+        "XYZ-7 is named and not defined"
+    ]
     assert faults(page.replace("; see XYZ-7", ""), ["(XYZ-1)"], ["XYZ-1 to XYZ-3"], []) == []
-    assert faults("**XYZ-1** One.\n\n**XYZ-1** Two.", [], ["XYZ-1"], []) == ["XYZ-1 is defined more than once"]
-    assert faults("**XYZ-1** One.", ["XYZ-1"], [], ["XYZ-1"]) == ["XYZ-1 is defined, and no test names it"]
+    assert faults("**XYZ-1** One.\n\n**XYZ-1** Two.", [], ["XYZ-1"], []) == [
+        "XYZ-1 is defined more than once"
+    ]
+    assert faults("**XYZ-1** One.", ["XYZ-1"], [], ["XYZ-1"]) == [
+        "XYZ-1 is defined, and no test names it"
+    ]
     assert faults("**XYZ-1** One.", [], [], ["XYZ-1"]) == [
         "XYZ-1 is defined, and neither code nor tests name it",
         "XYZ-1 is defined, and no test names it",
     ]
-    assert faults("**XYZ-1** One.", [], ["XYZ-1", "XYZ-999"], []) == ["XYZ-999 is named and not defined"]
+    assert faults("**XYZ-1** One.", [], ["XYZ-1", "XYZ-999"], []) == [
+        "XYZ-999 is named and not defined"
+    ]

@@ -6,7 +6,15 @@ import pytest
 
 from connector.errors import ConfigError
 from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
-from connector.records.model import CONTROL_KEY, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record, kafka_key
+from connector.records.model import (
+    CONTROL_KEY,
+    ChildPartitions,
+    DataChange,
+    DeleteFamily,
+    Heartbeat,
+    Record,
+    kafka_key,
+)
 from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord, Limits, validate_record
 
@@ -28,7 +36,11 @@ def change(**fields: Any) -> DataChange:
 
 def verdict(record: Record | None = None, **fields: Any) -> ChangeRecord | Rejection:
     record = record or change()
-    legal: dict[str, Any] = {"key": kafka_key(record), "value": frame(encode(record, 4), None), "record_timestamp": NOW}
+    legal: dict[str, Any] = {
+        "key": kafka_key(record),
+        "value": frame(encode(record, 4), None),
+        "record_timestamp": NOW,
+    }
     asked: dict[str, Any] = {
         "schemas": Schemas(),
         "limits": Limits(max_record_bytes=ROOM),
@@ -74,16 +86,29 @@ def test_another_key_is_a_mismatch(record: Record, key: bytes | None) -> None:
     ("record", "key", "detail"),
     [
         (change(), None, "the Kafka key is null, the row key has 1 bytes beginning with 6b"),
-        (change(), b"", "the Kafka key is 0 bytes beginning with nothing, the row key has 1 bytes beginning with 6b"),
+        (
+            change(),
+            b"",
+            (
+                "the Kafka key is 0 bytes beginning with nothing, the row key has 1 bytes beginning"
+                " with 6b"
+            ),
+        ),
         (
             change(row_key=b"r" * 40),
             b"k" * 33,
-            f"the Kafka key is 33 bytes beginning with {'6b' * 32}, the row key has 40 bytes beginning with {'72' * 32}",
+            (
+                f"the Kafka key is 33 bytes beginning with {'6b' * 32}, the row key has 40 bytes"
+                f" beginning with {'72' * 32}"
+            ),
         ),
         (
             Heartbeat("p", NOW),
             b"k",
-            f"the Kafka key is 1 bytes beginning with 6b, the key of control records has 18 bytes beginning with {CONTROL_KEY.hex()}",
+            (
+                "the Kafka key is 1 bytes beginning with 6b, the key of control records has 18"
+                f" bytes beginning with {CONTROL_KEY.hex()}"
+            ),
         ),
     ],
     ids=["no key", "empty key", "long keys", "heartbeat"],
@@ -108,7 +133,9 @@ def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mism
     ],
     ids=["change", "heartbeat", "child partitions"],
 )
-def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(claim: Any, expected: Reason) -> None:
+def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(
+    claim: Any, expected: Reason
+) -> None:
     """REC-15."""
     assert isinstance(verdict(claim(NOW + SKEW)), ChangeRecord)
     assert reason(claim(NOW + SKEW + 1)) is expected
@@ -181,7 +208,9 @@ def test_a_change_below_the_horizon_is_too_late() -> None:
     """MRG-11: the horizon itself is allowed, and only changes have an age."""
     assert isinstance(verdict(horizon=NOW), ChangeRecord)
     rejection = verdict(horizon=NOW + 1)
-    assert rejection == Rejection(Reason.TOO_LATE, f"commit_timestamp is {NOW}, the horizon was {NOW + 1}")
+    assert rejection == Rejection(
+        Reason.TOO_LATE, f"commit_timestamp is {NOW}, the horizon was {NOW + 1}"
+    )
     assert isinstance(verdict(Heartbeat("p", NOW), horizon=NOW + 1), ChangeRecord)
     assert reason(tables=frozenset({"other"}), horizon=NOW + 1) is Reason.UNKNOWN_TABLE
 
@@ -199,24 +228,45 @@ def test_a_change_below_the_horizon_is_too_late() -> None:
             {},
             (
                 Reason.COMMIT_TIMESTAMP_IN_FUTURE,
-                f"commit_timestamp is {NOW + SKEW + 7}, {SKEW + 7} µs after the record's arrival at {NOW}; 300 s are allowed",
+                (
+                    f"commit_timestamp is {NOW + SKEW + 7}, {SKEW + 7} µs after the record's"
+                    f" arrival at {NOW}; 300 s are allowed"
+                ),
             ),
         ),
         (
             Heartbeat("p", NOW + 1),
             {"limits": Limits(max_clock_skew_s=0)},
-            (Reason.WATERMARK_IN_FUTURE, f"timestamp is {NOW + 1}, 1 µs after the record's arrival at {NOW}; 0 s are allowed"),
+            (
+                Reason.WATERMARK_IN_FUTURE,
+                (
+                    f"timestamp is {NOW + 1}, 1 µs after the record's arrival at {NOW}; 0 s are"
+                    " allowed"
+                ),
+            ),
         ),
         (
             ChildPartitions("p", NOW + 1, 0, ()),
             {"limits": Limits(max_clock_skew_s=0)},
-            (Reason.WATERMARK_IN_FUTURE, f"start_timestamp is {NOW + 1}, 1 µs after the record's arrival at {NOW}; 0 s are allowed"),
+            (
+                Reason.WATERMARK_IN_FUTURE,
+                (
+                    f"start_timestamp is {NOW + 1}, 1 µs after the record's arrival at {NOW}; 0 s"
+                    " are allowed"
+                ),
+            ),
         ),
-        (change(), {"tables": frozenset()}, (Reason.UNKNOWN_TABLE, "no table of the stream has the source table t")),
+        (
+            change(),
+            {"tables": frozenset()},
+            (Reason.UNKNOWN_TABLE, "no table of the stream has the source table t"),
+        ),
     ],
     ids=["too large", "change", "heartbeat", "child partitions", "unknown table"],
 )
-def test_a_rejection_says_what_was_found_and_what_is_allowed(record: Record, fields: dict[str, Any], expected: tuple[Reason, str]) -> None:
+def test_a_rejection_says_what_was_found_and_what_is_allowed(
+    record: Record, fields: dict[str, Any], expected: tuple[Reason, str]
+) -> None:
     """DLQ-2, DLQ-9: in figures, so that nobody has to decode the record to see it."""
     assert verdict(record, **fields) == Rejection(*expected)
 
@@ -225,11 +275,15 @@ def test_a_record_without_a_key_or_a_value_has_a_size() -> None:
     """REC-14"""
     assert reason(key=None, value=b"abc", limits=Limits(max_record_bytes=2)) is Reason.TOO_LARGE
     assert reason(key=b"abc", value=None, limits=Limits(max_record_bytes=2)) is Reason.TOO_LARGE
-    assert reason(key=b"abc", value=None, limits=Limits(max_record_bytes=3)) is Reason.UNKNOWN_FRAMING
+    assert (
+        reason(key=b"abc", value=None, limits=Limits(max_record_bytes=3)) is Reason.UNKNOWN_FRAMING
+    )
 
 
 def test_more_kafka_partitions_than_the_topic_has_are_judged_by_what_it_has_now() -> None:
     """REC-14: the change names four."""
     assert isinstance(verdict(kafka_partitions=4), ChangeRecord)
     rejection = verdict(kafka_partitions=3)
-    assert rejection == Rejection(Reason.INVALID, "kafka_partitions is 4, but the topic has 3", "KAFKA_PARTITIONS")
+    assert rejection == Rejection(
+        Reason.INVALID, "kafka_partitions is 4, but the topic has 3", "KAFKA_PARTITIONS"
+    )

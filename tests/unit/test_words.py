@@ -1,4 +1,6 @@
-"""The words of pages and docstrings: some are refused, and pages for users speak to the reader and give examples."""
+"""The words of pages and docstrings: some are refused, and pages for users speak to the reader and
+give examples.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,22 @@ from tests.documents import PAGES, ROOT
 PACKAGE = ROOT / "connector"
 PROSE_PAGES = [page for page in PAGES if ROOT / "docs/decisions" not in page.parents]
 PROSE_PAGES += [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-PAGES_FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs/tutorial").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
+PAGES_FOR_USERS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs/tutorial").glob("*.md")),
+    *sorted((ROOT / "docs/howto").glob("*.md")),
+]
 
 _REFUSED = re.compile(
-    r"\b(nobody|somebody|anybody|anew|bears|whoever|mend(?:s|ed|ing)?|lies|stands|let go|who holds|is over|is none)\b", re.IGNORECASE
+    r"\b(nobody|somebody|anybody|anew|bears|whoever|mend(?:s|ed|ing)?|lies|stands|let go|who"
+    r" holds|is over|is none)\b",
+    re.IGNORECASE,
 )
 _WHAT_FIRST = re.compile(r"(?:\A|\n\n\s*|[.!?:] +|^[ \t]*[*-] +|\| *)(What)\b", re.MULTILINE)
-_READER, _EXAMPLE = re.compile(r"\byou(?:r|rs)?\b", re.IGNORECASE), re.compile(r"\bexamples?\b", re.IGNORECASE)
+_READER, _EXAMPLE = (
+    re.compile(r"\byou(?:r|rs)?\b", re.IGNORECASE),
+    re.compile(r"\bexamples?\b", re.IGNORECASE),
+)
 YOU_PER_1000, EXAMPLE_PER_1000 = 8, 3
 
 EXCEPTIONS = {
@@ -30,14 +41,18 @@ EXCEPTIONS = {
     "docs/reference/performance.md": 3,
     "docs/reference/requirements.md": 2,
 }
-"""How many refused words a page may still have. A number may only become smaller; a page without any must leave the list."""
+"""How many refused words a page may still have. A number may only become smaller; a page without
+any must leave the list.
+"""
 
 IN_DOCSTRINGS: dict[str, int] = {}
 """The same for the docstrings of each package, and of each module at the root."""
 
 
 def prose(page: str) -> str:
-    """The prose of a page in Markdown: no code blocks, no code in backticks, no headings, and each paragraph on one line."""
+    """The prose of a page in Markdown: no code blocks, no code in backticks, no headings, and each
+    paragraph on one line.
+    """
     text = re.sub(r"^([ \t]*)(```|~~~).*?^\1\2[ \t]*$", "", page, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"(?:\A|(?<=\n\n))(?: {4}.*\n)+", "", text)
     text = re.sub(r"`+[^`]*`+", "`", text)
@@ -46,8 +61,12 @@ def prose(page: str) -> str:
 
 
 def refused(text: str) -> list[str]:
-    """The refused words in prose: those in lower case, and each `What` that is the first word of a sentence."""
-    return [found.lower() for found in _REFUSED.findall(" ".join(text.split()))] + _WHAT_FIRST.findall(text)
+    """The refused words in prose: those in lower case, and each `What` that is the first word of a
+    sentence.
+    """
+    return [
+        found.lower() for found in _REFUSED.findall(" ".join(text.split()))
+    ] + _WHAT_FIRST.findall(text)
 
 
 def rate(words: re.Pattern[str], text: str) -> float:
@@ -58,12 +77,18 @@ def rate(words: re.Pattern[str], text: str) -> float:
 def docstrings(source: str) -> list[str]:
     """All docstrings of a module, without code in backticks."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, documented))
+    found = (
+        ast.get_docstring(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, documented)
+    )
     return [re.sub(r"`+[^`]*`+", "`", text) for text in found if text]
 
 
 def faults(found: dict[str, int], allowed: dict[str, int]) -> list[str]:
-    """Where there are more refused words than allowed, and what must leave the list because it has none."""
+    """Where there are more refused words than allowed, and what must leave the list because it has
+    none.
+    """
     return [
         f"{name}: {found.get(name, 0)} refused words, {allowed.get(name, 0)} are allowed"
         for name in sorted({*found, *allowed})
@@ -72,7 +97,10 @@ def faults(found: dict[str, int], allowed: dict[str, int]) -> list[str]:
 
 
 def _in_pages() -> dict[str, int]:
-    counted = {page.relative_to(ROOT).as_posix(): len(refused(prose(page.read_text("utf-8")))) for page in PROSE_PAGES}
+    counted = {
+        page.relative_to(ROOT).as_posix(): len(refused(prose(page.read_text("utf-8"))))
+        for page in PROSE_PAGES
+    }
     return {name: count for name, count in counted.items() if count}
 
 
@@ -92,8 +120,14 @@ def test_docstrings_get_no_further_refused_words() -> None:
     assert faults(_in_docstrings(), IN_DOCSTRINGS) == []
 
 
-@pytest.mark.parametrize(("words", "least"), [(_READER, YOU_PER_1000), (_EXAMPLE, EXAMPLE_PER_1000)], ids=["you", "example"])
-def test_pages_for_users_speak_to_the_reader_and_give_examples(words: re.Pattern[str], least: float) -> None:
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [(_READER, YOU_PER_1000), (_EXAMPLE, EXAMPLE_PER_1000)],
+    ids=["you", "example"],
+)
+def test_pages_for_users_speak_to_the_reader_and_give_examples(
+    words: re.Pattern[str], least: float
+) -> None:
     text = "\n\n".join(prose(page.read_text("utf-8")) for page in PAGES_FOR_USERS)
     assert rate(words, text) >= least
 
@@ -106,7 +140,7 @@ def test_all_pages_and_packages_are_looked_at() -> None:
     assert sum(len(docstrings(path.read_text("utf-8"))) for path in PACKAGE.rglob("*.py")) > 500
 
 
-# ── canaries ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── canaries ──────────────────────────────────────────────────────────────────────────────────────
 
 MADE_UP = """\
 # What a heading may say
@@ -131,15 +165,35 @@ over, and is none |
 
 def test_refused_words_are_found_in_a_made_up_page() -> None:
     text = prose(MADE_UP.replace("watermark is\nover", "watermark is over"))
-    assert sorted(refused(text)) == ["What", "What", "What", "What", "is none", "is over", "mends", "whoever"]
-    assert refused(prose("The stream partition is\nover, and they let\ngo.\n")) == ["is over", "let go"]
+    assert sorted(refused(text)) == [
+        "What",
+        "What",
+        "What",
+        "What",
+        "is none",
+        "is over",
+        "mends",
+        "whoever",
+    ]
+    assert refused(prose("The stream partition is\nover, and they let\ngo.\n")) == [
+        "is over",
+        "let go",
+    ]
     assert refused(prose("It says what is there.\nWhat follows is new.\n")) == ["What"]
     assert refused(prose("It says\nWhat the field `What` is.\n")) == []
 
 
 def test_refused_words_are_found_in_made_up_docstrings() -> None:
-    source = '"""What it is."""\n\ndef f():\n    """It lies `somebody` in\n    wait. Nobody stands."""\n    x = "anew"\n'
-    assert [word for text in docstrings(source) for word in refused(text)] == ["What", "lies", "nobody", "stands"]
+    source = (
+        '"""What it is."""\n\ndef f():\n    """It lies `somebody` in\n    wait. Nobody stands."""\n'
+        '    x = "anew"\n'
+    )
+    assert [word for text in docstrings(source) for word in refused(text)] == [
+        "What",
+        "lies",
+        "nobody",
+        "stands",
+    ]
 
 
 def test_an_allowance_may_only_shrink() -> None:

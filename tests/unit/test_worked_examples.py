@@ -1,4 +1,6 @@
-"""The worked examples of the merge specification. Example 2 needs snapshot reads, example 8 a stream with a setting that changes."""
+"""The worked examples of the merge specification. Example 2 needs snapshot reads, example 8 a
+stream with a setting that changes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Q = ("f", b"q")
 
 
 def in_any_order(
-    changes: Sequence[DataChange], versions: Versions = Versions.LATEST, order_by: OrderBy = OrderBy.COMMIT
+    changes: Sequence[DataChange],
+    versions: Versions = Versions.LATEST,
+    order_by: OrderBy = OrderBy.COMMIT,
 ) -> list[dict[tuple[str, bytes], bytes]]:
     """What is visible of their row, once for each different outcome of all orders of arrival."""
     outcomes: list[dict[tuple[str, bytes], bytes]] = []
@@ -37,12 +41,19 @@ EMPLOYEES = TableDefinition(
     stream="s",
     source="employees",
     key=Key((KeyPart("id", DataType.INT64),), KeyForm.DELIMITED),
-    columns=(Column("name", "f", b"name", DataType.STRING), Column("salary", "f", b"salary", DataType.INT64)),
+    columns=(
+        Column("name", "f", b"name", DataType.STRING),
+        Column("salary", "f", b"salary", DataType.INT64),
+    ),
 )
 
 
 def upsert(id_: int, name: str, salary: int, at: int) -> DataChange:
-    entries = (DeleteFamily("f"), SetCell("f", b"name", name.encode()), SetCell("f", b"salary", b"%d" % salary))
+    entries = (
+        DeleteFamily("f"),
+        SetCell("f", b"name", name.encode()),
+        SetCell("f", b"salary", b"%d" % salary),
+    )
     return change(*entries, row_key=EMPLOYEES.key.write_key((id_,)), at=at)
 
 
@@ -53,7 +64,10 @@ def table_of(changes: Sequence[DataChange]) -> dict[object, tuple[object, ...]]:
         states[each.row_key] = join(states.get(each.row_key, EMPTY), state)
     rows = {EMPLOYEES.key.read_key(row_key): visible(state) for row_key, state in states.items()}
     return {
-        key: tuple(read_value(column.type, column.encoding, cells[column.cell]) for column in EMPLOYEES.columns)
+        key: tuple(
+            read_value(column.type, column.encoding, cells[column.cell])
+            for column in EMPLOYEES.columns
+        )
         for key, cells in rows.items()
         if cells
     }
@@ -61,15 +75,25 @@ def table_of(changes: Sequence[DataChange]) -> dict[object, tuple[object, ...]]:
 
 def test_example_1_upserts_and_deletes_of_employees() -> None:
     """MRG example 1 (BigQuery's own): a delete carries the key alone; in any order of arrival."""
-    before = [upsert(100, "Charlie", 2000, 1), upsert(101, "Tal", 3000, 1), upsert(102, "Lee", 5000, 1)]
+    before = [
+        upsert(100, "Charlie", 2000, 1),
+        upsert(101, "Tal", 3000, 1),
+        upsert(102, "Lee", 5000, 1),
+    ]
     delete = change(DeleteFamily("f"), row_key=b"100", at=2)
     changes = [*before, delete, upsert(101, "Tal", 8000, 2), upsert(105, "Izumi", 6000, 2)]
     for arrival in permutations(changes):
-        assert table_of(arrival) == {(101,): ("Tal", 8000), (102,): ("Lee", 5000), (105,): ("Izumi", 6000)}
+        assert table_of(arrival) == {
+            (101,): ("Tal", 8000),
+            (102,): ("Lee", 5000),
+            (105,): ("Izumi", 6000),
+        }
 
 
 def test_example_3_a_deleted_family_hides_what_was_committed_before() -> None:
-    """MRG example 3, MRG-6: an older change is not visible; a newer one is, however old its cell timestamp."""
+    """MRG example 3, MRG-6: an older change is not visible; a newer one is, however old its cell
+    timestamp.
+    """
     deleted = change(delete_family(), at=20)
     older = change(put("older", cell_timestamp=10), at=10)
     newer = change(put("newer", cell_timestamp=5), at=30)
@@ -79,8 +103,12 @@ def test_example_3_a_deleted_family_hides_what_was_committed_before() -> None:
 
 @pytest.mark.parametrize("versions", list(Versions))
 def test_example_4_the_larger_tie_breaker_stays(versions: Versions) -> None:
-    """MRG example 4, MRG-1: same commit timestamp from two clusters, tie breakers 7 and 9, in either order of arrival."""
-    seven, nine = (change(put(str(tie)), tie_breaker=tie, source_cluster_id=f"c{tie}") for tie in (7, 9))
+    """MRG example 4, MRG-1: same commit timestamp from two clusters, tie breakers 7 and 9, in
+    either order of arrival.
+    """
+    seven, nine = (
+        change(put(str(tie)), tie_breaker=tie, source_cluster_id=f"c{tie}") for tie in (7, 9)
+    )
     assert in_any_order([seven, nine], versions) == [{Q: b"9"}]
 
 
@@ -93,9 +121,17 @@ def test_example_5_an_upsert_delivered_twice_is_there(versions: Versions) -> Non
 
 def test_example_6_cell_timestamps_do_not_decide_what_a_delete_hides() -> None:
     """MRG example 6, MRG-6, MRG-9: `latest` forgets older versions at once, `all` keeps them."""
-    rewritten = [change(put("1", cell_timestamp=10), at=1), change(delete_cells(), at=2), change(put("3", cell_timestamp=5), at=3)]
+    rewritten = [
+        change(put("1", cell_timestamp=10), at=1),
+        change(delete_cells(), at=2),
+        change(put("3", cell_timestamp=5), at=3),
+    ]
     assert in_any_order(rewritten) == in_any_order(rewritten, Versions.ALL) == [{Q: b"3"}]
-    ranged = [change(put("v1", cell_timestamp=1), at=1), change(put("v2", cell_timestamp=2), at=2), change(delete_cells(2, 3), at=3)]
+    ranged = [
+        change(put("v1", cell_timestamp=1), at=1),
+        change(put("v2", cell_timestamp=2), at=2),
+        change(delete_cells(2, 3), at=3),
+    ]
     assert in_any_order(ranged, Versions.LATEST) == [{}]
     assert in_any_order(ranged, Versions.ALL) == [{Q: b"v1"}]
 
@@ -103,13 +139,18 @@ def test_example_6_cell_timestamps_do_not_decide_what_a_delete_hides() -> None:
 def test_example_6_where_numbers_decide_and_commits_go_backwards() -> None:
     """MRG example 6, MRG-2: the same by sequence number; a later section counts less."""
     written = [put("v1", cell_timestamp=1), put("v2", cell_timestamp=2), delete_cells(2, 3)]
-    numbered = [change(entry, at=9 - place, change_sequence_number=f"1/{place}/FF") for place, entry in enumerate(written)]
+    numbered = [
+        change(entry, at=9 - place, change_sequence_number=f"1/{place}/FF")
+        for place, entry in enumerate(written)
+    ]
     assert in_any_order(numbered, Versions.LATEST, OrderBy.SEQUENCE_NUMBER) == [{}]
     assert in_any_order(numbered, Versions.ALL, OrderBy.SEQUENCE_NUMBER) == [{Q: b"v1"}]
 
 
 def test_example_7_a_key_change_takes_effect_on_both_rows() -> None:
-    """MRG example 7: the delete of the old key and the upsert of the new one at the same commit, in either order."""
+    """MRG example 7: the delete of the old key and the upsert of the new one at the same commit, in
+    either order.
+    """
     upserted = upsert(7, "Ada", 1, at=1)
     moved = [change(DeleteFamily("f"), row_key=b"7", at=2), upsert(8, "Ada", 1, at=2)]
     for arrival in permutations([upserted, *moved]):
@@ -117,7 +158,11 @@ def test_example_7_a_key_change_takes_effect_on_both_rows() -> None:
 
 
 def test_example_8_in_the_core_the_horizon_decides_whatever_the_retention_was() -> None:
-    """MRG example 8, MRG-10: a tombstone above the horizon stays, and goes on hiding the old upsert when it comes."""
-    deleted = lift(change(delete_family(), at=20), OrderPosition(2, 0, 0), OrderBy.COMMIT, Versions.LATEST)
+    """MRG example 8, MRG-10: a tombstone above the horizon stays, and goes on hiding the old upsert
+    when it comes.
+    """
+    deleted = lift(
+        change(delete_family(), at=20), OrderPosition(2, 0, 0), OrderBy.COMMIT, Versions.LATEST
+    )
     late = lift(change(put("late"), at=15), OrderPosition(3, 0, 1), OrderBy.COMMIT, Versions.LATEST)
     assert visible(join(expire(deleted, 12), late)) == {}

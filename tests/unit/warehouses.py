@@ -1,4 +1,6 @@
-"""Warehouses without a JVM: changelogs and tables that say what they would say, and hold no change."""
+"""Warehouses without a JVM: changelogs and tables that say what they would say, and hold no
+change.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,47 @@ from connector.state.table_state import TableState
 FRONTIERS = {"kind": "string", "ingest_batch": "int64", "frontier": "string", "slot": "int64"}
 
 
-def commit(path: Path, rows: list[dict[str, Any]], types: dict[str, str], said: dict[str, Any], **others: Any) -> None:
+def commit(
+    path: Path,
+    rows: list[dict[str, Any]],
+    types: dict[str, str],
+    said: dict[str, Any],
+    **others: Any,
+) -> None:
     """Append rows, and say something in the commit as ours do."""
     said_as = CommitProperties(custom_metadata={"userMetadata": json.dumps({"lowmark": said})})
-    write_deltalake(str(path), as_arrow(rows, types), mode="append", commit_properties=said_as, **others)
+    write_deltalake(
+        str(path), as_arrow(rows, types), mode="append", commit_properties=said_as, **others
+    )
 
 
-def log_progress(warehouse: Path, stream: str, progress: Progress, ends: Mapping[int, int] | None = None) -> None:
-    """The commit that follows a batch, read up to `ends`: the frontier as a row, the rest as metadata (TBL-5)."""
-    row = {"kind": "frontier", "ingest_batch": progress.ingest_batch, "frontier": json.dumps(progress.frontier.to_json()), "slot": -3}
+def log_progress(
+    warehouse: Path, stream: str, progress: Progress, ends: Mapping[int, int] | None = None
+) -> None:
+    """The commit that follows a batch, read up to `ends`: the frontier as a row, the rest as
+    metadata (TBL-5).
+    """
+    row = {
+        "kind": "frontier",
+        "ingest_batch": progress.ingest_batch,
+        "frontier": json.dumps(progress.frontier.to_json()),
+        "slot": -3,
+    }
     end = {str(number): offset for number, offset in (ends or {}).items()}
-    said = {"stream": stream, "progress": progress.to_json(), "ingest_batch": progress.ingest_batch, "end_offsets": end}
+    said = {
+        "stream": stream,
+        "progress": progress.to_json(),
+        "ingest_batch": progress.ingest_batch,
+        "end_offsets": end,
+    }
     commit(warehouse / f"streams/{stream}/changelog", [row], FRONTIERS, said, partition_by=["slot"])
 
 
 def log_table(warehouse: Path, table: str, table_state: TableState) -> None:
     """The commit of an apply (TBL-10)."""
-    commit(warehouse / f"tables/{table}/data", [{"id": "a"}], {"id": "string"}, table_state.to_json(table))
+    commit(
+        warehouse / f"tables/{table}/data",
+        [{"id": "a"}],
+        {"id": "string"},
+        table_state.to_json(table),
+    )

@@ -3,7 +3,8 @@
     here                                              there: `main`
     the module path, and then
     the pickled call              ── its stdin ──▶    calls it
-    takes the items in order      ◀── its stdout ──   the pickled items, and at the end None or the error
+    takes the items in order      ◀── its stdout ──   the pickled items, and at the end None or the
+    error
 
 The child runs ahead until the pipe is full. Use it only for code that reads, because it may be
 killed at any time.
@@ -23,7 +24,10 @@ from connector.errors import ConnectorError
 
 PIPE_BYTES: Final = 1024 * 1024
 """The maximum that Linux allows every user."""
-_PROGRAM: Final = f"import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {__name__} import main; main()"
+_PROGRAM: Final = (
+    f"import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {__name__} import main;"
+    " main()"
+)
 
 _Item = TypeVar("_Item")
 
@@ -37,7 +41,13 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
     """
     command = [sys.executable, "-P", "-c", _PROGRAM]
     # Ctrl-C goes to the parent process, which ends the child later.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=PIPE_BYTES, start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pipesize=PIPE_BYTES,
+        start_new_session=True,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -51,7 +61,8 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
                 except (EOFError, pickle.UnpicklingError):
                     raise ConnectorError(
                         "The process that works ahead has died",
-                        f"its exit code is {process.wait()}; a negative one is a signal, -9 perhaps for want of memory",
+                        f"its exit code is {process.wait()}; a negative one is a signal, -9 perhaps"
+                        " for want of memory",
                         "Run this again: what was done until then is known",
                     ) from None
                 if is_item:

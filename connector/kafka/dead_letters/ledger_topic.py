@@ -4,11 +4,14 @@ sends (DLQ-11).
 Two processes must not replay the same dead letter. Therefore each process that acts on dead letters
 has these steps:
 
-    1  start transactions with the transactional id of the topic. Kafka aborts the open transaction of a dead process,
-       and shuts out a running one. It answers when the last transaction is complete, so all of it can be read
-    2  read the ledger to its end. From here on, only this process can write to it, unless another process shuts it out
-    3  one transaction: the replayed records, the history of each dead letter with the new entry, and the totals
-    4  after any failure, close the client. The outcome of the transaction is unknown. Read the ledger again
+    1  start transactions with the transactional id of the topic. Kafka aborts the open transaction
+    of a dead process,
+       and shuts out a running one. It answers when the last transaction is complete, so all of it
+       can be read
+    2  read the ledger to its end. From here on, only this process can write to it, unless another
+    process shuts it out 3  one transaction: the replayed records, the history of each dead letter
+    with the new entry, and the totals 4  after any failure, close the client. The outcome of the
+    transaction is unknown. Read the ledger again
 
 A process uses only the ledger of step 2 and its own commits. Therefore you can kill it at any point
 and run it again. No record is lost or duplicated.
@@ -115,7 +118,11 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
     # The totals are the last record of their transaction. Aborted records may follow.
     totals, behind = list[Totals](), 16
     while not totals and behind < 16 * (end - begin):
-        totals = [value for _, value in _records(kafka, facts, max(begin, end - behind), end) if isinstance(value, Totals)]
+        totals = [
+            value
+            for _, value in _records(kafka, facts, max(begin, end - behind), end)
+            if isinstance(value, Totals)
+        ]
         behind *= 16
     return totals[-1] if totals else None
 
@@ -134,21 +141,30 @@ def _found(kafka: KafkaConfig, topic: str) -> tuple[topics.TopicFacts, int, int]
     return facts, topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
 
 
-def _records(kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int) -> Iterator[tuple[str, tuple[LedgerEntry, ...] | Totals]]:
+def _records(
+    kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int
+) -> Iterator[tuple[str, tuple[LedgerEntry, ...] | Totals]]:
     """Yield the histories and totals between two offsets of the ledger, with their keys."""
     errors = client.LastError()
-    # A transaction ends with a marker. After it, a fetch would wait for more records before it reports the end.
-    consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"})
+    # A transaction ends with a marker. After it, a fetch would wait for more records before it
+    # reports the end.
+    consumer = client.consumer(
+        kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"}
+    )
     try:
         for message in messages_between(consumer, kafka, errors, {0: (begin, end)}, facts.topic):
             key, value, _, _ = client.contents(message)
             try:
-                yield (key or b"").decode(), (totals_from_json if key == TOTALS_KEY else history_from_json)(value or b"")
+                yield (
+                    (key or b"").decode(),
+                    (totals_from_json if key == TOTALS_KEY else history_from_json)(value or b""),
+                )
             except ValueError as error:
                 raise TopicError(
                     f"Record {message.offset()} of {facts.topic} is no story of a dead letter",
                     str(error),
-                    "A newer release may have written it: upgrade. Else somebody else writes to this topic, which only the connector may",
+                    "A newer release may have written it: upgrade. Else somebody else writes to"
+                    " this topic, which only the connector may",
                 ) from None
     finally:
         consumer.close()
@@ -162,7 +178,9 @@ class LedgerWriter:
     writer, which reads the ledger again.
     """
 
-    def __init__(self, kafka: KafkaConfig, topic: str, on_step: Callable[[str], None] = lambda step: None) -> None:
+    def __init__(
+        self, kafka: KafkaConfig, topic: str, on_step: Callable[[str], None] = lambda step: None
+    ) -> None:
         """Shut out any other writer, and read the ledger. Its topic is created if necessary.
         `on_step` is called before each step.
 
@@ -179,7 +197,9 @@ class LedgerWriter:
         self._errors = client.LastError()
         self._id = f"lowmark.{dead_letter_topic(topic)}"
         sizes = client.sizes(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES))
-        self._producer = client.producer(kafka, self._errors, {**transactions.settings(self._id), **sizes})
+        self._producer = client.producer(
+            kafka, self._errors, {**transactions.settings(self._id), **sizes}
+        )
         try:
             transactions.start(self._producer, kafka, self._id)
             self.ledger = read_ledger(kafka, topic)
@@ -196,9 +216,13 @@ class LedgerWriter:
         Raises `WriterConflictError` if another writer has taken over. Raises `DeliveryError` if the
         transaction failed, or if its outcome is unknown. Then the ledger has the outcome.
         """
-        assert not self._is_closed, "after an error nobody knows what the ledger has: make another writer, which reads it"
+        assert not self._is_closed, (
+            "after an error nobody knows what the ledger has: make another writer, which reads it"
+        )
         assert len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
-        stories = {deed.letter_id: self.ledger.with_entry(deed.letter_id, deed.entry) for deed in deeds}
+        stories = {
+            deed.letter_id: self.ledger.with_entry(deed.letter_id, deed.entry) for deed in deeds
+        }
         self._on_step("begin")
         try:
             self._producer.begin_transaction()
@@ -206,7 +230,9 @@ class LedgerWriter:
                 if deed.record is not None:
                     self._send(self.source.topic, deed.record.key, deed.record, self._on_record)
                 self._on_step("record")
-                story = Outgoing(deed.letter_id.encode(), history_to_json(stories[deed.letter_id]), (), 0)
+                story = Outgoing(
+                    deed.letter_id.encode(), history_to_json(stories[deed.letter_id]), (), 0
+                )
                 self._send(self._ledger_topic.topic, story.key, story)
                 if number % _POLL_EVERY == 0:
                     self._producer.poll(0)
@@ -254,16 +280,34 @@ class LedgerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
-    def _send(self, topic: str, key: bytes, record: Outgoing, on_delivery: DeliveryCallback | None = None) -> None:
-        partition = murmur2(key, self.source.kafka_partitions) if record.kafka_partition is None else record.kafka_partition
+    def _send(
+        self, topic: str, key: bytes, record: Outgoing, on_delivery: DeliveryCallback | None = None
+    ) -> None:
+        partition = (
+            murmur2(key, self.source.kafka_partitions)
+            if record.kafka_partition is None
+            else record.kafka_partition
+        )
         headers: list[tuple[str, str | bytes | None]] = list(record.headers)
         deadline = time.monotonic() + _QUEUE_TIMEOUT_S
         while True:
             try:
-                self._producer.produce(topic, record.value, key, partition, on_delivery or self._on_delivery, headers=headers)
+                self._producer.produce(
+                    topic,
+                    record.value,
+                    key,
+                    partition,
+                    on_delivery or self._on_delivery,
+                    headers=headers,
+                )
                 return
             except BufferError:
                 if time.monotonic() > deadline or self._failures:
@@ -286,16 +330,22 @@ class LedgerWriter:
         """Abort the transaction if possible, and raise the error."""
         aborted = self._abort()
         # Any of the calls may be the first one that reports another writer.
-        heard = [known for known in (error, self._errors.fatal, aborted, *self._failures) if isinstance(known, KafkaError)]
+        heard = [
+            known
+            for known in (error, self._errors.fatal, aborted, *self._failures)
+            if isinstance(known, KafkaError)
+        ]
         cause = error.str() if isinstance(error, KafkaError) else error
         if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
             raise WriterConflictError(
                 f"Another one acts on the dead letters of {self.source.topic}",
                 shut_out.str(),
-                "Wait until it has ended and run this again: it goes on with what is left. Nothing was done twice",
+                "Wait until it has ended and run this again: it goes on with what is left. Nothing"
+                " was done twice",
             )
         raise DeliveryError(
-            f"A transaction for dead letters of {self.source.topic} was not committed, or nobody knows",
+            f"A transaction for dead letters of {self.source.topic} was not committed, or nobody"
+            " knows",
             f"{cause}. {self._errors.text}".strip().removesuffix("."),
             "Run this again: the ledger knows what was done, and it goes on with what is left",
         )
@@ -310,16 +360,25 @@ class LedgerWriter:
             self.close()
 
 
-def in_transactions(deeds: Iterable[LedgerWrite], at_most: int = MAX_DEEDS) -> Iterator[list[LedgerWrite]]:
+def in_transactions(
+    deeds: Iterable[LedgerWrite], at_most: int = MAX_DEEDS
+) -> Iterator[list[LedgerWrite]]:
     """Group the actions into lists. Each list fits into one transaction."""
     return in_batches(deeds, lambda deed: deed.size, at_most=at_most, at_most_bytes=MAX_BYTES)
 
 
 def check(facts: topics.TopicFacts) -> None:
     """Raises `TopicError` if the ledger could lose entries or their order."""
-    if "compact" not in facts.cleanup_policy or "delete" in facts.cleanup_policy or facts.kafka_partitions != 1:
+    if (
+        "compact" not in facts.cleanup_policy
+        or "delete" in facts.cleanup_policy
+        or facts.kafka_partitions != 1
+    ):
         raise TopicError(
-            f"The ledger {facts.topic} has {facts.kafka_partitions} Kafka partitions and cleanup.policy={facts.cleanup_policy}",
-            "it must have one Kafka partition and be compacted only: what was done about a letter would be forgotten, or out of order",
-            f"Set cleanup.policy=compact on {facts.topic}; more than one Kafka partition cannot be taken back, make the topic again",
+            f"The ledger {facts.topic} has {facts.kafka_partitions} Kafka partitions and"
+            f" cleanup.policy={facts.cleanup_policy}",
+            "it must have one Kafka partition and be compacted only: what was done about a letter"
+            " would be forgotten, or out of order",
+            f"Set cleanup.policy=compact on {facts.topic}; more than one Kafka partition cannot be"
+            " taken back, make the topic again",
         )

@@ -3,8 +3,9 @@ to DLQ-14).
 
     queue = DeadLetterQueue(config, config.streams["orders"], by="ada@desk")
     few = LetterFilter(reasons=frozenset({Reason.UNKNOWN_SCHEMA}))
-    for decision in queue.plan(few): ...                            sends nothing: shows the decisions
-    queue.replay(few, why="the registry has the schema now")        each takes effect once, even if you run it again
+    for decision in queue.plan(few): ...                            sends nothing: shows the
+    decisions queue.replay(few, why="the registry has the schema now")        each takes effect
+    once, even if you run it again
 
 The command `connector dead-letters` uses this class. Dead letters are read from their topic each
 time, one after the other. Memory holds one id for each, and the ledger.
@@ -25,13 +26,35 @@ from connector.clock import now_us
 from connector.dead_letters.batching import in_batches
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import OPEN_STATES, Action, Ledger, LedgerEntry, LetterStatus, RepairNote
+from connector.dead_letters.ledger import (
+    OPEN_STATES,
+    Action,
+    Ledger,
+    LedgerEntry,
+    LetterStatus,
+    RepairNote,
+)
 from connector.dead_letters.repair import Step
-from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, ReplayTarget, Tally, Verdict, decide
+from connector.dead_letters.replay import (
+    MAX_ATTEMPTS,
+    Decision,
+    Force,
+    ReplayTarget,
+    Tally,
+    Verdict,
+    decide,
+)
 from connector.errors import TopicError
 from connector.kafka import topics
 from connector.kafka.dead_letters.child_process import from_child
-from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS, LedgerWrite, LedgerWriter, Outgoing, in_transactions, read_ledger
+from connector.kafka.dead_letters.ledger_topic import (
+    MAX_DEEDS,
+    LedgerWrite,
+    LedgerWriter,
+    Outgoing,
+    in_transactions,
+    read_ledger,
+)
 from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import ChangeRecord, Schemas
@@ -60,7 +83,9 @@ class DeadLetterQueue:
     `RegistryError` if a needed schema cannot be read.
     """
 
-    def __init__(self, config: ConnectorConfig, stream: StreamConfig, *, by: str, horizon: int | None = None) -> None:
+    def __init__(
+        self, config: ConnectorConfig, stream: StreamConfig, *, by: str, horizon: int | None = None
+    ) -> None:
         """Create the queue without a connection.
 
         Args:
@@ -86,11 +111,18 @@ class DeadLetterQueue:
             facts = topics.describe(self._config.kafka, dead_letter_topic(self.topic))
         except TopicError:
             return 0
-        begin, ends = topics.beginning_offsets(self._config.kafka, facts), topics.end_offsets(self._config.kafka, facts)
+        begin, ends = (
+            topics.beginning_offsets(self._config.kafka, facts),
+            topics.end_offsets(self._config.kafka, facts),
+        )
         return sum(end - begin[number] for number, end in ends.items())
 
     def letters(
-        self, which: LetterFilter, ledger: Ledger | None = None, *, others: Others = lambda letter, standing: None
+        self,
+        which: LetterFilter,
+        ledger: Ledger | None = None,
+        *,
+        others: Others = lambda letter, standing: None,
     ) -> Iterator[tuple[DeadLetter, LetterStatus]]:
         """Yield the selected dead letters, each once, with its state. They are in order within a
         Kafka partition, and so within a key.
@@ -138,7 +170,16 @@ class DeadLetterQueue:
         """
         door = self._front_door(topics.describe(self._config.kafka, self.topic))
         for letter, standing in self.letters(which, ledger, others=others):
-            yield decide(letter, standing, door, self.schemas, now=now_us(), steps=steps, max_attempts=max_attempts, force=force)
+            yield decide(
+                letter,
+                standing,
+                door,
+                self.schemas,
+                now=now_us(),
+                steps=steps,
+                max_attempts=max_attempts,
+                force=force,
+            )
 
     def decision(self, letter: DeadLetter, standing: LetterStatus) -> Decision:
         """Return the decision of a replay for one dead letter that was read before."""
@@ -196,16 +237,22 @@ class DeadLetterQueue:
                 deeds = self._deeds(settled, tally, looked, str(which), why)
                 began, done = time.monotonic(), 0
                 for some in in_transactions(deeds, at_once):
-                    if stopped.wait(max(0.0, began + done / per_second - time.monotonic()) if per_second else 0):
+                    if stopped.wait(
+                        max(0.0, began + done / per_second - time.monotonic()) if per_second else 0
+                    ):
                         return tally
                     writer.commit(some)
-                    tally.verdicts.update(Verdict.REPLAY if deed.record else Verdict.PARK for deed in some)
+                    tally.verdicts.update(
+                        Verdict.REPLAY if deed.record else Verdict.PARK for deed in some
+                    )
                     done += len(some)
                     on_progress(looked.count, done)
             writer.write_totals(looked.since or begun_at)
         return tally
 
-    def act(self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None) -> tuple[int, Counter[str]]:
+    def act(
+        self, action: Action, which: LetterFilter, *, why: str, on_step: OnStep = lambda step: None
+    ) -> tuple[int, Counter[str]]:
         """Park, discard or reopen the selected dead letters.
 
         Args:
@@ -229,9 +276,20 @@ class DeadLetterQueue:
             for letter, standing in self.letters(which, ledger, others=left.other):
                 if standing.allows(action):
                     left.add(letter, stays=action is not Action.DISCARDED)
-                    attempts_since_reopen = 0 if action is Action.REOPENED else standing.attempts_since_reopen
+                    attempts_since_reopen = (
+                        0 if action is Action.REOPENED else standing.attempts_since_reopen
+                    )
                     yield LedgerWrite(
-                        letter.id, LedgerEntry(action, now_us(), self._by, why, str(which), standing.attempt, attempts_since_reopen)
+                        letter.id,
+                        LedgerEntry(
+                            action,
+                            now_us(),
+                            self._by,
+                            why,
+                            str(which),
+                            standing.attempt,
+                            attempts_since_reopen,
+                        ),
                     )
                 else:
                     refused[standing.state] += 1
@@ -246,13 +304,25 @@ class DeadLetterQueue:
         return done, refused
 
     def _settled(
-        self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int, ledger: Ledger, force: Force | None = None
+        self,
+        which: LetterFilter,
+        steps: tuple[Step, ...],
+        max_attempts: int,
+        ledger: Ledger,
+        force: Force | None = None,
     ) -> Generator[tuple[list[_Settled], _Looked]]:
         """Yield lists of dead letters to replay or park, and the counts up to there."""
         looked = _Looked()
 
         def settled() -> Iterator[_Settled]:
-            for decision in self.plan(which, steps=steps, max_attempts=max_attempts, force=force, ledger=ledger, others=looked.other):
+            for decision in self.plan(
+                which,
+                steps=steps,
+                max_attempts=max_attempts,
+                force=force,
+                ledger=ledger,
+                others=looked.other,
+            ):
                 if decision.verdict is Verdict.REFUSE:
                     looked.refused.add(decision)
                     looked.other(decision.letter, ledger.standing(decision.letter))
@@ -260,7 +330,9 @@ class DeadLetterQueue:
                     looked.add(decision.letter, stays=decision.verdict is Verdict.PARK)
                     yield _Settled.of(decision)
 
-        for some in in_batches(settled(), lambda one: one.size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
+        for some in in_batches(
+            settled(), lambda one: one.size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES
+        ):
             yield some, looked
         yield [], looked
 
@@ -268,12 +340,19 @@ class DeadLetterQueue:
         self, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
     ) -> Generator[tuple[list[_Settled], _Looked]]:
         """The same as `_settled`, computed ahead in a child process."""
-        alone = partial(_settled_alone, self._config, self._stream, self._horizon, which, steps, max_attempts)
+        alone = partial(
+            _settled_alone, self._config, self._stream, self._horizon, which, steps, max_attempts
+        )
         for some, looked in from_child(alone):
             yield [_Settled.unpacked(one) for one in some], looked
 
     def _deeds(
-        self, settled: Iterator[tuple[list[_Settled], _Looked]], tally: Tally, looked: _Looked, selection: str, why: str
+        self,
+        settled: Iterator[tuple[list[_Settled], _Looked]],
+        tally: Tally,
+        looked: _Looked,
+        selection: str,
+        why: str,
     ) -> Iterator[LedgerWrite]:
         for some, so_far in settled:
             looked.count, looked.since = so_far.count, so_far.since
@@ -283,12 +362,25 @@ class DeadLetterQueue:
                 action, reason = (Action.REPLAYED, why) if one.record else (Action.PARKED, one.why)
                 yield LedgerWrite(
                     one.letter_id,
-                    LedgerEntry(action, now_us(), self._by, reason, selection, one.attempt, one.attempts_since_reopen, one.repair_note),
+                    LedgerEntry(
+                        action,
+                        now_us(),
+                        self._by,
+                        reason,
+                        selection,
+                        one.attempt,
+                        one.attempts_since_reopen,
+                        one.repair_note,
+                    ),
                     one.record,
                 )
 
     def _front_door(self, facts: topics.TopicFacts) -> ReplayTarget:
-        tables = {name: table for name, table in self._config.tables.items() if table.stream == self._stream.name}
+        tables = {
+            name: table
+            for name, table in self._config.tables.items()
+            if table.stream == self._stream.name
+        }
         rejects_others = self._stream.unknown_tables == "reject"
         declared = frozenset(table.source for table in tables.values()) if rejects_others else None
 
@@ -302,7 +394,9 @@ class DeadLetterQueue:
                 horizon=self._horizon,
             )
 
-        return ReplayTarget(facts.topic, facts.kafka_partitions, facts.max_message_bytes, validated, tables)
+        return ReplayTarget(
+            facts.topic, facts.kafka_partitions, facts.max_message_bytes, validated, tables
+        )
 
 
 class _Settled(NamedTuple):
@@ -323,7 +417,14 @@ class _Settled(NamedTuple):
         if content is not None:
             assert content.key is not None, "a record without a key would have been rejected again"
             record = Outgoing(content.key, content.value, content.headers, decision.kafka_partition)
-        return cls(decision.letter.id, decision.why, decision.attempt, decision.attempts_since_reopen, decision.repair_note, record)
+        return cls(
+            decision.letter.id,
+            decision.why,
+            decision.attempt,
+            decision.attempts_since_reopen,
+            decision.repair_note,
+            record,
+        )
 
     @property
     def size(self) -> int:
@@ -343,7 +444,12 @@ _Packed = tuple[tuple[Any, ...], tuple[Any, ...] | None]
 
 
 def _settled_alone(
-    config: ConnectorConfig, stream: StreamConfig, horizon: int | None, which: LetterFilter, steps: tuple[Step, ...], max_attempts: int
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    horizon: int | None,
+    which: LetterFilter,
+    steps: tuple[Step, ...],
+    max_attempts: int,
 ) -> Iterator[tuple[list[_Packed], _Looked]]:
     """Runs in the child process. It reads the ledger itself. Meanwhile only the parent process
     writes to the ledger.

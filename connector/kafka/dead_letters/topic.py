@@ -1,4 +1,6 @@
-"""Writes dead letters to the dead-letter topic, and reads each of them once (DLQ-1, DLQ-4, DLQ-6)."""
+"""Writes dead letters to the dead-letter topic, and reads each of them once (DLQ-1, DLQ-4,
+DLQ-6).
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,12 @@ class DeadLetterPublisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _send(self, letter: DeadLetter) -> None:
@@ -100,7 +107,13 @@ class DeadLetterPublisher:
         deadline = time.monotonic() + PUBLISH_TIMEOUT_S
         while True:
             try:
-                producer.produce(dead_letter_topic(self._source), letter.value, letter.key, headers=headers, on_delivery=self._on_delivery)
+                producer.produce(
+                    dead_letter_topic(self._source),
+                    letter.value,
+                    letter.key,
+                    headers=headers,
+                    on_delivery=self._on_delivery,
+                )
                 break
             except BufferError:
                 if time.monotonic() > deadline or self._failures:
@@ -121,12 +134,17 @@ class DeadLetterPublisher:
             facts = topics.describe(self._kafka, dead_letter_topic(self._source))
         if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
             raise TopicError(
-                f"The topic {facts.topic} takes {facts.max_message_bytes} bytes, the change topic {source.max_message_bytes}",
+                f"The topic {facts.topic} takes {facts.max_message_bytes} bytes, the change topic"
+                f" {source.max_message_bytes}",
                 "the largest record would not fit into it with the headers of a dead letter",
-                f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES} on {facts.topic}",
+                f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES}"
+                f" on {facts.topic}",
             )
-        # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger when it is not compressed.
-        self._client = client.producer(self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM})
+        # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
+        # when it is not compressed.
+        self._client = client.producer(
+            self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM}
+        )
         return self._client
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
@@ -139,7 +157,8 @@ class DeadLetterPublisher:
         try:
             self._client.flush(timeout_s)
         except (KafkaException, SystemError) as error:
-            # Reports may be lost here. Then the result is unknown, and all dead letters are published again.
+            # Reports may be lost here. Then the result is unknown, and all dead letters are
+            # published again.
             self._failures[str(self._errors.fatal or error)] += 1
         if self._errors.fatal is not None:
             self._failures[self._errors.fatal.str()] += 1
@@ -168,7 +187,9 @@ class DeadLetterPublisher:
         self._errors, self._failures, self._under_way = client.LastError(), Counter(), 0
 
 
-def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] = ()) -> Iterator[tuple[DeadLetter, Position]]:
+def read_letters(
+    kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] = ()
+) -> Iterator[tuple[DeadLetter, Position]]:
     """Read the dead letters of a change topic up to its current end, each once.
 
     Dead letters of one Kafka partition come in order. If one was published twice, its first record
@@ -190,7 +211,10 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
     for position in after:
         topics.check_identity(position.topic_id, facts)
     begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
-    begin |= {position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition]) for position in after}
+    begin |= {
+        position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition])
+        for position in after
+    }
     seen: set[str] = set()
     for letter, position in _letters(kafka, facts, begin, ends):
         letter_id = letter.id
@@ -199,7 +223,9 @@ def read_letters(kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] 
             yield letter, position
 
 
-def external_dead_letters(kafka: KafkaConfig, topic: str, known: ExternalDeadLetters, published: int = 0) -> ExternalDeadLetters:
+def external_dead_letters(
+    kafka: KafkaConfig, topic: str, known: ExternalDeadLetters, published: int = 0
+) -> ExternalDeadLetters:
     """Count the external dead letters up to the current end of the dead-letter topic: `known`, and
     later ones (DLQ-7).
 
@@ -213,7 +239,10 @@ def external_dead_letters(kafka: KafkaConfig, topic: str, known: ExternalDeadLet
         ends = topics.end_offsets(kafka, facts)
         if sum(ends.values()) == sum(before.read_to.values()) + published:
             return before.after((), ends, "")
-        begin = {number: max(offset, before.read_to.get(number, 0)) for number, offset in topics.beginning_offsets(kafka, facts).items()}
+        begin = {
+            number: max(offset, before.read_to.get(number, 0))
+            for number, offset in topics.beginning_offsets(kafka, facts).items()
+        }
         letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
         return before.after(letters, ends, topics.describe(kafka, topic).topic_id)
     except (BrokerError, TopicError):
@@ -226,7 +255,13 @@ def _letters(
     errors = client.LastError()
     consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters"})
     try:
-        for message in messages_between(consumer, kafka, errors, {number: (begin[number], ends[number]) for number in ends}, facts.topic):
+        for message in messages_between(
+            consumer,
+            kafka,
+            errors,
+            {number: (begin[number], ends[number]) for number in ends},
+            facts.topic,
+        ):
             yield _letter(message, facts)
     finally:
         consumer.close()

@@ -8,7 +8,8 @@ start a broker in the same folder again, its topics are still there. It listens 
     <folder>/server.properties   written at each start
     <folder>/data/               the data of Kafka, formatted once
     <folder>/broker.log          the log of the last start
-    <folder>/broker.json         pid and ports. It may be out of date after a crash, so the process is checked
+    <folder>/broker.json         pid and ports. It may be out of date after a crash, so the process
+    is checked
 """
 
 from __future__ import annotations
@@ -52,8 +53,16 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 STOP_TIMEOUT_S: Final = 15.0
-_JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
-# A shell that waits on a pipe of this process. When this process ends for any reason, the shell stops the broker.
+_JAVA_OPTIONS: Final = (
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+)
+# A shell that waits on a pipe of this process. When this process ends for any reason, the shell
+# stops the broker.
 _GUARD: Final = (
     'read -r _; if [ -d /proc/self ]; then grep -qs kafka.Kafka "/proc/$0/cmdline"; '
     'else ps -ww -o command= -p "$0" | grep -q kafka.Kafka; fi && kill -TERM "$0"'
@@ -140,11 +149,22 @@ class LocalBroker:
             except BaseException:
                 broker.kill()
                 raise
-        say(f"Kafka is running at {broker.bootstrap_servers}, process {broker.pid}, data in {folder}")
+        say(
+            f"Kafka is running at {broker.bootstrap_servers}, process {broker.pid}, data in"
+            f" {folder}"
+        )
         return broker
 
     @classmethod
-    def start_or_reuse(cls, folder: Path, store: JarStore, *, port: int = 0, daemon: bool = True, say: Say = lambda _: None) -> LocalBroker:
+    def start_or_reuse(
+        cls,
+        folder: Path,
+        store: JarStore,
+        *,
+        port: int = 0,
+        daemon: bool = True,
+        say: Say = lambda _: None,
+    ) -> LocalBroker:
         """Return the running broker of `folder`, or start one.
 
         The arguments are as in `start`.
@@ -190,7 +210,12 @@ class LocalBroker:
         daemons.
         """
         again = LocalBroker.start(self.folder, self.store, port=self.port, settings=self.extra)
-        self.pid, self.controller_port, self._process, self._guard = again.pid, again.controller_port, again._process, again._guard
+        self.pid, self.controller_port, self._process, self._guard = (
+            again.pid,
+            again.controller_port,
+            again._process,
+            again._guard,
+        )
 
     def is_alive(self) -> bool:
         """Return whether the broker's process runs."""
@@ -200,7 +225,12 @@ class LocalBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def _end(self, how: signal.Signals) -> None:
@@ -215,7 +245,9 @@ class LocalBroker:
                 self._gone_within(STOP_TIMEOUT_S)
         if self.is_alive():
             raise BrokerError(
-                f"The broker of {self.folder} does not end", f"process {self.pid} survived SIGKILL", "Look at its state with ps"
+                f"The broker of {self.folder} does not end",
+                f"process {self.pid} survived SIGKILL",
+                "Look at its state with ps",
             )
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
@@ -228,14 +260,37 @@ class LocalBroker:
         with (self.folder / "broker.out").open("wb") as out:
             if daemon:
                 # The shell ends at once, so the broker is not our child and cannot become a zombie.
-                shell = ["/bin/sh", "-c", 'out=$1; shift; "$@" >"$out" 2>&1 </dev/null & echo $!', "sh", str(self.folder / "broker.out")]
-                answer = subprocess.run([*shell, *command], cwd=self.folder, stdout=subprocess.PIPE, start_new_session=True, check=True)
+                shell = [
+                    "/bin/sh",
+                    "-c",
+                    'out=$1; shift; "$@" >"$out" 2>&1 </dev/null & echo $!',
+                    "sh",
+                    str(self.folder / "broker.out"),
+                ]
+                answer = subprocess.run(
+                    [*shell, *command],
+                    cwd=self.folder,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                    check=True,
+                )
                 self.pid = int(answer.stdout)
             else:
                 nothing = subprocess.DEVNULL
-                self._process = subprocess.Popen(command, cwd=self.folder, stdin=nothing, stdout=out, stderr=out, start_new_session=True)
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    stdin=nothing,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
                 self.pid = self._process.pid
-                self._guard = subprocess.Popen(["/bin/sh", "-c", _GUARD, str(self.pid)], stdin=subprocess.PIPE, start_new_session=True)
+                self._guard = subprocess.Popen(
+                    ["/bin/sh", "-c", _GUARD, str(self.pid)],
+                    stdin=subprocess.PIPE,
+                    start_new_session=True,
+                )
         deadline = time.monotonic() + 2
         while not self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)  # between fork and exec, the process has another command line
@@ -252,13 +307,21 @@ class LocalBroker:
         """Wait until the broker lists itself, and a topic was created and deleted. An open port is
         not enough.
         """
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "log_level": 0,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
         deadline = time.monotonic() + START_TIMEOUT_S
         probe = f"lowmark.probe.{os.getpid()}.{time.monotonic_ns()}"
         while not self._answers(admin, probe):
             if not self.is_alive():
                 raise BrokerError(
-                    "The broker ended while it started", f"the end of {self.folder}/broker.log: {tail(self.folder)}", START_REMEDY
+                    "The broker ended while it started",
+                    f"the end of {self.folder}/broker.log: {tail(self.folder)}",
+                    START_REMEDY,
                 )
             if time.monotonic() > deadline:
                 raise BrokerError(

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOST: Final = "127.0.0.1"
-# A constant, because a random id may begin with a dash, and the format tool would read it as an option.
+# A constant, because a random id may begin with a dash, and the format tool would read it as an
+# option.
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 START_TIMEOUT_S: Final = 60.0
-START_REMEDY: Final = "Read the log; a folder that an interrupted start left broken can be deleted, with all topics in it"
-# Below the ephemeral ports. Otherwise, a client that connects to a stopped broker could get its port as a local port.
+START_REMEDY: Final = (
+    "Read the log; a folder that an interrupted start left broken can be deleted, with all topics"
+    " in it"
+)
+# Below the ephemeral ports. Otherwise, a client that connects to a stopped broker could get its
+# port as a local port.
 PORTS: Final = range(20_000, 32_000)
 
 SERVER_SETTINGS: Final = {
@@ -51,7 +56,8 @@ SERVER_SETTINGS: Final = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
-"""The common settings of all brokers, here and in docker-compose.yml. Ports and folders are added."""
+"""The common settings of all brokers, here and in docker-compose.yml. Ports and folders are added.
+"""
 
 _LOG4J: Final = """\
 status = error
@@ -72,7 +78,9 @@ def prepare(folder: Path) -> None:
     """
     if "," in str(folder):
         raise BrokerError(
-            f"The broker folder {folder} cannot be used", "Kafka takes the comma in its name for the end of it", "Name another folder"
+            f"The broker folder {folder} cannot be used",
+            "Kafka takes the comma in its name for the end of it",
+            "Name another folder",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +93,11 @@ def prepare(folder: Path) -> None:
             )
         (folder / ".lock").touch()
     except OSError as error:
-        raise BrokerError(f"The broker folder {folder} cannot be used", str(error), "Name a folder that can be written") from error
+        raise BrokerError(
+            f"The broker folder {folder} cannot be used",
+            str(error),
+            "Name a folder that can be written",
+        ) from error
 
 
 @contextmanager
@@ -95,7 +107,9 @@ def only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BrokerError(
-                f"Another process is starting a broker in {folder}", "its lock is held", "Wait for it, or take another folder"
+                f"Another process is starting a broker in {folder}",
+                "its lock is held",
+                "Wait for it, or take another folder",
             ) from error
         yield
 
@@ -104,7 +118,9 @@ def choose_port(asked: int, last: int) -> int:
     if asked:
         if not _is_free(asked):
             raise BrokerError(
-                f"Port {asked} of {HOST} is taken", "another process listens there", "Stop it, name another port, or leave the port out"
+                f"Port {asked} of {HOST} is taken",
+                "another process listens there",
+                "Stop it, name another port, or leave the port out",
             )
         return asked
     return last if last and _is_free(last) else free_port()
@@ -115,7 +131,11 @@ def free_port(*taken: int) -> int:
         port = random.choice(PORTS)
         if port not in taken and _is_free(port):
             return port
-    raise BrokerError("No free port was found", f"200 attempts from {PORTS.start} to {PORTS.stop - 1}", "Name one that is free")
+    raise BrokerError(
+        "No free port was found",
+        f"200 attempts from {PORTS.start} to {PORTS.stop - 1}",
+        "Name one that is free",
+    )
 
 
 def _is_free(port: int) -> bool:
@@ -138,12 +158,17 @@ def write_settings(folder: Path, port: int, controller_port: int, extra: dict[st
     }
     lines = "".join(f"{name}={_escape(value)}\n" for name, value in (settings | extra).items())
     (folder / "server.properties").write_text(lines, "ascii")
-    (folder / "log4j2.properties").write_text(_LOG4J.format(log=_escape(str(folder / "broker.log"))), "ascii")
+    (folder / "log4j2.properties").write_text(
+        _LOG4J.format(log=_escape(str(folder / "broker.log"))), "ascii"
+    )
 
 
 def _escape(value: str) -> str:
     """Escape a value for a Java property file: ASCII only, and each backslash is written twice."""
-    return "".join(c if " " <= c <= "~" and c != "\\" else "\\\\" if c == "\\" else _unicode_escapes(c) for c in value)
+    return "".join(
+        c if " " <= c <= "~" and c != "\\" else "\\\\" if c == "\\" else _unicode_escapes(c)
+        for c in value
+    )
 
 
 def _unicode_escapes(character: str) -> str:
@@ -156,18 +181,41 @@ def format_data(folder: Path, java: list[str]) -> None:
     if meta.exists():
         if f"cluster.id={CLUSTER_ID}" not in meta.read_text("utf-8", "replace").splitlines():
             raise BrokerError(
-                f"The broker folder {folder} is broken", f"{meta} is not as we wrote it", "Delete the folder, with all topics in it"
+                f"The broker folder {folder} is broken",
+                f"{meta} is not as we wrote it",
+                "Delete the folder, with all topics in it",
             )
         return
     if (folder / "data").is_dir() and any((folder / "data").iterdir()):
-        raise BrokerError(f"The broker folder {folder} is broken", f"it has data but no {meta}", "Delete the folder, with all topics in it")
-    command = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(folder / "server.properties")]
-    answer = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=START_TIMEOUT_S)
+        raise BrokerError(
+            f"The broker folder {folder} is broken",
+            f"it has data but no {meta}",
+            "Delete the folder, with all topics in it",
+        )
+    command = [
+        *java,
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        CLUSTER_ID,
+        "-c",
+        str(folder / "server.properties"),
+    ]
+    answer = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=START_TIMEOUT_S,
+    )
     if answer.returncode != 0 or not meta.exists():
         # At the next start, a partly formatted folder would count as damaged.
         shutil.rmtree(folder / "data", ignore_errors=True)
         raise BrokerError(
-            f"The broker folder {folder} cannot be formatted", _telling((answer.stderr + answer.stdout).splitlines()), START_REMEDY
+            f"The broker folder {folder} cannot be formatted",
+            _telling((answer.stderr + answer.stdout).splitlines()),
+            START_REMEDY,
         )
 
 
@@ -181,7 +229,9 @@ def read_state(folder: Path) -> dict[str, int]:
 
 def write_state(folder: Path, *, pid: int, port: int, controller_port: int) -> None:
     new = folder / "broker.json.new"
-    new.write_text(json.dumps({"pid": pid, "port": port, "controller_port": controller_port}), "ascii")
+    new.write_text(
+        json.dumps({"pid": pid, "port": port, "controller_port": controller_port}), "ascii"
+    )
     os.replace(new, folder / "broker.json")
 
 
@@ -193,11 +243,17 @@ def is_broker(pid: int, folder: Path) -> bool:
     """
     ours = str(folder / "server.properties")
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0kafka.Kafka\0" + os.fsencode(ours) + b"\0")
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .endswith(b"\0kafka.Kafka\0" + os.fsencode(ours) + b"\0")
+        )
     except OSError:
         if Path("/proc/self").exists():
             return False
-    answer = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
     return answer.stdout.strip().endswith(f"kafka.Kafka {ours}")
 
 
@@ -216,6 +272,10 @@ def tail(folder: Path) -> str:
 
 def _telling(lines: list[str]) -> str:
     telling = [
-        line.strip() for line in lines if " ERROR " in line or " FATAL " in line or ("Exception" in line and not line.startswith("\tat "))
+        line.strip()
+        for line in lines
+        if " ERROR " in line
+        or " FATAL " in line
+        or ("Exception" in line and not line.startswith("\tat "))
     ]
     return " | ".join((telling or lines)[-6:])[-1500:]

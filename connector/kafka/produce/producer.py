@@ -2,11 +2,11 @@
 REC-19).
 
     producer.send(change)          checks, encodes and queues it. The result comes later
-    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka partition
-    producer.send_many(changes)    checks all of them before it queues the first one
+    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka
+    partition producer.send_many(changes)    checks all of them before it queues the first one
     producer.poll(1.0)             calls `on_delivery` for the results that have arrived
-    producer.flush()               returns when all records are delivered. Otherwise it raises
-    with producer.transaction():   all records of the block are delivered together, or none of them
+    producer.flush()               returns when all records are delivered. Otherwise it raises with
+    producer.transaction():   all records of the block are delivered together, or none of them
 
 Delivery is asynchronous, and memory is bounded. A record that was not delivered is never forgotten:
 `flush`, `close` and the next heartbeat fail until you send an equal record and it is delivered. You
@@ -26,7 +26,13 @@ from confluent_kafka import KafkaException, murmur2
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import source_letter
-from connector.errors import BrokerError, ConnectorError, DeliveryError, InvalidChangeError, WriterConflictError
+from connector.errors import (
+    BrokerError,
+    ConnectorError,
+    DeliveryError,
+    InvalidChangeError,
+    WriterConflictError,
+)
 from connector.kafka import client, topics, transactions
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce import resume
@@ -34,7 +40,14 @@ from connector.kafka.produce.send_queue import HeaderList, SendQueue
 from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import READER_SCHEMA, encode, frame
-from connector.records.model import CONTROL_KEY, ChildPartitions, DataChange, Heartbeat, Record, Rule
+from connector.records.model import (
+    CONTROL_KEY,
+    ChildPartitions,
+    DataChange,
+    Heartbeat,
+    Record,
+    Rule,
+)
 from connector.validation import Limits
 from connector.watermarks.delivery import Delivery
 from connector.watermarks.frontier import is_claim
@@ -144,7 +157,9 @@ class ChangeProducer:
             RegistryError: The registry does not answer, or does not have the schema.
             ConfigError: A client setting is not allowed.
         """
-        self._kafka = kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
+        self._kafka = (
+            kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
+        )
         self._facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
         self.warnings = topics.check(self._facts)
         self.topic = self._facts.topic
@@ -172,12 +187,18 @@ class ChangeProducer:
         self._is_telling = False
         self._started: Producer | None = None
         self._outbox: SendQueue[_Sent] = SendQueue(
-            self._kafka, self._facts, self._answer, queue_timeout_s=queue_timeout_s, transactional_id=transactional_id
+            self._kafka,
+            self._facts,
+            self._answer,
+            queue_timeout_s=queue_timeout_s,
+            transactional_id=transactional_id,
         )
         if transactional_id is not None:
             self._start(transactional_id)
 
-    def send(self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None) -> None:
+    def send(
+        self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None
+    ) -> None:
         """Queue one record. A change goes to the Kafka partition of its key, a control record to
         every Kafka partition.
 
@@ -199,11 +220,11 @@ class ChangeProducer:
             record: The change, heartbeat or child partitions.
             headers: Kafka headers.
             on_delivery: Called once as `on_delivery(record, error)` when the result is known
-                (PUB-5). `error` is `None` if the record was acknowledged, and in a transaction, if it
-                was committed. Otherwise it is the reason, and the record is in `undelivered`. It is
-                called in your thread, at the start of `send`, `send_many` and `transaction`, and in
-                `poll`, `flush` and `close`. It may send, but must not poll, flush or close. If it
-                raises, the calling method raises the same exception and sends nothing. The next
+                (PUB-5). `error` is `None` if the record was acknowledged, and in a transaction, if
+                it was committed. Otherwise it is the reason, and the record is in `undelivered`. It
+                is called in your thread, at the start of `send`, `send_many` and `transaction`, and
+                in `poll`, `flush` and `close`. It may send, but must not poll, flush or close. If
+                it raises, the calling method raises the same exception and sends nothing. The next
                 call makes the remaining calls.
 
         Raises:
@@ -233,7 +254,12 @@ class ChangeProducer:
         else:
             self._send_control(record, header_list, on_delivery)
 
-    def send_many(self, changes: Iterable[DataChange], headers: Headers = (), on_delivery: OnDelivery | None = None) -> None:
+    def send_many(
+        self,
+        changes: Iterable[DataChange],
+        headers: Headers = (),
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
         """Queue changes in their order. All of them are checked before the first one is queued
         (PUB-5).
 
@@ -284,7 +310,10 @@ class ChangeProducer:
             for change in changes[taken:]:
                 delivery = self._delivery(change.stream_partition)
                 self._failed += delivery.sent(change)
-                self._answer(_Sent(change, delivery, 1, on_delivery), f"not sent, since one before it was not taken: {error.cause}")
+                self._answer(
+                    _Sent(change, delivery, 1, on_delivery),
+                    f"not sent, since one before it was not taken: {error.cause}",
+                )
             raise
 
     @contextmanager
@@ -338,7 +367,12 @@ class ChangeProducer:
         limits = Limits(max_record_bytes=self._max_record_bytes)
         in_transactions = self._transactional_id is not None
         return resume.newest_token(
-            self._kafka, self.topic, stream_partition, registry=self._registry, limits=limits, in_transactions=in_transactions
+            self._kafka,
+            self.topic,
+            stream_partition,
+            registry=self._registry,
+            limits=limits,
+            in_transactions=in_transactions,
         )
 
     def poll(self, timeout_s: float = 0.0) -> int:
@@ -371,7 +405,9 @@ class ChangeProducer:
                 has the records. Exceptions of `on_delivery` are raised, too. Delivery continues in
                 the background.
         """
-        assert self._transaction is None, "what is sent in a transaction is delivered when it is committed"
+        assert self._transaction is None, (
+            "what is sent in a transaction is delivered when it is committed"
+        )
         assert not self._is_telling, "on_delivery may send, and nothing else"
         deadline = time.monotonic() + timeout_s
         self._tell()
@@ -388,7 +424,11 @@ class ChangeProducer:
         Send them again in this order. With a `transactional_id`, send them in one transaction.
         Announcements of the producer are included. Send them again, too.
         """
-        found = {record: why for delivery in self._deliveries.values() for record, why in delivery.failed.items()}
+        found = {
+            record: why
+            for delivery in self._deliveries.values()
+            for record, why in delivery.failed.items()
+        }
         for sent in self._outbox.items:
             found.setdefault(sent.record, "not acknowledged yet")
         for sent in self._transaction.settled if self._transaction is not None else ():
@@ -412,13 +452,21 @@ class ChangeProducer:
                 whose dead letters were not published stay in `undelivered`.
         """
         assert self._transaction is None, "a transaction is delivered as one, or not at all"
-        failed = {change: self._delivery(change.stream_partition).failed.get(change) for change in changes}
+        failed = {
+            change: self._delivery(change.stream_partition).failed.get(change) for change in changes
+        }
         assert None not in failed.values(), "only what has failed is set aside"
         with DeadLetterPublisher(self._kafka, self.topic) as publisher:
             for change, why in failed.items():
-                value = frame(encode(replace(change, estimated_low_watermark=0), self.kafka_partitions), self._schema_id)
-                letter = source_letter(self.topic, change.row_key, value, tuple(headers), why or "", now=now_us())
-                # One at a time, so that a failure does not publish the others again: a second dead letter of a change has another id.
+                value = frame(
+                    encode(replace(change, estimated_low_watermark=0), self.kafka_partitions),
+                    self._schema_id,
+                )
+                letter = source_letter(
+                    self.topic, change.row_key, value, tuple(headers), why or "", now=now_us()
+                )
+                # One at a time, so that a failure does not publish the others again: a second dead
+                # letter of a change has another id.
                 publisher.publish([letter])
                 self._failed += self._delivery(change.stream_partition).set_aside(change)
 
@@ -453,7 +501,12 @@ class ChangeProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is None:
             self.close()
             return
@@ -474,40 +527,72 @@ class ChangeProducer:
         if record not in self._delivery(record.stream_partition).failed:
             raise self._not_delivered()
 
-    def _checked(self, change: DataChange, headers: HeaderList, before: int | None = None) -> tuple[bytes, int]:
+    def _checked(
+        self, change: DataChange, headers: HeaderList, before: int | None = None
+    ) -> tuple[bytes, int]:
         """Return the value of a change, and the Kafka partition of its key. `before` is the oldest
         change of the batch that is sent before it.
         """
         delivery = self._delivery(change.stream_partition)
-        # A failed change may be sent again, also after a later heartbeat: it may have been delivered.
+        # A failed change may be sent again, also after a later heartbeat: it may have been
+        # delivered.
         if change.commit_timestamp <= delivery.promised and change not in delivery.failed:
             raise InvalidChangeError(
                 Rule.COMMIT_TIMESTAMP,
                 "commit_timestamp",
-                f"after {delivery.promised}, the last heartbeat of stream partition {change.stream_partition}",
+                f"after {delivery.promised}, the last heartbeat of stream partition"
+                f" {change.stream_partition}",
                 change.commit_timestamp,
             )
-        wire = self._with_true_claim(change, delivery, before) if change.estimated_low_watermark else change
+        wire = (
+            self._with_true_claim(change, delivery, before)
+            if change.estimated_low_watermark
+            else change
+        )
         value = frame(encode(wire, self.kafka_partitions), self._schema_id)
         self._check_size(change.row_key, value, headers)
         return value, murmur2(change.row_key, self.kafka_partitions)
 
-    def _put(self, change: DataChange, value: bytes, kafka_partition: int, headers: HeaderList, on_delivery: OnDelivery | None) -> None:
+    def _put(
+        self,
+        change: DataChange,
+        value: bytes,
+        kafka_partition: int,
+        headers: HeaderList,
+        on_delivery: OnDelivery | None,
+    ) -> None:
         delivery = self._delivery(change.stream_partition)
         self._failed += delivery.sent(change)
-        self._outbox.put(_Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers)
+        self._outbox.put(
+            _Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers
+        )
 
-    def _with_true_claim(self, change: DataChange, delivery: Delivery, before: int | None) -> DataChange:
+    def _with_true_claim(
+        self, change: DataChange, delivery: Delivery, before: int | None
+    ) -> DataChange:
         """Lower the estimated low watermark to the acknowledged changes. It becomes 0 if it is not
         a claim (WMK-5, REC-18).
         """
         if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return replace(change, estimated_low_watermark=0)
-        oldest = min(time for time in (change.commit_timestamp, delivery.oldest_open(), before) if time is not None)
-        return change if change.estimated_low_watermark <= oldest else replace(change, estimated_low_watermark=oldest)
+        oldest = min(
+            time
+            for time in (change.commit_timestamp, delivery.oldest_open(), before)
+            if time is not None
+        )
+        return (
+            change
+            if change.estimated_low_watermark <= oldest
+            else replace(change, estimated_low_watermark=oldest)
+        )
 
-    def _send_control(self, record: Heartbeat | ChildPartitions, headers: HeaderList, on_delivery: OnDelivery | None) -> None:
+    def _send_control(
+        self,
+        record: Heartbeat | ChildPartitions,
+        headers: HeaderList,
+        on_delivery: OnDelivery | None,
+    ) -> None:
         delivery = self._delivery(record.stream_partition)
         if isinstance(record, Heartbeat):
             self._wait_until_true(delivery, record, record.timestamp)
@@ -526,7 +611,9 @@ class ChangeProducer:
             if self._transaction is not None:
                 self._transaction.promised.append((delivery, delivery.promised))
             delivery.promised = record.timestamp
-        self._send_everywhere(_Sent(record, delivery, self.kafka_partitions, on_delivery), value, headers)
+        self._send_everywhere(
+            _Sent(record, delivery, self.kafka_partitions, on_delivery), value, headers
+        )
 
     def _announce(self, record: Record) -> None:
         """Send the announcements that are due before a record. They make no claim, so they do not
@@ -537,9 +624,13 @@ class ChangeProducer:
             value = frame(encode(announcement, self.kafka_partitions), self._schema_id)
             self._check_size(CONTROL_KEY, value, [])
             self.announced += 1
-            with suppress(DeliveryError):  # it is in `undelivered`, and the record itself may still be queued
+            with suppress(
+                DeliveryError
+            ):  # it is in `undelivered`, and the record itself may still be queued
                 delivery = self._delivery(announcement.stream_partition)
-                self._send_everywhere(_Sent(announcement, delivery, self.kafka_partitions, is_ours=True), value, [])
+                self._send_everywhere(
+                    _Sent(announcement, delivery, self.kafka_partitions, is_ours=True), value, []
+                )
 
     def _send_everywhere(self, sent: _Sent, value: bytes, headers: HeaderList) -> None:
         kafka_partitions = sent.copies
@@ -551,7 +642,9 @@ class ChangeProducer:
                     self._answer(sent, error.cause)
                 raise
 
-    def _wait_until_true(self, delivery: Delivery, record: Heartbeat | ChildPartitions, upto: int | None) -> None:
+    def _wait_until_true(
+        self, delivery: Delivery, record: Heartbeat | ChildPartitions, upto: int | None
+    ) -> None:
         """Wait until the changes that a control record covers are acknowledged (REC-18).
 
         These are the changes up to `upto`. None: all changes.
@@ -564,13 +657,19 @@ class ChangeProducer:
             waits = self._transaction is None and delivery.under_way
             if failed is not None and (upto is None or failed <= upto) and not waits:
                 raise DeliveryError(
-                    f"{what} would claim more than was delivered for stream partition {record.stream_partition}",
-                    f"a change with commit timestamp {failed} was not delivered: {next(iter(delivery.failed.values()))}",
+                    f"{what} would claim more than was delivered for stream partition"
+                    f" {record.stream_partition}",
+                    f"a change with commit timestamp {failed} was not delivered:"
+                    f" {next(iter(delivery.failed.values()))}",
                     "Send the changes of undelivered() again, then this",
                     undelivered=len(delivery.failed),
                 )
             # In a transaction, it is delivered together with the changes that it covers.
-            if self._transaction is not None or oldest is None or (upto is not None and oldest > upto):
+            if (
+                self._transaction is not None
+                or oldest is None
+                or (upto is not None and oldest > upto)
+            ):
                 return
             if time.monotonic() > deadline:
                 waited = f"after {self._queue_timeout_s:g} s. {self._outbox.complaint}".strip()
@@ -586,13 +685,19 @@ class ChangeProducer:
         size = len(key) + len(value)
         if size > self._max_record_bytes:
             raise InvalidChangeError(
-                "TOO_LARGE", "record", f"at most {self._max_record_bytes} bytes of key and value (max_record_bytes)", size
+                "TOO_LARGE",
+                "record",
+                f"at most {self._max_record_bytes} bytes of key and value (max_record_bytes)",
+                size,
             )
         for name, text in headers:
             size += len(name.encode()) + len(text or b"") + HEADER_OVERHEAD_BYTES
         size += RECORD_OVERHEAD_BYTES
         if size > self._facts.max_message_bytes:
-            limit = f"at most {self._facts.max_message_bytes} bytes with key, headers and framing (max.message.bytes of {self.topic})"
+            limit = (
+                f"at most {self._facts.max_message_bytes} bytes with key, headers and framing"
+                f" (max.message.bytes of {self.topic})"
+            )
             raise InvalidChangeError("TOO_LARGE", "record", limit, size)
 
     # Results.
@@ -627,7 +732,9 @@ class ChangeProducer:
         if self._is_telling or self._transaction is not None:
             return 0
         self._is_telling = True
-        due = len(self._told)  # later calls are left for the next time, otherwise this loop might never end
+        due = len(
+            self._told
+        )  # later calls are left for the next time, otherwise this loop might never end
         try:
             for _ in range(due):
                 on_delivery, record, error = self._told.popleft()
@@ -643,7 +750,8 @@ class ChangeProducer:
         return DeliveryError(
             f"{len(records)} records were not delivered to {self.topic}",
             f"{cause}. {self._outbox.complaint}".strip().removesuffix("."),
-            "undelivered() has them: send them again once the cause is mended; sending one twice does no harm",
+            "undelivered() has them: send them again once the cause is mended; sending one twice"
+            " does no harm",
             undelivered=len(records),
         )
 
@@ -661,7 +769,9 @@ class ChangeProducer:
             self._outbox.client.begin_transaction()
         except KafkaException as error:
             self._outbox.renew(error.args[0])
-            raise DeliveryError(f"No transaction could begin on {self.topic}", error.args[0].str(), "Try again") from error
+            raise DeliveryError(
+                f"No transaction could begin on {self.topic}", error.args[0].str(), "Try again"
+            ) from error
         self._transaction = _Transaction(self._outbox.client, self._announcements.copy())
         return self._transaction
 
@@ -671,10 +781,17 @@ class ChangeProducer:
             self._outbox.serve(0.5, push=True)
         if self._outbox.client is not transaction.client:
             transaction.trouble = transaction.trouble or "the client failed"
-        changed = (sent.delivery for sent in transaction.settled if isinstance(sent.record, DataChange))
-        left_out = {oldest for delivery in changed if (oldest := delivery.oldest_failed()) is not None}
+        changed = (
+            sent.delivery for sent in transaction.settled if isinstance(sent.record, DataChange)
+        )
+        left_out = {
+            oldest for delivery in changed if (oldest := delivery.oldest_failed()) is not None
+        }
         if left_out and not transaction.trouble:
-            transaction.trouble = f"a change with commit timestamp {min(left_out)}, which was not delivered before, is not in it"
+            transaction.trouble = (
+                f"a change with commit timestamp {min(left_out)}, which was not delivered before,"
+                " is not in it"
+            )
         if not transaction.trouble:
             transaction.is_unknown = True
             if (error := transactions.commit(transaction.client)) is not None:
@@ -686,7 +803,8 @@ class ChangeProducer:
             raise DeliveryError(
                 f"A transaction on {self.topic} was not committed",
                 transaction.trouble,
-                "undelivered() has its records: send them again, in another transaction; sending one twice does no harm",
+                "undelivered() has its records: send them again, in another transaction; sending"
+                " one twice does no harm",
                 undelivered=len(self.undelivered()),
             )
         self._transaction = None
@@ -696,11 +814,14 @@ class ChangeProducer:
         become notes of it.
         """
         why = transaction.trouble or f"its transaction was aborted: {reason!r}"
-        if self._outbox.client is transaction.client and not isinstance(reason, WriterConflictError):
+        if self._outbox.client is transaction.client and not isinstance(
+            reason, WriterConflictError
+        ):
             error = transactions.abort(transaction.client)
             self._outbox.read_reports()
             try:
-                # Failed messages may leave a gap in the sequence numbers of the client. The next transaction would fail.
+                # Failed messages may leave a gap in the sequence numbers of the client. The next
+                # transaction would fail.
                 if error is not None or transaction.trouble:
                     self._outbox.renew(error or transaction.trouble)
             except WriterConflictError as further:
@@ -716,7 +837,9 @@ class ChangeProducer:
                 self._conclude(sent, why)
 
     def _refresh(self) -> None:
-        """Update the number of Kafka partitions, because control records must go to new ones, too."""
+        """Update the number of Kafka partitions, because control records must go to new ones,
+        too.
+        """
         now = time.monotonic()
         if self._refreshed_at and now - self._refreshed_at < REFRESH_S:
             return
@@ -727,7 +850,8 @@ class ChangeProducer:
             return  # no broker answers now; records wait in the queue
         topics.check_identity(self._facts.topic_id, facts)
         if facts.kafka_partitions != self.kafka_partitions:
-            # The client caches the topic's metadata, and refuses Kafka partitions that it does not know.
+            # The client caches the topic's metadata, and refuses Kafka partitions that it does not
+            # know.
             with suppress(KafkaException):
                 self._outbox.client.list_topics(self.topic, timeout=client.REACH_TIMEOUT_S)
             # The new Kafka partitions have no announcements.

@@ -26,7 +26,13 @@ GROWTH: Final = 10
 
 
 def newest_token(
-    kafka: KafkaConfig, topic: str, stream_partition: str, *, registry: RegistryConfig | None, limits: Limits, in_transactions: bool
+    kafka: KafkaConfig,
+    topic: str,
+    stream_partition: str,
+    *,
+    registry: RegistryConfig | None,
+    limits: Limits,
+    in_transactions: bool,
 ) -> bytes:
     """Return the resume token of the newest heartbeat of a stream partition. `in_transactions`: or
     of the newest change.
@@ -42,26 +48,51 @@ def newest_token(
     while unread:
         starts = {number: max(first[number], ends[number] - window) for number in unread}
         # Without a position, reading starts at the beginning, even if retention moves it meanwhile.
-        positions = tuple(Position(topic, facts.topic_id, number, start - 1) for number, start in starts.items() if start > first[number])
+        positions = tuple(
+            Position(topic, facts.topic_id, number, start - 1)
+            for number, start in starts.items()
+            if start > first[number]
+        )
         reached: dict[int, int] = {}
         with ChangeConsumer(
-            kafka, topic, start=positions, kafka_partitions=starts, bounded=True, registry=registry, limits=limits
+            kafka,
+            topic,
+            start=positions,
+            kafka_partitions=starts,
+            bounded=True,
+            registry=registry,
+            limits=limits,
         ) as consumer:
             for received in consumer:
                 reached.setdefault(received.position.kafka_partition, received.record_timestamp)
                 if _order(received.record, stream_partition, in_transactions):
                     found[received.position.kafka_partition] = received
         # A record that arrived before the newest known one cannot be newer.
-        newest = max((received.record_timestamp for received in found.values()), default=0) - ARRIVAL_MARGIN_S * 1_000_000
-        unread = [n for n in unread if n not in found and starts[n] > first[n] and reached.get(n, newest) >= newest]
+        newest = (
+            max((received.record_timestamp for received in found.values()), default=0)
+            - ARRIVAL_MARGIN_S * 1_000_000
+        )
+        unread = [
+            n
+            for n in unread
+            if n not in found and starts[n] > first[n] and reached.get(n, newest) >= newest
+        ]
         window *= GROWTH
     if not found:
         raise TopicError(
             f"No resume token of stream partition {stream_partition} is left in {topic}",
-            f"no heartbeat{' or change' if in_transactions else ''} of it carries one, or retention has deleted them all",
-            "Begin with a backfill of the source (REC-23), or where you know that everything before was delivered",
+            f"no heartbeat{' or change' if in_transactions else ''} of it carries one, or retention"
+            " has deleted them all",
+            "Begin with a backfill of the source (REC-23), or where you know that everything before"
+            " was delivered",
         )
-    last = max(found.values(), key=lambda received: (_order(received.record, stream_partition, in_transactions), received.record_timestamp))
+    last = max(
+        found.values(),
+        key=lambda received: (
+            _order(received.record, stream_partition, in_transactions),
+            received.record_timestamp,
+        ),
+    )
     assert isinstance(last.record, DataChange | Heartbeat)
     return last.record.resume_token
 
@@ -74,6 +105,8 @@ def _order(record: object, stream_partition: str, in_transactions: bool) -> tupl
     match record:
         case Heartbeat() if record.stream_partition == stream_partition and record.resume_token:
             return record.timestamp, True
-        case DataChange() if in_transactions and record.stream_partition == stream_partition and record.resume_token:
+        case DataChange() if (
+            in_transactions and record.stream_partition == stream_partition and record.resume_token
+        ):
             return record.commit_timestamp, False
     return ()

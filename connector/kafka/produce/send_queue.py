@@ -68,7 +68,9 @@ class SendQueue(Generic[_Item]):
         """The last error of the client, as text."""
         return self._errors.text
 
-    def put(self, item: _Item, key: bytes, value: bytes, kafka_partition: int, headers: HeaderList) -> None:
+    def put(
+        self, item: _Item, key: bytes, value: bytes, kafka_partition: int, headers: HeaderList
+    ) -> None:
         """Queue a message. Blocks while the queue is full.
 
         Raises `DeliveryError` if the message was not queued. Then `answer` was already called.
@@ -81,14 +83,24 @@ class SendQueue(Generic[_Item]):
         deadline = 0.0
         while True:
             try:
-                self.client.produce(self._facts.topic, value, key, kafka_partition, partial(self._on_delivery, number), headers=headers)
+                self.client.produce(
+                    self._facts.topic,
+                    value,
+                    key,
+                    kafka_partition,
+                    partial(self._on_delivery, number),
+                    headers=headers,
+                )
                 break
             except BufferError:
                 now = time.monotonic()
                 deadline = deadline or now + self._queue_timeout_s
                 if now > deadline:
-                    cause = f"the queue stayed full for {self._queue_timeout_s:g} s. {self.complaint}".strip()
-                    raise self._refused(number, cause, "Look after the brokers and send it again") from None
+                    waited = f"the queue stayed full for {self._queue_timeout_s:g} s"
+                    cause = f"{waited}. {self.complaint}".strip()
+                    raise self._refused(
+                        number, cause, "Look after the brokers and send it again"
+                    ) from None
                 self.serve(0.05)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:
@@ -96,7 +108,11 @@ class SendQueue(Generic[_Item]):
                     self.serve(0)  # this reads the cause of the failure
                     if self.client is failed:
                         self.renew(error.args[0])
-                raise self._refused(number, error.args[0].str(), "Send it again; when it stays so, look at the cause") from error
+                raise self._refused(
+                    number,
+                    error.args[0].str(),
+                    "Send it again; when it stays so, look at the cause",
+                ) from error
         if number % POLL_EVERY == 0:
             self.serve(0)
 
@@ -108,7 +124,8 @@ class SendQueue(Generic[_Item]):
         try:
             self.client.flush(timeout_s) if push else self.client.poll(timeout_s)
         except (KafkaException, SystemError) as error:
-            # Reports may be lost here. Therefore the result of a message without a report is unknown.
+            # Reports may be lost here. Therefore the result of a message without a report is
+            # unknown.
             fatal = client.cause_of(error)
         self.read_reports()
         fatal = self._errors.fatal or fatal
@@ -125,8 +142,14 @@ class SendQueue(Generic[_Item]):
         cause = error.str() if isinstance(error, KafkaError) else str(error)
         client.log.error("producer for %s rebuilt: %s", self._facts.topic, cause)
         self.let_go(0, f"outcome unknown: {cause}")
-        error = self._errors.fatal or error  # if a call failed without a reason, the next call has the reason
-        if self._transactional_id is not None and isinstance(error, KafkaError) and transactions.is_shut_out(error):
+        error = (
+            self._errors.fatal or error
+        )  # if a call failed without a reason, the next call has the reason
+        if (
+            self._transactional_id is not None
+            and isinstance(error, KafkaError)
+            and transactions.is_shut_out(error)
+        ):
             self._shut_out = error.str()
             self.check_not_shut_out()  # a new client would take over from the other producer
         self._errors = client.LastError()
@@ -137,7 +160,9 @@ class SendQueue(Generic[_Item]):
         over.
         """
         if self._shut_out:
-            raise transactions.shut_out(self._facts.topic, self._transactional_id or "", self._shut_out)
+            raise transactions.shut_out(
+                self._facts.topic, self._transactional_id or "", self._shut_out
+            )
 
     def let_go(self, timeout_s: float, why: str) -> None:
         """Close the client and drop its messages. Without the purge, it would wait for the
@@ -176,8 +201,16 @@ class SendQueue(Generic[_Item]):
         """Report that this message did not enter the queue, and return the error."""
         if (item := self._outstanding.pop(number, None)) is not None:
             self._answer(item, cause)
-        return DeliveryError(f"A record for {self._facts.topic} was not taken", cause, remedy, undelivered=1)
+        return DeliveryError(
+            f"A record for {self._facts.topic} was not taken", cause, remedy, undelivered=1
+        )
 
     def _connect(self) -> Producer:
-        transactional = {} if self._transactional_id is None else transactions.settings(self._transactional_id)
-        return client.producer(self._kafka, self._errors, {**client.sizes(self._facts.max_message_bytes), **transactional})
+        transactional = (
+            {} if self._transactional_id is None else transactions.settings(self._transactional_id)
+        )
+        return client.producer(
+            self._kafka,
+            self._errors,
+            {**client.sizes(self._facts.max_message_bytes), **transactional},
+        )

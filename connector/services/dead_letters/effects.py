@@ -1,4 +1,6 @@
-"""The effect of a replay on rows as they are now, and the change that a forced replay sends (DLQ-9, DLQ-10, DLQ-13)."""
+"""The effect of a replay on rows as they are now, and the change that a forced replay sends (DLQ-9,
+DLQ-10, DLQ-13).
+"""
 
 from __future__ import annotations
 
@@ -31,30 +33,48 @@ _OF_OTHERS: Final = OrderPosition(2**62, 0, 0)
 
 
 class Effects:
-    """The rows of the tables of one stream, as they were when first asked for, with what was forced upon them since."""
+    """The rows of the tables of one stream, as they were when first asked for, with what was forced
+    upon them since.
+    """
 
-    def __init__(self, warehouse: str, tables: Mapping[str, TableDefinition], low_watermark: int | None) -> None:
+    def __init__(
+        self, warehouse: str, tables: Mapping[str, TableDefinition], low_watermark: int | None
+    ) -> None:
         self._warehouse, self._tables, self._low_watermark = warehouse, tables, low_watermark
         self._stored: dict[str, RowStates] = {}
         self._known: dict[tuple[str, bytes], RowState] = {}
 
     @staticmethod
-    def of(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent = log_event) -> Effects | None:
+    def of(
+        config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent = log_event
+    ) -> Effects | None:
         """None, and a warning, where the warehouse cannot be read from here."""
         try:
             from connector.lake.state_reader import progress_of
 
-            tables = {name: table for name, table in config.tables.items() if table.stream == stream.name}
-            found = Effects(config.warehouse, tables, progress_of(config.warehouse, stream.name).low_watermark)
+            tables = {
+                name: table for name, table in config.tables.items() if table.stream == stream.name
+            }
+            found = Effects(
+                config.warehouse, tables, progress_of(config.warehouse, stream.name).low_watermark
+            )
             for name in tables:
                 found._states(name)
         except (ModuleNotFoundError, TableError) as error:
-            on_event(warning("EFFECTS_UNKNOWN", f"what would become of the rows is not known here ({error})"))
+            on_event(
+                warning(
+                    "EFFECTS_UNKNOWN", f"what would become of the rows is not known here ({error})"
+                )
+            )
             return None
         return found
 
-    def of_each(self, decisions: Iterable[Decision], schemas: Schemas) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """The effect of each of them, by table; empty if it is not replayed, or is no change of a declared table."""
+    def of_each(
+        self, decisions: Iterable[Decision], schemas: Schemas
+    ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
+        """The effect of each of them, by table; empty if it is not replayed, or is no change of a
+        declared table.
+        """
         for some in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
             changes = {id(decision): _change_in(decision, schemas) for decision in some}
             self._known.clear()
@@ -67,21 +87,29 @@ class Effects:
         """The row of a change by table, as readers see it now; None: the table has no such row."""
         self._look([change])
         return {
-            name: row_of(table, change.row_key, visible(self._known[name, change.row_key])) for name, table in self._readable_in(change)
+            name: row_of(table, change.row_key, visible(self._known[name, change.row_key]))
+            for name, table in self._readable_in(change)
         }
 
     def forced(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
-        """A change that has the effect today that a late one would have had, or a sentence that says why not; see `replay.Force`."""
+        """A change that has the effect today that a late one would have had, or a sentence that
+        says why not; see `replay.Force`.
+        """
         if self._low_watermark is None:
             return "the low watermark is not known"
         if any((name, change.row_key) not in self._known for name, _ in self._readable_in(change)):
             self._look([change])
         position = _position(letter, letter.attempt + 1)
-        wanted = {name: difference(table, self._known[name, change.row_key], change, position) for name, table in self._readable_in(change)}
+        wanted = {
+            name: difference(table, self._known[name, change.row_key], change, position)
+            for name, table in self._readable_in(change)
+        }
         if not wanted:
             return "no table of its stream can read it"
         if not any(wanted.values()):
-            return "it would change nothing: what is there is newer, or was forced upon the row since"
+            return (
+                "it would change nothing: what is there is newer, or was forced upon the row since"
+            )
         if len(set(wanted.values())) > 1:
             return f"its tables need different changes: {', '.join(wanted)} read the same source"
         try:
@@ -90,13 +118,19 @@ class Effects:
             return f"the difference is no change: {error}"
         for name, table in self._readable_in(change):
             known = self._known[name, change.row_key]
-            # With its own order: of two that are forced, the one that is newer at the source is sent as the newer one.
-            self._known[name, change.row_key] = join(known, lift(change, position, table.order, table.versions))
+            # With its own order: of two that are forced, the one that is newer at the source is
+            # sent as the newer one.
+            self._known[name, change.row_key] = join(
+                known, lift(change, position, table.order, table.versions)
+            )
         return today
 
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
         position = _position(decision.letter, decision.attempt)
-        return {name: effect(table, self._known[name, change.row_key], change, position) for name, table in self._readable_in(change)}
+        return {
+            name: effect(table, self._known[name, change.row_key], change, position)
+            for name, table in self._readable_in(change)
+        }
 
     def _readable_in(self, change: DataChange) -> Iterator[tuple[str, TableDefinition]]:
         for name, table in self._tables.items():
@@ -127,7 +161,11 @@ def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:
     if decision.content is None:
         return None
     found = decode(decision.content.value, schemas)
-    return found.record if isinstance(found, ChangeRecord) and isinstance(found.record, DataChange) else None
+    return (
+        found.record
+        if isinstance(found, ChangeRecord) and isinstance(found.record, DataChange)
+        else None
+    )
 
 
 def _position(letter: DeadLetter, attempt: int) -> OrderPosition:

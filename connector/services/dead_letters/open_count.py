@@ -1,4 +1,6 @@
-"""How many dead letters are open, from commits and the totals of the ledger: no topic is scanned (DLQ-7, OPS-5)."""
+"""How many dead letters are open, from commits and the totals of the ledger: no topic is scanned
+(DLQ-7, OPS-5).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ ASK_TIMEOUT_S: Final = 1.0
 
 
 def open_letters_of(
-    config: ConnectorConfig, stream: StreamConfig, progress: Progress, tables: Mapping[str, TableState]
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    progress: Progress,
+    tables: Mapping[str, TableState],
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
-    """Those of a stream, and those that are, or may be, of each of its tables. Kafka is asked only where there ever was one.
+    """Those of a stream, and those that are, or may be, of each of its tables. Kafka is asked only
+    where there ever was one.
 
     Raises `TableError` if the warehouse cannot be read.
     """
@@ -36,13 +42,28 @@ def open_letters_of(
     from connector.lake.state_reader import batch_with
 
     first = min(
-        filter(None, (progress.rejected_since, outside.since, *(book.dead_letters_since for book in tables.values()))), default=None
+        filter(
+            None,
+            (
+                progress.rejected_since,
+                outside.since,
+                *(book.dead_letters_since for book in tables.values()),
+            ),
+        ),
+        default=None,
     )
     try:
-        facts = topics.describe(config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S))
+        facts = topics.describe(
+            config.kafka, stream.topic, client.admin(config.kafka, timeout_s=ASK_TIMEOUT_S)
+        )
         totals = read_totals(config.kafka, stream.topic)
     except (BrokerError, TopicError):
         return open_letters(rejected, letters, outside, "", None, first, is_known=False)
     sent = NONE_SENT if totals is None else totals.sent
-    under_way = sent.topic_id == facts.topic_id and batch_with(config.warehouse, stream.name, sent.ends) is None
-    return open_letters(rejected, letters, outside, facts.topic_id, totals, first, under_way=under_way)
+    under_way = (
+        sent.topic_id == facts.topic_id
+        and batch_with(config.warehouse, stream.name, sent.ends) is None
+    )
+    return open_letters(
+        rejected, letters, outside, facts.topic_id, totals, first, under_way=under_way
+    )

@@ -1,4 +1,6 @@
-"""Dead letters of one stream: list, explain, repair and replay, park, discard, reopen (DLQ-8 to DLQ-14)."""
+"""Dead letters of one stream: list, explain, repair and replay, park, discard, reopen (DLQ-8 to
+DLQ-14).
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ class LetterReport:
         letter: The rejected record with its original bytes, and the reason.
         status: Its state, and how often it was replayed.
         history: Each thing that was done about it, the oldest first.
-        rows: Its row as readers see it now, by table; None where there is no row. Empty if the warehouse cannot be read.
-        decision: The verdict of a replay.
-        effects: The effect of a replay on the row, by table.
+        rows: Its row as readers see it now, by table; None where there is no row. Empty if the
+        warehouse cannot be read. decision: The verdict of a replay. effects: The effect of a replay
+        on the row, by table.
     """
 
     letter: DeadLetter
@@ -53,13 +55,17 @@ class LetterReport:
 
 
 class DeadLetters:
-    """The dead letters of one stream. Make it with `dead_letters`. Each method may raise `BrokerError` and `TopicError`.
+    """The dead letters of one stream. Make it with `dead_letters`. Each method may raise
+    `BrokerError` and `TopicError`.
 
-    An action is done once per letter and stored in the ledger, with who, when and why. You can stop it at any time and repeat it.
-    A filter without `states` selects the letters that an action can be done to: for example, `reopen` takes parked and discarded ones.
+    An action is done once per letter and stored in the ledger, with who, when and why. You can stop
+    it at any time and repeat it. A filter without `states` selects the letters that an action can
+    be done to: for example, `reopen` takes parked and discarded ones.
     """
 
-    def __init__(self, config: ConnectorConfig, stream: StreamConfig, by: str, on_event: OnEvent) -> None:
+    def __init__(
+        self, config: ConnectorConfig, stream: StreamConfig, by: str, on_event: OnEvent
+    ) -> None:
         from connector.kafka.dead_letters.queue import DeadLetterQueue
 
         self._config, self._stream, self._by, self._on_event = config, stream, by, on_event
@@ -67,10 +73,17 @@ class DeadLetters:
 
     @cached_property
     def _replaying(self) -> DeadLetterQueue:
-        """The queue with the horizon of the stream: only a replay needs it, so only a replay reads the warehouse for it."""
+        """The queue with the horizon of the stream: only a replay needs it, so only a replay reads
+        the warehouse for it.
+        """
         from connector.kafka.dead_letters.queue import DeadLetterQueue
 
-        return DeadLetterQueue(self._config, self._stream, by=self._by, horizon=_horizon(self._config, self._stream, self._on_event))
+        return DeadLetterQueue(
+            self._config,
+            self._stream,
+            by=self._by,
+            horizon=_horizon(self._config, self._stream, self._on_event),
+        )
 
     def list(self, which: LetterFilter | None = None) -> Iterator[tuple[DeadLetter, LetterStatus]]:
         """The letters that a filter selects, with their status; without one, the open letters."""
@@ -82,22 +95,32 @@ class DeadLetters:
         return LetterReport(letter, status, history, *self.effects_on(letter, status))
 
     def find(self, letter_id: str) -> tuple[DeadLetter, LetterStatus, tuple[LedgerEntry, ...]]:
-        """One letter, its status and its history, without a look at the warehouse. Raises as `show` does."""
+        """One letter, its status and its history, without a look at the warehouse. Raises as `show`
+        does.
+        """
         ledger = self.queue.ledger()
         named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
         letter, status = next(self.queue.letters(named, ledger), (None, None))
         if letter is None or status is None:
             cause = f"none in {dead_letter_topic(self.queue.topic)} has this id"
             raise ConnectorError(
-                f"There is no dead letter {letter_id}", cause, "connector dead-letters list --state any --json has their ids"
+                f"There is no dead letter {letter_id}",
+                cause,
+                "connector dead-letters list --state any --json has their ids",
             )
         return letter, status, tuple(ledger.story(letter.id))
 
     def effects_on(
         self, letter: DeadLetter, status: LetterStatus
     ) -> tuple[Mapping[str, Mapping[str, object] | None], Decision, Mapping[str, Effect]]:
-        """The row of a letter by table, the verdict of a replay, and its effect on the row, as in `LetterReport`."""
-        found, effects, decision = decode(letter.value, self.queue.schemas), self._effects(), self.queue.decision(letter, status)
+        """The row of a letter by table, the verdict of a replay, and its effect on the row, as in
+        `LetterReport`.
+        """
+        found, effects, decision = (
+            decode(letter.value, self.queue.schemas),
+            self._effects(),
+            self.queue.decision(letter, status),
+        )
         if effects is None:
             return {}, decision, {}
         change = found.record if isinstance(found, ChangeRecord) else None
@@ -106,18 +129,28 @@ class DeadLetters:
         return rows, decision, done
 
     def plan(
-        self, which: LetterFilter, *, steps: Iterable[Step] = (), max_attempts: int = MAX_ATTEMPTS, force: bool = False
+        self,
+        which: LetterFilter,
+        *,
+        steps: Iterable[Step] = (),
+        max_attempts: int = MAX_ATTEMPTS,
+        force: bool = False,
     ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """Show the effect that `replay` would have on each letter, and on its row by table. Nothing is sent.
+        """Show the effect that `replay` would have on each letter, and on its row by table. Nothing
+        is sent.
 
-        `steps` repair each letter first, for example `Step.parse("key-from-record")`. `force` is for letters that are too late: it raises
-        `ConnectorError` if the warehouse cannot be read.
+        `steps` repair each letter first, for example `Step.parse("key-from-record")`. `force` is
+        for letters that are too late: it raises `ConnectorError` if the warehouse cannot be read.
         """
         queue, effects = self._replaying, self._effects()
         forced = self._forced(effects) if force else None
         decisions = queue.plan(which, steps=tuple(steps), max_attempts=max_attempts, force=forced)
         # A forced effect was worked out with the decision: the row shows it already.
-        return ((decision, {}) for decision in decisions) if effects is None or force else effects.of_each(decisions, queue.schemas)
+        return (
+            ((decision, {}) for decision in decisions)
+            if effects is None or force
+            else effects.of_each(decisions, queue.schemas)
+        )
 
     def replay(
         self,
@@ -133,7 +166,8 @@ class DeadLetters:
     ) -> Tally:
         """Send letters to the change topic again. Each takes effect once.
 
-        `per_second` limits the rate. `stop` ends it after the transaction in flight. Returns the number of letters by verdict.
+        `per_second` limits the rate. `stop` ends it after the transaction in flight. Returns the
+        number of letters by verdict.
         """
         return self._replaying.replay(
             which,
@@ -147,11 +181,15 @@ class DeadLetters:
         )
 
     def park(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Set letters aside: no replay takes them before they are reopened. Returns their number, and those left alone by state."""
+        """Set letters aside: no replay takes them before they are reopened. Returns their number,
+        and those left alone by state.
+        """
         return self.queue.act(Action.PARKED, _for_action(Action.PARKED, which), why=why)
 
     def discard(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Declare that letters are not to be replayed; the records stay in the topic. Returns as `park` does."""
+        """Declare that letters are not to be replayed; the records stay in the topic. Returns as
+        `park` does.
+        """
         return self.queue.act(Action.DISCARDED, _for_action(Action.DISCARDED, which), why=why)
 
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
@@ -159,12 +197,26 @@ class DeadLetters:
         return self.queue.act(Action.REOPENED, _for_action(Action.REOPENED, which), why=why)
 
     def wait(self, which: LetterFilter, *, since: int | None = None) -> bool:
-        """Wait until each table has what is in the change topic now. False: a replay of `which` since `since` was rejected again."""
+        """Wait until each table has what is in the change topic now. False: a replay of `which`
+        since `since` was rejected again.
+        """
         began = now_us() if since is None else since
-        return wait_for_tables(self._config, self._stream, self.queue, began, truncate_utf8(str(which)), self._on_event) == 0
+        return (
+            wait_for_tables(
+                self._config,
+                self._stream,
+                self.queue,
+                began,
+                truncate_utf8(str(which)),
+                self._on_event,
+            )
+            == 0
+        )
 
     def _effects(self) -> Effects | None:
-        """The rows of the stream's tables as they are now; None, with a warning, if the warehouse cannot be read."""
+        """The rows of the stream's tables as they are now; None, with a warning, if the warehouse
+        cannot be read.
+        """
         return Effects.of(self._config, self._stream, self._on_event)
 
     @staticmethod
@@ -179,17 +231,23 @@ class DeadLetters:
 
 
 def dead_letters(
-    config: ConnectorConfig, stream: str | None = None, *, by: str | None = None, on_event: OnEvent = log_event
+    config: ConnectorConfig,
+    stream: str | None = None,
+    *,
+    by: str | None = None,
+    on_event: OnEvent = log_event,
 ) -> DeadLetters:
     """The dead letters of a stream.
 
-    For example: `dead_letters(config, "orders").replay(LetterFilter(), why="the schema is registered now")`.
+    For example: `dead_letters(config, "orders").replay(LetterFilter(), why="the schema is
+    registered now")`.
 
     Args:
         config: It has the stream.
         stream: The name or topic of the stream. None: the only one of the configuration.
         by: The person or program that acts. None: the user and the host of this process.
-        on_event: Receives warnings, for example that the horizon is unknown because the warehouse cannot be read.
+        on_event: Receives warnings, for example that the horizon is unknown because the warehouse
+        cannot be read.
 
     Returns:
         Methods on the letters.
@@ -201,7 +259,9 @@ def dead_letters(
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:
-    """A filter with the default states selects those that the action is for; letters named by id in any state."""
+    """A filter with the default states selects those that the action is for; letters named by id in
+    any state.
+    """
     if which.states != LetterFilter().states:
         return which
     return replace(which, states=frozenset() if which.ids else ALLOWED[action])
@@ -213,6 +273,9 @@ def _horizon(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent) -
 
         return progress_of(config.warehouse, stream.name).horizon
     except (ModuleNotFoundError, TableError) as error:
-        text = f"the horizon of {stream.name} is not known here: what is too late is found when it is rejected again ({error})"
+        text = (
+            f"the horizon of {stream.name} is not known here: what is too late is found when it is"
+            f" rejected again ({error})"
+        )
         on_event(warning("HORIZON_UNKNOWN", text, stream=stream.name))
         return None

@@ -21,11 +21,17 @@ SAY_EVERY_S: Final = 15.0
 
 
 def wait_for_tables(
-    config: ConnectorConfig, stream: StreamConfig, queue: DeadLetterQueue, began: int, selection: str, on_event: OnEvent = log_event
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    queue: DeadLetterQueue,
+    began: int,
+    selection: str,
+    on_event: OnEvent = log_event,
 ) -> int:
-    """Return once all that is in the change topic now is ingested, and in every table of the stream: 0. Return 1 as soon as it is
-    ingested if a replay since `began` (microseconds), or one of the same `selection`, was rejected again, which is said. Rows that wait
-    for other letters are not waited for. Ctrl-C ends the waiting, and nothing else.
+    """Return once all that is in the change topic now is ingested, and in every table of the
+    stream: 0. Return 1 as soon as it is ingested if a replay since `began` (microseconds), or one
+    of the same `selection`, was rejected again, which is said. Rows that wait for other letters are
+    not waited for. Ctrl-C ends the waiting, and nothing else.
 
     Raises `TableError` if the warehouse cannot be read, `BrokerError`.
     """
@@ -42,7 +48,9 @@ def wait_for_tables(
             if batch is not None and _are_rejected_again(queue, began, selection, on_event):
                 return 1
         if batch is not None:
-            behind = [name for name in tables if not _has(table_state_of(config.warehouse, name), batch)]
+            behind = [
+                name for name in tables if not _has(table_state_of(config.warehouse, name), batch)
+            ]
             if not behind:
                 break
         waits_for = "ingest: is `connector run` at work?" if batch is None else f"table {behind[0]}"
@@ -57,17 +65,31 @@ def wait_for_tables(
 
 
 def _has(table: TableState, batch: int) -> bool:
-    return table.complete_to_batch >= batch or (bool(table.blocked_rows) and table.to_batch >= batch)
+    return table.complete_to_batch >= batch or (
+        bool(table.blocked_rows) and table.to_batch >= batch
+    )
 
 
-def _are_rejected_again(queue: DeadLetterQueue, began: int, selection: str, on_event: OnEvent) -> bool:
-    """Whether one of the replays since `began`, or of that `selection`, is a letter again, in ingest or in a table; it is said."""
+def _are_rejected_again(
+    queue: DeadLetterQueue, began: int, selection: str, on_event: OnEvent
+) -> bool:
+    """Whether one of the replays since `began`, or of that `selection`, is a letter again, in
+    ingest or in a table; it is said.
+    """
     ledger, again = queue.ledger(), Counter[str]()
     for letter, _ in queue.letters(LetterFilter(), ledger):
         claim = replay_claim(letter.headers)
-        if claim is not None and any(entry.at >= began or entry.selection == selection for entry in ledger.story(claim[0])):
+        if claim is not None and any(
+            entry.at >= began or entry.selection == selection for entry in ledger.story(claim[0])
+        ):
             again[letter.reason] += 1
     if again:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in again.most_common())
-        on_event(info("REJECTED_AGAIN", f"{counted(again.total(), 'replay')} rejected again: {reasons}; see connector dead-letters list"))
+        on_event(
+            info(
+                "REJECTED_AGAIN",
+                f"{counted(again.total(), 'replay')} rejected again: {reasons}; see connector"
+                " dead-letters list",
+            )
+        )
     return bool(again)

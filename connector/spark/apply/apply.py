@@ -22,12 +22,23 @@ from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.spark.apply.blocked_rows import BlockedFrom, Holding, holding_of, not_merged, select_changes
+from connector.spark.apply.blocked_rows import (
+    BlockedFrom,
+    Holding,
+    holding_of,
+    not_merged,
+    select_changes,
+)
 from connector.spark.apply.dead_letters import table_letters
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import Keep, keep_nothing, keeping
 from connector.spark.apply.merge import is_sparse, merged_buckets, merged_rows
-from connector.spark.apply.statistics import BatchStatistics, analyze_once, check_changelog, unapplied
+from connector.spark.apply.statistics import (
+    BatchStatistics,
+    analyze_once,
+    check_changelog,
+    unapplied,
+)
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table, new_attempt
@@ -42,7 +53,9 @@ again.
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result: the new table state, how many changes were merged, and how many became dead letters."""
+    """The result: the new table state, how many changes were merged, and how many became dead
+    letters.
+    """
 
     table_state: TableState
     changes: int
@@ -72,7 +85,16 @@ def apply(
     if newest is None or (is_there and not before.blocked_rows):
         return None
     below = None if cut.ignores_watermark else cut.low_watermark or 0
-    holding = holding_of(table, changelog, before, newest, cut.batch, below=below, discarded=discarded, horizon=cut.horizon)
+    holding = holding_of(
+        table,
+        changelog,
+        before,
+        newest,
+        cut.batch,
+        below=below,
+        discarded=discarded,
+        horizon=cut.horizon,
+    )
     if is_there and holding is not None and holding.dead == before.blocked_rows:
         return None
     before = table.sweep(before)
@@ -80,7 +102,10 @@ def apply(
         found = _found(table, changelog, source, before, cut, holding, publish, keep)
         on_step("letters published")
         seen, attempt = found.seen, new_attempt()
-        after = replace(_after(table, before, found, cut, holding.dead if holding else (), attempt), changelog_id=newest.changelog_id)
+        after = replace(
+            _after(table, before, found, cut, holding.dead if holding else (), attempt),
+            changelog_id=newest.changelog_id,
+        )
         if not seen.buckets:
             on_step("tombstones written")
             table.commit(None, (), after)
@@ -88,14 +113,27 @@ def apply(
             is_single = is_sparse(table, seen)
             files = table.files(version) if is_single else None
             if is_single:
-                rows, places = merged_rows(table, found.pivoted, seen, before, version, keep, files=files, horizon=after.horizon)
+                rows, places = merged_rows(
+                    table,
+                    found.pivoted,
+                    seen,
+                    before,
+                    version,
+                    keep,
+                    files=files,
+                    horizon=after.horizon,
+                )
             else:
                 rows = merged_buckets(table, found.pivoted, seen, before, horizon=after.horizon)
             if seen.may_remove:
                 # Two writes follow. The merge is computed once for both.
                 rows = keep(rows, eager=not is_single)
                 if table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt):
-                    after = replace(after, has_tombstones=True, attempt_ids={**after.attempt_ids, after.apply_number: attempt})
+                    after = replace(
+                        after,
+                        has_tombstones=True,
+                        attempt_ids={**after.attempt_ids, after.apply_number: attempt},
+                    )
             on_step("tombstones written")
             if is_single:
                 table.commit_rows(rows.where("_exists"), places, version, files, after)
@@ -107,7 +145,9 @@ def apply(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The flattened changes that an apply merges, their statistics, and the last batch of which it merges every change."""
+    """The flattened changes that an apply merges, their statistics, and the last batch of which it
+    merges every change.
+    """
 
     seen: BatchStatistics
     pivoted: DataFrame
@@ -135,21 +175,33 @@ def _found(
         is_few = recent is not None and recent.count <= KEPT_CHANGES
         is_held = _is_held(cut, committed="_committed", place="_partition")
         is_new = unapplied(before, batch="_batch", committed="_committed", place="_partition")
-        seen, pivoted, held_from = analyze_once(since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held)
+        seen, pivoted, held_from = analyze_once(
+            since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held
+        )
         if not seen.unreadable:
             return _Found(seen, pivoted, cut.batch if held_from is None else held_from - 1)
     complete_to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
     changes = not_merged(since, before, table.spark).where(f"NOT {_is_held(cut)}")
     definition = layout.definition
-    changes, seen, waiting = select_changes(changes, layout, before, holding, lambda letters: publish(table_letters(letters, definition)))
-    return _Found(seen, flatten_entries(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting)
+    changes, seen, waiting = select_changes(
+        changes,
+        layout,
+        before,
+        holding,
+        lambda letters: publish(table_letters(letters, definition)),
+    )
+    return _Found(
+        seen, flatten_entries(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting
+    )
 
 
 def _is_at(before: TableState, cut: Cut) -> bool:
     if before.blocked_rows:
         return (before.to_batch, before.target_watermark) == (cut.batch, _brought_to(cut))
     is_all_merged = before.complete_to_batch == cut.batch
-    return before.to_batch == cut.batch and (is_all_merged or (not cut.ignores_watermark and before.apply_watermark == cut.low_watermark))
+    return before.to_batch == cut.batch and (
+        is_all_merged or (not cut.ignores_watermark and before.apply_watermark == cut.low_watermark)
+    )
 
 
 def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
@@ -162,11 +214,17 @@ def _brought_to(cut: Cut) -> int | None:
     return MAX_LONG if cut.ignores_watermark else cut.low_watermark
 
 
-def _is_held(cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition") -> str:
+def _is_held(
+    cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
+) -> str:
     """Whether the cut defers a change, as SQL over its commit timestamp: the change is above the
     low watermark.
     """
-    return "false" if cut.ignores_watermark else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
+    return (
+        "false"
+        if cut.ignores_watermark
+        else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
+    )
 
 
 def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: int) -> int | None:
@@ -176,15 +234,31 @@ def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: in
     """
     if order is OrderBy.COMMIT:
         return cut.horizon
-    return max(filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None)
+    return max(
+        filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None
+    )
 
 
-def _after(table: Table, before: TableState, found: _Found, cut: Cut, dead: tuple[BlockingLetter, ...], attempt: str) -> TableState:
+def _after(
+    table: Table,
+    before: TableState,
+    found: _Found,
+    cut: Cut,
+    dead: tuple[BlockingLetter, ...],
+    attempt: str,
+) -> TableState:
     """The table state after the merge, without the new tombstones."""
-    seen, waiting, complete_to_batch, apply_watermark = found.seen, found.waiting, found.complete_to_batch, cut.low_watermark
+    seen, waiting, complete_to_batch, apply_watermark = (
+        found.seen,
+        found.waiting,
+        found.complete_to_batch,
+        cut.low_watermark,
+    )
     if waiting is not None:
         complete_to_batch = min(complete_to_batch, waiting.batch - 1)
-        apply_watermark = None if apply_watermark is None else min(apply_watermark, waiting.committed)
+        apply_watermark = (
+            None if apply_watermark is None else min(apply_watermark, waiting.committed)
+        )
     after = replace(
         before,
         apply_number=before.apply_number + 1,
@@ -193,7 +267,8 @@ def _after(table: Table, before: TableState, found: _Found, cut: Cut, dead: tupl
         target_watermark=_brought_to(cut),
         merged=before.merged + seen.changes - seen.unreadable,
         letters=before.letters + seen.unreadable,
-        dead_letters_since=before.dead_letters_since or (cut.chosen_at if seen.unreadable else None),
+        dead_letters_since=before.dead_letters_since
+        or (cut.chosen_at if seen.unreadable else None),
         highest_applied=max(before.highest_applied, seen.highest),
         has_residual=before.has_residual or seen.has_residual,
         apply_watermark=apply_watermark,
@@ -201,6 +276,15 @@ def _after(table: Table, before: TableState, found: _Found, cut: Cut, dead: tupl
         as_of=max(filter(None, (before.as_of, cut.freshness.of(complete_to_batch))), default=None),
         blocked_rows=dead,
         # A blocked row may wait for a change that is older than the new tombstones.
-        horizon=before.horizon if dead else _horizon(table.layout.definition.order, before, cut, complete_to_batch),
+        horizon=(
+            before.horizon
+            if dead
+            else _horizon(table.layout.definition.order, before, cut, complete_to_batch)
+        ),
     )
-    return replace(after, inconsistent_since=None if after.is_consistent_cut else before.inconsistent_since or cut.chosen_at)
+    return replace(
+        after,
+        inconsistent_since=(
+            None if after.is_consistent_cut else before.inconsistent_since or cut.chosen_at
+        ),
+    )

@@ -13,7 +13,12 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector.dead_letters.blocked_rows import HOLDING_REASONS, MAX_HELD, BlockingLetter, still_blocking
+from connector.dead_letters.blocked_rows import (
+    HOLDING_REASONS,
+    MAX_HELD,
+    BlockingLetter,
+    still_blocking,
+)
 from connector.errors import TableError
 from connector.records.model import CONTROL_KEY
 from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
@@ -31,10 +36,12 @@ them were discarded.
 
 _FIRST_NAMES: Final = ("first_batch", "first_partition", "first_offset")
 _FIRST: Final = tuple(
-    f"order_position.{field} AS {name}" for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
+    f"order_position.{field} AS {name}"
+    for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
 )
 _DEAD: Final = (
-    "row_key binary, dead array<struct<place: struct<ingest_batch: bigint, kafka_partition: int, offset: bigint>, committed: bigint>>"
+    "row_key binary, dead array<struct<place: struct<ingest_batch: bigint, kafka_partition: int,"
+    " offset: bigint>, committed: bigint>>"
 )
 
 
@@ -49,7 +56,11 @@ class BlockedFrom:
 def earliest(*several: BlockedFrom | None) -> BlockedFrom | None:
     """The smallest batch and the smallest commit timestamp of all."""
     found = [waiting for waiting in several if waiting is not None]
-    return BlockedFrom(min(one.batch for one in found), min(one.committed for one in found)) if found else None
+    return (
+        BlockedFrom(min(one.batch for one in found), min(one.committed for one in found))
+        if found
+        else None
+    )
 
 
 def holding_of(
@@ -111,15 +122,23 @@ def select_changes(
     if later_letters is None and later is None:
         return good, seen, waiting
     count, again = letters.count(), analyze(good, layout, before)
-    return good, replace(again, changes=again.changes + count, unreadable=count), earliest(waiting, later_letters, later)
+    return (
+        good,
+        replace(again, changes=again.changes + count, unreadable=count),
+        earliest(waiting, later_letters, later),
+    )
 
 
-def _judged(changes: DataFrame, seen: BatchStatistics, layout: Layout) -> tuple[DataFrame | None, DataFrame]:
+def _judged(
+    changes: DataFrame, seen: BatchStatistics, layout: Layout
+) -> tuple[DataFrame | None, DataFrame]:
     """The changes that the table cannot hold, or None, and the other changes."""
     if not seen.unreadable:
         return None, changes
     bad = unreadable(changes, layout)
-    return changes.join(bad, [*RECORD_COORDINATES], "left_semi"), changes.join(bad, [*RECORD_COORDINATES], "left_anti")
+    return changes.join(bad, [*RECORD_COORDINATES], "left_semi"), changes.join(
+        bad, [*RECORD_COORDINATES], "left_anti"
+    )
 
 
 class Holding:
@@ -150,17 +169,32 @@ class Holding:
         self._spark, self._table, self._before = spark, table, before
         self._discarded: frozenset[str] | None = None
         self._topic_id, self._horizon = topic_id, horizon
-        is_merged = "true" if below is None else f"unix_micros(commit_timestamp) < {constant(below, 'kafka_partition')}"
+        is_merged = (
+            "true"
+            if below is None
+            else f"unix_micros(commit_timestamp) < {constant(below, 'kafka_partition')}"
+        )
         # A replay that the cut before deferred is after `complete_to_batch`. A replayed record may
         # also be a change of another table.
-        replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where("order_position.attempt > 0")
-        self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(*_FIRST, "ingest_batch AS replay_batch")
+        replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where(
+            "order_position.attempt > 0"
+        )
+        self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(
+            *_FIRST, "ingest_batch AS replay_batch"
+        )
         rejected = changelog.rejected_between(before.to_batch, to_batch)
         self._found = self._open(rejected.where(_holds()), table_letters=False)
         # A replay can be rejected for a reason that does not block a row. It is still the newest
         # dead letter of a change that does.
         known = {dead.first for dead in [*before.blocked_rows, *self._found]}
-        again = self._open(rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"), table_letters=False) if known else []
+        again = (
+            self._open(
+                rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"),
+                table_letters=False,
+            )
+            if known
+            else []
+        )
         self._found += [dead for dead in again if dead.first in known]
         self._replayed = self._replayed_among([*before.blocked_rows, *self._found])
         self._ask = discarded
@@ -169,7 +203,9 @@ class Holding:
     def add(self, unreadable: DataFrame) -> None:
         """Add the changes that the table cannot hold, and that wait for no other dead letter."""
         letters = self._open(unreadable, table_letters=True)
-        for letter in sorted(letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)):
+        for letter in sorted(
+            letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)
+        ):
             place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
             if not any(dead.is_before(*place) for dead in self.dead):
                 self._found.append(letter)
@@ -180,7 +216,11 @@ class Holding:
         if not self.dead:
             return changes, None
         marked = _marked(changes, self.dead, self._spark)
-        seen = marked.where("waits").agg(F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))")).first()
+        seen = (
+            marked.where("waits")
+            .agg(F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))"))
+            .first()
+        )
         assert seen is not None
         if seen[0] is None:
             return changes, None
@@ -202,16 +242,21 @@ class Holding:
             raise TableError(
                 f"Table {self._table} holds rows for more than {MAX_HELD:,} dead changes",
                 "So many records were rejected, and each holds the row of its key (block_rows)",
-                "Mend and replay them, or discard them (connector dead-letters), or set block_rows = false",
+                "Mend and replay them, or discard them (connector dead-letters), or set block_rows"
+                " = false",
             )
         return dead
 
     def _replayed_among(self, dead: Sequence[BlockingLetter]) -> dict[tuple[int, int], int]:
         if not dead:
             return {}
-        places = self._spark.createDataFrame([*{one.first for one in dead}], "first_partition int, first_offset bigint")
+        places = self._spark.createDataFrame(
+            [*{one.first for one in dead}], "first_partition int, first_offset bigint"
+        )
         found = self._replays.join(F.broadcast(places), ["first_partition", "first_offset"])
-        newest = found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
+        newest = (
+            found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
+        )
         return {(row[0], row[1]): row[2] for row in newest}
 
     def _open(self, letters: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
@@ -220,7 +265,10 @@ class Holding:
         """
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
         placed = young.selectExpr("*", *_FIRST)
-        return _found(placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"), table_letters=table_letters)
+        return _found(
+            placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"),
+            table_letters=table_letters,
+        )
 
 
 def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> DataFrame:
@@ -231,8 +279,15 @@ def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> Dat
     if not before.blocked_rows:
         return since.where(unapplied(before))
     is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
-    above = f"unix_micros(commit_timestamp) >= {constant(before.target_watermark or 0, 'kafka_partition')}"
-    return _marked(since, before.blocked_rows, spark).where(f"waits OR {is_new} OR {above}").select(*since.columns)
+    above = (
+        "unix_micros(commit_timestamp) >="
+        f" {constant(before.target_watermark or 0, 'kafka_partition')}"
+    )
+    return (
+        _marked(since, before.blocked_rows, spark)
+        .where(f"waits OR {is_new} OR {above}")
+        .select(*since.columns)
+    )
 
 
 def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSession) -> DataFrame:
@@ -241,8 +296,13 @@ def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSess
     for one in dead:
         by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
     rows = spark.createDataFrame([*by_row.items()], _DEAD)
-    place = "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
-    is_before = f"d.place < {place} AND (d.committed IS NULL OR d.committed <= unix_micros(commit_timestamp))"
+    place = (
+        "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
+    )
+    is_before = (
+        f"d.place < {place} AND (d.committed IS NULL OR d.committed <="
+        " unix_micros(commit_timestamp))"
+    )
     waits = f"coalesce(exists(dead, d -> {is_before}), false) AS waits"
     return changes.join(F.broadcast(rows), "row_key", "left").selectExpr(*changes.columns, waits)
 
@@ -261,11 +321,16 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
 def _found(rows: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
     key = "row_key AS held_key" if table_letters else "key AS held_key"
     times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
-    found = rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times).limit(MAX_LOOKED_AT + 1).collect()
+    found = (
+        rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times)
+        .limit(MAX_LOOKED_AT + 1)
+        .collect()
+    )
     if len(found) > MAX_LOOKED_AT:
         raise TableError(
             f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
-            "So much was rejected in the batches of one apply, and the table holds rows (block_rows)",
+            "So much was rejected in the batches of one apply, and the table holds rows"
+            " (block_rows)",
             "Set block_rows = false until they are mended",
         )
     return [

@@ -22,7 +22,9 @@ keys share a number. With a smaller one, more keys would share a number.
 _FEWEST: Final = 64
 
 
-def broadcast_join(rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: int, *, also: str = "") -> DataFrame:
+def broadcast_join(
+    rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: int, *, also: str = ""
+) -> DataFrame:
     """Join `rows` with `few` on equal keys and `also`. Both have `_bucket`, and the result has that
     of `rows`.
 
@@ -34,13 +36,23 @@ def broadcast_join(rows: DataFrame, few: DataFrame, layout: Layout, how: str, co
     others = [f"`{name}`" for name in few.columns if name not in (BUCKET, *layout.key_names)]
     number = _number(layout, count)
     # An equality would become part of the join key.
-    same = [f"{name} >= {other} AND {name} <= {other}" for name, other in zip(layout.keys, there, strict=True)]
+    same = [
+        f"{name} >= {other} AND {name} <= {other}"
+        for name, other in zip(layout.keys, there, strict=True)
+    ]
     numbered = F.broadcast(few.selectExpr(f"{number} AS _there", *keys, *others))
     is_there = F.expr(" AND ".join(["_number = _there", *same, *([also] if also else [])]))
-    return rows.selectExpr("*", f"{number} AS _number").join(numbered, is_there, how).drop("_number", "_there", *there)
+    return (
+        rows.selectExpr("*", f"{number} AS _number")
+        .join(numbered, is_there, how)
+        .drop("_number", "_there", *there)
+    )
 
 
 def _number(layout: Layout, count: int) -> str:
     """A number that rows of one key share, and that few of `count` other keys have, as SQL."""
     per_bucket = 1 << max(_FEWEST, _NUMBERS_PER_ROW * count // layout.buckets).bit_length() - 1
-    return f"{BUCKET} * {per_bucket}L + (shiftright(xxhash64({', '.join(layout.keys)}), 32) & {per_bucket - 1}L)"
+    return (
+        f"{BUCKET} * {per_bucket}L + (shiftright(xxhash64({', '.join(layout.keys)}), 32) &"
+        f" {per_bucket - 1}L)"
+    )

@@ -25,9 +25,20 @@ def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[D
     one way only. The first failure has the ingest time of the change, so a repeated apply makes the
     same dead letter.
     """
-    columns = ("topic", "topic_id", "kafka_partition", "offset", "headers", "row_key", "ingest_batch", "order_position")
+    columns = (
+        "topic",
+        "topic_id",
+        "kafka_partition",
+        "offset",
+        "headers",
+        "row_key",
+        "ingest_batch",
+        "order_position",
+    )
     body = to_avro(F.expr(RECORD), codec.READER_SCHEMA).alias("body")
-    times = (F.expr(f"unix_micros({name})").alias(name) for name in ("record_timestamp", "ingest_time"))
+    times = (
+        F.expr(f"unix_micros({name})").alias(name) for name in ("record_timestamp", "ingest_time")
+    )
     found = changes.orderBy("kafka_partition", "offset").select(*columns, *times, body)
     return (_table_letter(row, definition) for row in found.toLocalIterator())
 

@@ -19,13 +19,18 @@ from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
 
 _RANK: Final = {
-    OrderBy.COMMIT: """'commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
-    'record_sequence', coalesce(transaction.record_sequence, 0L)""",
-    OrderBy.SEQUENCE_NUMBER: """'sequence_number', unhex(rpad(array_join(transform(
-    split(change_sequence_number, '/'), section -> lpad(section, 16, '0')), ''), 64, '0'))""",
+    OrderBy.COMMIT: (
+        """'commit_timestamp', unix_micros(commit_timestamp), 'tie_breaker', tie_breaker,
+    'record_sequence', coalesce(transaction.record_sequence, 0L)"""
+    ),
+    OrderBy.SEQUENCE_NUMBER: (
+        """'sequence_number', unhex(rpad(array_join(transform(
+    split(change_sequence_number, '/'), section -> lpad(section, 16, '0')), ''), 64, '0'))"""
+    ),
 }
 _POSITION: Final = """'ingest_batch', order_position.ingest_batch,
-    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt', order_position.attempt"""
+    'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt',
+    order_position.attempt"""
 
 RECORD_COORDINATES: Final = ("kafka_partition", "offset")
 """The columns that identify a change of a stream."""
@@ -58,10 +63,16 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
     That is not an error (TBL-8). The register then says that something was written, the bytes are
     in `_rest`, and the change is not plain.
     """
-    rest = nothing(layout.rest_type) if all_plain else f"CASE WHEN NOT _plain THEN {_residual(layout)} END"
+    rest = (
+        nothing(layout.rest_type)
+        if all_plain
+        else f"CASE WHEN NOT _plain THEN {_residual(layout)} END"
+    )
     placed = _placed(changes, layout, all_plain=all_plain)
     if layout.late:
-        placed = placed.withColumn("_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})"))
+        placed = placed.withColumn(
+            "_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})")
+        )
     return placed.selectExpr(
         f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
@@ -88,7 +99,11 @@ def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
     columns.
     """
     verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
-    validated = _placed(changes, layout, all_plain=False).selectExpr(*RECORD_COORDINATES, verdict).localCheckpoint()
+    validated = (
+        _placed(changes, layout, all_plain=False)
+        .selectExpr(*RECORD_COORDINATES, verdict)
+        .localCheckpoint()
+    )
     return validated.where("_unreadable").select(*RECORD_COORDINATES)
 
 
@@ -114,28 +129,58 @@ def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame
         )
         .selectExpr(
             *kept,
-            *(f"CASE WHEN {_sets_found(column, layout, f'get(entries, _i{n})')} THEN _i{n} END AS _i{n}" for n, column in columns),
-            *(f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS _d{n}" for n, family in families),
+            *(
+                f"CASE WHEN {_sets_found(column, layout, f'get(entries, _i{n})')} THEN _i{n} END AS"
+                f" _i{n}"
+                for n, column in columns
+            ),
+            *(
+                f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS"
+                f" _d{n}"
+                for n, family in families
+            ),
         )
     )
     # Each index is a different entry. If no other entry is left, the first entry that wrote a
     # column was also the last.
-    found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [f"int(_d{n} IS NOT NULL)" for n, _ in families]
+    found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [
+        f"int(_d{n} IS NOT NULL)" for n, _ in families
+    ]
     placed = placed.selectExpr("*", f"size(entries.kind) = {' + '.join(found) or 0} AS _plain")
     if not all_plain:
-        last = "CASE WHEN _plain THEN {index} ELSE array_max(transform(entries, (e, i) -> CASE WHEN {which} THEN i END)) END AS {index}"
+        last = (
+            "CASE WHEN _plain THEN {index} ELSE array_max(transform(entries, (e, i) -> CASE WHEN"
+            " {which} THEN i END)) END AS {index}"
+        )
         placed = placed.selectExpr(
             *kept,
             "_plain",
-            *(last.format(index=f"_i{n}", which=f"{_sets(column, 'e')} OR {_deletes(column, 'e')}") for n, column in columns),
-            *(last.format(index=f"_d{n}", which=_deletes_family(family, "e")) for n, family in families),
+            *(
+                last.format(
+                    index=f"_i{n}", which=f"{_sets(column, 'e')} OR {_deletes(column, 'e')}"
+                )
+                for n, column in columns
+            ),
+            *(
+                last.format(index=f"_d{n}", which=_deletes_family(family, "e"))
+                for n, family in families
+            ),
         )
-    is_set = {n: f"_i{n}" if all_plain else f"CASE WHEN get(entries, _i{n}).kind = 'SET_CELL' THEN _i{n} END" for n, _ in columns}
+    is_set = {
+        n: (
+            f"_i{n}"
+            if all_plain
+            else f"CASE WHEN get(entries, _i{n}).kind = 'SET_CELL' THEN _i{n} END"
+        )
+        for n, _ in columns
+    }
     return placed.selectExpr(
         "*",
         *(f"get(entries, {is_set[n]}).cell_timestamp AS _t{n}" for n, _ in columns),
         *(f"get(entries, {is_set[n]}).value AS _b{n}" for n, _ in columns),
-    ).selectExpr("*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns))
+    ).selectExpr(
+        "*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns)
+    )
 
 
 def _first_cell(column: Column, layout: Layout) -> str:
@@ -145,7 +190,9 @@ def _first_cell(column: Column, layout: Layout) -> str:
     qualifier = f"X'{column.qualifier.hex()}'"
     if _is_told_by_qualifier(column, layout):
         return _index("entries.qualifier", qualifier)
-    cell = f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
+    cell = (
+        f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
+    )
     return _index("arrays_zip(entries.kind, entries.family, entries.qualifier)", cell)
 
 
@@ -157,7 +204,10 @@ def _sets_found(column: Column, layout: Layout, entry: str) -> str:
 
 
 def _is_told_by_qualifier(column: Column, layout: Layout) -> bool:
-    return bool(column.qualifier) and [other.qualifier for other in layout.registered].count(column.qualifier) == 1
+    return (
+        bool(column.qualifier)
+        and [other.qualifier for other in layout.registered].count(column.qualifier) == 1
+    )
 
 
 def _first_deletion(family: str, layout: Layout) -> str:
@@ -169,7 +219,9 @@ def _first_deletion(family: str, layout: Layout) -> str:
 
 
 def _index(array: str, element: str) -> str:
-    """The first index of the element, from 0. It is -1 if the array does not contain the element."""
+    """The first index of the element, from 0. It is -1 if the array does not contain the
+    element.
+    """
     return f"int(array_position({array}, {element})) - 1"
 
 
@@ -179,7 +231,10 @@ def _sets(column: Column, entry: str) -> str:
 
 def _deletes(column: Column, entry: str) -> str:
     """Whether the entry deletes exactly the whole column."""
-    return f"({entry}.kind = 'DELETE_CELLS' AND {entry}.range_start = 0 AND {entry}.range_end = 0 AND {is_of(column, entry)})"
+    return (
+        f"({entry}.kind = 'DELETE_CELLS' AND {entry}.range_start = 0 AND {entry}.range_end = 0 AND"
+        f" {is_of(column, entry)})"
+    )
 
 
 def _deletes_family(family: str, entry: str) -> str:
@@ -200,14 +255,23 @@ def _misfits(layout: Layout) -> str:
     """Whether entry e sets a column that cannot hold it, in a change from before the column was
     defined.
     """
-    too_early = [f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late]
+    too_early = [
+        f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late
+    ]
     return f"({' OR '.join(too_early) or 'false'})"
 
 
 def _residual(layout: Layout) -> str:
-    """The entries without a register, as elements of `rest`. It is null if there are no such entries."""
+    """The entries without a register, as elements of `rest`. It is null if there are no such
+    entries.
+    """
     mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
-    families = ", ".join(f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)) or "NULL"
+    families = (
+        ", ".join(
+            f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)
+        )
+        or "NULL"
+    )
     in_family = f"coalesce(e.family IN ({families}), false)"
     keeps = "true" if layout.definition.keep_unmapped else "false"
     if layout.definition.versions is Versions.ALL:
@@ -216,8 +280,8 @@ def _residual(layout: Layout) -> str:
     else:
         ranged = "e.kind = 'DELETE_CELLS' AND NOT (e.range_start = 0 AND e.range_end = 0)"
         wanted = (
-            f"CASE WHEN e.kind = 'DELETE_FAMILY' THEN NOT {in_family} AND {keeps} "
-            f"WHEN {ranged} THEN {mapped} OR {keeps} ELSE (NOT ({mapped}) OR {_misfits(layout)}) AND {keeps} END"
+            f"CASE WHEN e.kind = 'DELETE_FAMILY' THEN NOT {in_family} AND {keeps} WHEN {ranged}"
+            f" THEN {mapped} OR {keeps} ELSE (NOT ({mapped}) OR {_misfits(layout)}) AND {keeps} END"
         )
     fields = {
         "family": "e.family",
@@ -230,7 +294,10 @@ def _residual(layout: Layout) -> str:
     }
     named = (f"'{name}', {fields[name]}" for name in layout.rest_fields)
     element = f"named_struct({', '.join(named)})"
-    elements = f"filter(transform(entries, (e, i) -> CASE WHEN {wanted} THEN {element} END), x -> x IS NOT NULL)"
+    elements = (
+        f"filter(transform(entries, (e, i) -> CASE WHEN {wanted} THEN {element} END), x -> x IS NOT"
+        " NULL)"
+    )
     return f"nullif(cast({elements} AS {layout.rest_type}), {layout.no_rest})"
 
 
@@ -244,12 +311,20 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     This is so if there is no number to order by, or if the key or a cell of a column is unreadable.
     A cell that a later entry of the change overwrites counts too (TBL-9).
     """
-    number = ["change_sequence_number IS NULL"] if layout.definition.order is OrderBy.SEQUENCE_NUMBER else []
+    number = (
+        ["change_sequence_number IS NULL"]
+        if layout.definition.order is OrderBy.SEQUENCE_NUMBER
+        else []
+    )
     keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
     validated = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
     last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL{validated.get(n, '')}" for n in layout.registers]
-    masked = " OR ".join(f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}" for n, column in enumerate(layout.columns))
-    return f"({' OR '.join([*number, *keys, *last, *([] if all_plain or not masked else [f'NOT _plain AND ({masked})'])])})"
+    masked = " OR ".join(
+        f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}"
+        for n, column in enumerate(layout.columns)
+    )
+    hidden = [] if all_plain or not masked else [f"NOT _plain AND ({masked})"]
+    return f"({' OR '.join([*number, *keys, *last, *hidden])})"
 
 
 def _may_remove(layout: Layout) -> str:
@@ -260,10 +335,18 @@ def _may_remove(layout: Layout) -> str:
     """
     if layout.definition.versions is Versions.ALL:
         if layout.late and not layout.definition.keep_unmapped:
-            return "true"  # a value that a column cannot hold is not visible, and may hide one that it can hold
+            # a value that a column cannot hold is not visible, and may hide one that it can hold
+            return "true"
         last = "get(entries, size(entries) - 1)"
-        is_kept = "true" if layout.definition.keep_unmapped else " OR ".join(is_of(column, last) for column in layout.columns)
+        is_kept = (
+            "true"
+            if layout.definition.keep_unmapped
+            else " OR ".join(is_of(column, last) for column in layout.columns)
+        )
         return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"
     deletion = {family: f"coalesce(_d{n}, -1)" for n, family in enumerate(layout.families)}
-    leaves = [f"coalesce(_i{n} > {deletion[column.family]}, false)" for n, column in enumerate(layout.columns)]
+    leaves = [
+        f"coalesce(_i{n} > {deletion[column.family]}, false)"
+        for n, column in enumerate(layout.columns)
+    ]
     return f"NOT (_plain AND ({' OR '.join(leaves) or 'false'}))"

@@ -46,7 +46,12 @@ class RowRegisters:
 
 
 def registers_of_changes(
-    pivoted: DataFrame, layout: Layout, partitions: int | None, *, all_whole: bool, has_residual: bool
+    pivoted: DataFrame,
+    layout: Layout,
+    partitions: int | None,
+    *,
+    all_whole: bool,
+    has_residual: bool,
 ) -> RowRegisters:
     """The registers of all changes of a row, with a column `_changed` that is true.
 
@@ -54,14 +59,22 @@ def registers_of_changes(
     that every change is `_whole`, so only the newest change of a row counts. `has_residual` false
     promises that `_rest` is always null.
     """
-    fields = ["_change", *(f"_{register}{n}" for n in layout.registers for register in "itv"), *(f"_d{n}" for n in layout.deletions)]
+    fields = [
+        "_change",
+        *(f"_{register}{n}" for n in layout.registers for register in "itv"),
+        *(f"_d{n}" for n in layout.deletions),
+    ]
     by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if has_residual else []))
     by_bucket = _spread(by_bucket, layout, partitions)
     if all_whole:
-        newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(F.expr(f"max(struct({', '.join(fields)}))").alias("_newest"))
+        newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(
+            F.expr(f"max(struct({', '.join(fields)}))").alias("_newest")
+        )
         known = RowRegisters(newest, *_said("_newest.", layout), nothing(layout.rest_type))
     else:
-        known = _known_together(by_bucket, *_said("", layout), "_rest" if has_residual else "", layout, prefix="_change")
+        known = _known_together(
+            by_bucket, *_said("", layout), "_rest" if has_residual else "", layout, prefix="_change"
+        )
     return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
 
 
@@ -78,20 +91,31 @@ def said_of_columns(known: RowRegisters, layout: Layout) -> DataFrame:
         *keys, *_uncovered(layout), *(f"_f{n}" for n in layout.deletions)
     )
     families = [layout.families.index(column.family) for column in layout.registered]
-    says = [f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}" for n, family in enumerate(families)]
+    says = [
+        f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}"
+        for n, family in enumerate(families)
+    ]
     return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
 
 
 def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
     """The registers of the table's rows. `partitions` is that of `registers_of_changes`."""
     values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
-    by_bucket = _spread(rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions)
-    return RowRegisters(by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.residual")
+    by_bucket = _spread(
+        rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions
+    )
+    return RowRegisters(
+        by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.residual"
+    )
 
 
-def registers_of_tombstones(entries: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
+def registers_of_tombstones(
+    entries: DataFrame, layout: Layout, partitions: int | None
+) -> RowRegisters:
     """The registers of all tombstones of a row. `partitions` is that of `registers_of_changes`."""
-    by_bucket = _spread(entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions)
+    by_bucket = _spread(
+        entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
+    )
     said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
     return _known_together(by_bucket, *said, "_stored.residual", layout, prefix="_buried")
 
@@ -103,13 +127,21 @@ def combine(one: RowRegisters, other: RowRegisters, layout: Layout, how: str) ->
     names = [BUCKET, *layout.key_names]
     return RowRegisters(
         one.frame.join(other.frame, names, how),
-        [f"greatest({left}, {right})" for left, right in zip(one.registers, other.registers, strict=True)],
-        [f"greatest({left}, {right})" for left, right in zip(one.deletions, other.deletions, strict=True)],
+        [
+            f"greatest({left}, {right})"
+            for left, right in zip(one.registers, other.registers, strict=True)
+        ],
+        [
+            f"greatest({left}, {right})"
+            for left, right in zip(one.deletions, other.deletions, strict=True)
+        ],
         f"concat(coalesce({one.rest}, {layout.no_rest}), coalesce({other.rest}, {layout.no_rest}))",
     )
 
 
-def rows_of(known: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None) -> DataFrame:
+def rows_of(
+    known: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None
+) -> DataFrame:
     """The rows that `known` makes: the columns of the table, `_exists`, and `_changed` (a change is
     of this row).
 
@@ -123,13 +155,22 @@ def rows_of(known: RowRegisters, layout: Layout, *, has_residual: bool, horizon:
         *layout.keys,
         "coalesce(_changed, false) AS _changed",
         *(f"{register} AS _r{n}" for n, register in enumerate(known.registers)),
-        *(f"{deletion} AS {name}" for name, deletion in zip(deletions, known.deletions, strict=True)),
+        *(
+            f"{deletion} AS {name}"
+            for name, deletion in zip(deletions, known.deletions, strict=True)
+        ),
         f"{known.rest if has_residual else nothing(layout.rest_type)} AS _rest",
     )
-    covered = said.selectExpr(BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest")
+    covered = said.selectExpr(
+        BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest"
+    )
     settled = _residual_state(covered, layout, horizon) if has_residual else covered
     is_all = layout.definition.versions is Versions.ALL
-    rows = _rows_of_versions(settled, layout) if is_all else _rows(settled, layout, has_residual=has_residual)
+    rows = (
+        _rows_of_versions(settled, layout)
+        if is_all
+        else _rows(settled, layout, has_residual=has_residual)
+    )
     if not has_residual:
         return rows
     # Spark would move this filter below the projections that it uses, and would sort `rest` again
@@ -143,15 +184,28 @@ def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFram
 
 
 def _known_together(
-    by_bucket: DataFrame, registers: list[str], deletions: list[str], rest: str, layout: Layout, *, prefix: str
+    by_bucket: DataFrame,
+    registers: list[str],
+    deletions: list[str],
+    rest: str,
+    layout: Layout,
+    *,
+    prefix: str,
 ) -> RowRegisters:
     """All rows with one key merged. An empty `rest`: no row has a residual."""
     kinds = {"register": registers, "deletion": deletions}
-    aggregates = {f"{prefix}_{kind}{n}": f"max({text})" for kind, texts in kinds.items() for n, text in enumerate(texts)}
+    aggregates = {
+        f"{prefix}_{kind}{n}": f"max({text})"
+        for kind, texts in kinds.items()
+        for n, text in enumerate(texts)
+    }
     if rest:
         aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
     # The count is not used. It is there because a table may have no other aggregate.
-    asked = [F.count("*").alias(f"{prefix}_count"), *(F.expr(text).alias(name) for name, text in aggregates.items())]
+    asked = [
+        F.count("*").alias(f"{prefix}_count"),
+        *(F.expr(text).alias(name) for name, text in aggregates.items()),
+    ]
     frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*asked)
     return RowRegisters(
         frame,
@@ -163,7 +217,10 @@ def _known_together(
 
 def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:
     """Registers and deletions of one flattened change. Its column names begin with `by`."""
-    registers = [_register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}") for n in layout.registers]
+    registers = [
+        _register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}")
+        for n in layout.registers
+    ]
     return registers, [_order_or_null(f"{by}_d{n}", f"{by}_change") for n in layout.deletions]
 
 
@@ -174,15 +231,26 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
         return f"get(_stored.orders, get(_stored.{which}, {n}))"
 
     registers = [
-        _register(f"get(_stored.column_entries, {n})", change("column_orders", n), f"get(_stored.cell_timestamps, {n})", value)
+        _register(
+            f"get(_stored.column_entries, {n})",
+            change("column_orders", n),
+            f"get(_stored.cell_timestamps, {n})",
+            value,
+        )
         for n, value in enumerate(values)
     ]
-    return registers, [_order_or_null(f"get(_stored.family_entries, {n})", change("family_orders", n)) for n in layout.deletions]
+    return registers, [
+        _order_or_null(f"get(_stored.family_entries, {n})", change("family_orders", n))
+        for n in layout.deletions
+    ]
 
 
 def _register(index: str, change: str, timestamp: str, value: str) -> str:
     """A register. It is null if `index` is null: the change does not mention the column."""
-    return f"CASE WHEN {index} IS NOT NULL THEN named_struct('order', {order(index, change)}, 't', {timestamp}, 'v', {value}) END"
+    return (
+        f"CASE WHEN {index} IS NOT NULL THEN named_struct('order', {order(index, change)}, 't',"
+        f" {timestamp}, 'v', {value}) END"
+    )
 
 
 def _order_or_null(index: str, change: str) -> str:
@@ -194,7 +262,8 @@ def _uncovered(layout: Layout) -> list[str]:
     them (MRG-9).
     """
     return [
-        f"CASE WHEN coalesce(_f{layout.families.index(column.family)} > _r{n}.order, false) THEN NULL ELSE _r{n} END AS _r{n}"
+        f"CASE WHEN coalesce(_f{layout.families.index(column.family)} > _r{n}.order, false) THEN"
+        f" NULL ELSE _r{n} END AS _r{n}"
         for n, column in enumerate(layout.registered)
     ]
 
@@ -208,7 +277,10 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
     """
     name = f"({', '.join(f'x.{field}' for field in layout.rest_name)})"
     # The elements are sorted by name and order, so the newest one of each name is the last.
-    newest = f"filter(_sorted, (x, i) -> NOT coalesce({name} <=> {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
+    newest = (
+        f"filter(_sorted, (x, i) -> NOT coalesce({name} <=>"
+        f" {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
+    )
     families = (
         "map_from_entries(filter(array("
         + ", ".join(
@@ -217,23 +289,34 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
         )
         + "), x -> x.value IS NOT NULL))"
     )
-    deleted = "exists(_deletions, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
+    deleted = (
+        "exists(_deletions, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
+    )
     if layout.families:
         deleted += f" OR coalesce(element_at({families}, x.family) > x.order, false)"
     wider = (
-        "x.range_start IS NOT NULL AND exists(_deletions, y -> y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order AND "
-        "(y.range_start <= x.range_start AND (y.range_end = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end)) "
-        "OR (y.range_start IS NULL AND y.cell_timestamp IS NULL AND y.value IS NULL)))"
+        "x.range_start IS NOT NULL AND exists(_deletions, y -> y.family = x.family AND y.qualifier"
+        " = x.qualifier AND y.order > x.order AND (y.range_start <= x.range_start AND (y.range_end"
+        " = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end)) OR (y.range_start IS NULL AND"
+        " y.cell_timestamp IS NULL AND y.value IS NULL)))"
     )
     in_range = (
-        "exists(_deletions, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order} "
-        "AND y.range_start <= {t} AND (y.range_end = 0 OR {t} < y.range_end))"
+        "exists(_deletions, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier"
+        " = {qualifier} AND y.order > {order} AND y.range_start <= {t} AND (y.range_end = 0 OR {t}"
+        " < y.range_end))"
     )
-    hidden = in_range.format(family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp")
-    value = f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE x.value END"
+    hidden = in_range.format(
+        family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp"
+    )
+    value = (
+        f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE"
+        " x.value END"
+    )
     if layout.definition.versions is Versions.ALL:
         deleted, value = f"{deleted} OR (x.value IS NOT NULL AND {hidden})", "x.value"
-    fields = [f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields]
+    fields = [
+        f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields
+    ]
     # Bytes that a register could not hold belong to its newest write. After a newer write they are
     # removed.
     rewritten = " OR ".join(
@@ -247,25 +330,43 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
     registers = []
     for n, column in enumerate(layout.registered):
-        hides = in_range.format(family=f"'{column.family}'", qualifier=f"X'{column.qualifier.hex()}'", order=f"_r{n}.order", t=f"_r{n}.t")
-        without = f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', cast(NULL AS {SPARK_TYPE[column.type]}))"
-        registers.append(f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}")
-    rest = [column for column in others if not (column.startswith("`_r") and column[3:-1].isdigit())]
+        hides = in_range.format(
+            family=f"'{column.family}'",
+            qualifier=f"X'{column.qualifier.hex()}'",
+            order=f"_r{n}.order",
+            t=f"_r{n}.t",
+        )
+        without = (
+            f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', cast(NULL AS"
+            f" {SPARK_TYPE[column.type]}))"
+        )
+        registers.append(
+            f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}"
+        )
+    rest = [
+        column for column in others if not (column.startswith("`_r") and column[3:-1].isdigit())
+    ]
     return (
         grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
         .selectExpr(*others, f"{newest} AS _kept")
         .selectExpr(*others, "_kept", "filter(_kept, x -> x.value IS NULL) AS _deletions")
         .selectExpr(*rest, *registers, f"cast({with_values} AS {layout.rest_type}) AS _rest")
-        .selectExpr(*others, f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten}) AS _rest")
+        .selectExpr(
+            *others,
+            f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten})"
+            " AS _rest",
+        )
         .selectExpr(*others, f"nullif(_rest, {layout.no_rest}) AS _rest")
     )
 
 
 _BYTE: Final = "substring(x.qualifier, i, 1)"
 _UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
-    WHEN is_valid_utf8(cast(x.qualifier AS string)) THEN replace(cast(x.qualifier AS string), '%', '%25')
+    WHEN is_valid_utf8(cast(x.qualifier AS string)) THEN replace(cast(x.qualifier AS string), '%',
+    '%25')
     ELSE array_join(transform(sequence(1, octet_length(x.qualifier)), i ->
-        CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%', hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '') END)"""
+        CASE WHEN {_BYTE} >= X'80' OR {_BYTE} = X'25' THEN concat('%',
+        hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '') END)"""
 
 
 def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFrame:
@@ -273,12 +374,24 @@ def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFram
 
     A column shows the value of its register. A row exists if it has a visible value (MRG-7).
     """
-    changes = [*(f"_r{n}.order.change" for n in layout.registers), *(f"_f{n}.change" for n in layout.deletions)]
-    together = f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
+    changes = [
+        *(f"_r{n}.order.change" for n in layout.registers),
+        *(f"_f{n}.change" for n in layout.deletions),
+    ]
+    together = (
+        f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
+    )
     shown = "filter(_rest, x -> x.range_start IS NULL AND x.value IS NOT NULL)"
     pairs = f"transform({shown}, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
-    unmapped = f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END" if has_residual else "cast(null AS map<string, binary>)"
-    exists = [*(f"_r{n}.v IS NOT NULL" for n in layout.registers), *([f"coalesce(size({shown}) > 0, false)"] if has_residual else [])]
+    unmapped = (
+        f"CASE WHEN size({shown}) > 0 THEN map_from_entries({pairs}) END"
+        if has_residual
+        else "cast(null AS map<string, binary>)"
+    )
+    exists = [
+        *(f"_r{n}.v IS NOT NULL" for n in layout.registers),
+        *([f"coalesce(size({shown}) > 0, false)"] if has_residual else []),
+    ]
     return settled.selectExpr("*", f"{together} AS _together").selectExpr(
         *layout.keys,
         *(f"_r{n}.v AS `{column.name}`" for n, column in enumerate(layout.columns)),
@@ -298,17 +411,38 @@ def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
     sorted by their names.
     """
     next_cell = "get(_cells, i + 1)"
-    has_newer = f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
+    has_newer = (
+        f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
+    )
     columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
-    mapped = " OR ".join(f"(_v{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns) or "false"
+    mapped = (
+        " OR ".join(f"(_v{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
+        or "false"
+    )
     pairs = f"transform(_others, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
-    exists = ["coalesce(size(_shown) > 0, false)"] if keeps else [f"_v{n} IS NOT NULL" for n, _ in columns]
+    exists = (
+        ["coalesce(size(_shown) > 0, false)"]
+        if keeps
+        else [f"_v{n} IS NOT NULL" for n, _ in columns]
+    )
     return (
         settled.selectExpr("*", "filter(_rest, x -> x.value IS NOT NULL) AS _cells")
         .selectExpr("*", f"filter(_cells, (x, i) -> NOT {has_newer}) AS _shown")
-        .selectExpr("*", *(f"get(filter(_shown, x -> {is_of(column, 'x')}), 0).value AS _b{n}" for n, column in columns))
-        .selectExpr("*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns))
-        .selectExpr("*", f"filter(_shown, x -> {'true' if keeps else 'false'} AND NOT ({mapped})) AS _others")
+        .selectExpr(
+            "*",
+            *(
+                f"get(filter(_shown, x -> {is_of(column, 'x')}), 0).value AS _b{n}"
+                for n, column in columns
+            ),
+        )
+        .selectExpr(
+            "*",
+            *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns),
+        )
+        .selectExpr(
+            "*",
+            f"filter(_shown, x -> {'true' if keeps else 'false'} AND NOT ({mapped})) AS _others",
+        )
         .selectExpr(
             *layout.keys,
             *(f"_v{n} AS `{column.name}`" for n, column in columns),
@@ -337,7 +471,15 @@ def _state(changes: list[str], layout: Layout) -> str:
         "family_entries": [f"_f{n}.entry_index" for n in layout.deletions],
     }
     orders = (
-        f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE array({', '.join(changes)}) END" if changes else "array()"
+        f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE"
+        f" array({', '.join(changes)}) END"
+        if changes
+        else "array()"
     )
-    fields = ", ".join(f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items())
-    return f"CAST(named_struct('orders', {orders}, {fields}, 'residual', _rest) AS {layout.state_type})"
+    fields = ", ".join(
+        f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items()
+    )
+    return (
+        f"CAST(named_struct('orders', {orders}, {fields}, 'residual', _rest) AS"
+        f" {layout.state_type})"
+    )

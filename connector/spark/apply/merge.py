@@ -1,4 +1,6 @@
-"""Merges changes with the stored state of their rows: whole buckets, or row by row (TBL-13, TBL-16)."""
+"""Merges changes with the stored state of their rows: whole buckets, or row by row (TBL-13,
+TBL-16).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pyspark.sql import functions as F
 
 from connector.spark.apply.broadcast import broadcast_join
 from connector.spark.apply.kept import Keep
-from connector.spark.apply.lww_merge import RowRegisters, combine, registers_of_changes, registers_of_rows, registers_of_tombstones, rows_of
+from connector.spark.apply.lww_merge import (
+    RowRegisters,
+    combine,
+    registers_of_changes,
+    registers_of_rows,
+    registers_of_tombstones,
+    rows_of,
+)
 from connector.spark.apply.merge_on_read import merged_on_read
 from connector.spark.apply.statistics import BatchStatistics
 from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION
@@ -43,7 +52,12 @@ def is_sparse(table: Table, seen: BatchStatistics) -> bool:
 
 
 def merged_buckets(
-    table: Table, pivoted: DataFrame, seen: BatchStatistics, before: TableState, version: int | None = None, horizon: int | None = None
+    table: Table,
+    pivoted: DataFrame,
+    seen: BatchStatistics,
+    before: TableState,
+    version: int | None = None,
+    horizon: int | None = None,
 ) -> DataFrame:
     """All rows of the buckets that a change touches, merged with the changes: `rows_of`.
 
@@ -51,13 +65,29 @@ def merged_buckets(
     `BatchStatistics`, from `flatten_entries`.
     """
     layout = table.layout
-    partitions = max(1, len(seen.buckets)) if layout.buckets > 1 else table.spark.sparkContext.defaultParallelism
+    partitions = (
+        max(1, len(seen.buckets))
+        if layout.buckets > 1
+        else table.spark.sparkContext.defaultParallelism
+    )
     touched = F.col(BUCKET).isin(*seen.buckets)
     known = _known_by(pivoted, layout, seen, partitions)
     if table.has_tombstones_table(before):
-        known = combine(known, registers_of_tombstones(table.tombstones(before).where(touched), layout, partitions), layout, "left")
-    known = combine(known, registers_of_rows(table.rows(version).where(touched), layout, partitions), layout, "full")
-    return rows_of(known, layout, has_residual=before.has_residual or seen.has_residual, horizon=horizon)
+        known = combine(
+            known,
+            registers_of_tombstones(table.tombstones(before).where(touched), layout, partitions),
+            layout,
+            "left",
+        )
+    known = combine(
+        known,
+        registers_of_rows(table.rows(version).where(touched), layout, partitions),
+        layout,
+        "full",
+    )
+    return rows_of(
+        known, layout, has_residual=before.has_residual or seen.has_residual, horizon=horizon
+    )
 
 
 def merged_rows(
@@ -83,18 +113,36 @@ def merged_rows(
     remembers = not is_said and table.has_tombstones_table(before)
     if remembers:
         rows = rows.unionByName(table.tombstones(before), allowMissingColumns=True)
-    found = keep(broadcast_join(rows, pivoted.select(BUCKET, *layout.keys), layout, "left_semi", seen.changes), eager=True)
+    found = keep(
+        broadcast_join(
+            rows, pivoted.select(BUCKET, *layout.keys), layout, "left_semi", seen.changes
+        ),
+        eager=True,
+    )
     # A single task needs no exchange.
-    partitions, (pivoted, found) = (None, (pivoted.coalesce(1), found.coalesce(1))) if tasks == 1 else (tasks, (pivoted, found))
+    partitions, (pivoted, found) = (
+        (None, (pivoted.coalesce(1), found.coalesce(1)))
+        if tasks == 1
+        else (tasks, (pivoted, found))
+    )
     old = found.where(f"{FILE} IS NOT NULL")
     known = _known_by(pivoted, layout, seen, partitions)
     if not is_said:
         buried = found.where(f"{FILE} IS NULL") if remembers else None
         known = _with_memory(known, buried, old, layout, partitions)
-    return rows_of(known, layout, has_residual=before.has_residual or seen.has_residual, horizon=horizon), old.select(FILE, ROW)
+    return rows_of(
+        known, layout, has_residual=before.has_residual or seen.has_residual, horizon=horizon
+    ), old.select(FILE, ROW)
 
 
-def merged_view(table: Table, pivoted: DataFrame, seen: BatchStatistics, before: TableState, version: int, keep: Keep) -> DataFrame:
+def merged_view(
+    table: Table,
+    pivoted: DataFrame,
+    seen: BatchStatistics,
+    before: TableState,
+    version: int,
+    keep: Keep,
+) -> DataFrame:
     """The rows that readers would see if the changes were applied. Nothing is written.
 
     `version` is that of the commit `before`. `pivoted` are the changes of the `BatchStatistics`,
@@ -104,34 +152,59 @@ def merged_view(table: Table, pivoted: DataFrame, seen: BatchStatistics, before:
     layout, shown = table.layout, table.layout.shown
     if seen.changes > MANY_CHANGES:
         others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
-        return merged_buckets(table, pivoted, seen, before, version).where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
+        return (
+            merged_buckets(table, pivoted, seen, before, version)
+            .where("_exists")
+            .selectExpr(*shown)
+            .union(others.selectExpr(*shown))
+        )
     rows, tasks = table.rows(version), _tasks(table, seen)
     if layout.registered and seen.is_all_newer(before):
         return merged_on_read(rows, pivoted, layout, tasks, seen.changes, all_whole=seen.all_whole)
     known = _known_by(pivoted, layout, seen, tasks)
     known = replace(known, frame=keep(known.frame))
     touched = known.frame.select(BUCKET, *layout.keys)
-    others = broadcast_join(rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes).selectExpr(*shown)
+    others = broadcast_join(
+        rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes
+    ).selectExpr(*shown)
     old = broadcast_join(rows, touched, layout, "left_semi", seen.changes)
     buried = (
-        broadcast_join(table.tombstones(before), touched, layout, "left_semi", seen.changes) if table.has_tombstones_table(before) else None
+        broadcast_join(table.tombstones(before), touched, layout, "left_semi", seen.changes)
+        if table.has_tombstones_table(before)
+        else None
     )
-    merged = rows_of(_with_memory(known, buried, old, layout, tasks), layout, has_residual=before.has_residual or seen.has_residual)
+    merged = rows_of(
+        _with_memory(known, buried, old, layout, tasks),
+        layout,
+        has_residual=before.has_residual or seen.has_residual,
+    )
     return others.union(merged.where("_exists").selectExpr(*shown))
 
 
 def _tasks(table: Table, seen: BatchStatistics) -> int:
-    """The number of tasks for few changes. Starting one more task would take longer than its work."""
+    """The number of tasks for few changes. Starting one more task would take longer than its
+    work.
+    """
     most = len(seen.buckets) if table.layout.buckets > 1 else 1 + seen.changes // CHANGES_PER_TASK
     return max(1, min(most, table.spark.sparkContext.defaultParallelism))
 
 
-def _with_memory(known: RowRegisters, buried: DataFrame | None, old: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
+def _with_memory(
+    known: RowRegisters,
+    buried: DataFrame | None,
+    old: DataFrame,
+    layout: Layout,
+    partitions: int | None,
+) -> RowRegisters:
     """Merge with the tombstones of the touched rows, and with the `old` rows."""
     if buried is not None:
         known = combine(known, registers_of_tombstones(buried, layout, partitions), layout, "left")
     return combine(known, registers_of_rows(old, layout, partitions), layout, "full")
 
 
-def _known_by(pivoted: DataFrame, layout: Layout, seen: BatchStatistics, partitions: int | None) -> RowRegisters:
-    return registers_of_changes(pivoted, layout, partitions, all_whole=seen.all_whole, has_residual=seen.has_residual)
+def _known_by(
+    pivoted: DataFrame, layout: Layout, seen: BatchStatistics, partitions: int | None
+) -> RowRegisters:
+    return registers_of_changes(
+        pivoted, layout, partitions, all_whole=seen.all_whole, has_residual=seen.has_residual
+    )

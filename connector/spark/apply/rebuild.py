@@ -30,7 +30,14 @@ from connector.spark.failures import applying, explained
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import Commit, DeltaLog, quoted, rows_in, session_saying
 from connector.spark.storage.layout import Layout
-from connector.spark.storage.table import KEPT_PROPERTIES, REBUILD_PROPERTY, Table, layout_of, new_attempt, new_properties
+from connector.spark.storage.table import (
+    KEPT_PROPERTIES,
+    REBUILD_PROPERTY,
+    Table,
+    layout_of,
+    new_attempt,
+    new_properties,
+)
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
@@ -88,7 +95,9 @@ def rebuild(
     properties = log.properties()
     existing, ids = from_properties(properties)
     check_compatible(existing, definition)
-    successor = Successor(spark, path, definition, assign_ids(ids, definition, cut.batch), old, properties)
+    successor = Successor(
+        spark, path, definition, assign_ids(ids, definition, cut.batch), old, properties
+    )
     before = successor.before
     check_changelog(successor, before, changelog.newest())
 
@@ -102,13 +111,25 @@ def rebuild(
     holds_more = cut.low_watermark is None or before.highest_applied >= cut.low_watermark
     cut = replace(cut, ignores_watermark=cut.ignores_watermark or holds_more)
     with applying(definition.name):
-        applied = apply(successor, changelog, definition.source, cut, publish=publish_new, on_step=step, discarded=discarded)
+        applied = apply(
+            successor,
+            changelog,
+            definition.source,
+            cut,
+            publish=publish_new,
+            on_step=step,
+            discarded=discarded,
+        )
         if applied is None:
             # Nothing was ingested yet: there is no row to build, but there may be new columns.
             begun = successor.table_state()
-            applied = Applied(replace(begun, apply_number=begun.apply_number + 1, attempt_id=begun.rebuild), 0, 0)
+            applied = Applied(
+                replace(begun, apply_number=begun.apply_number + 1, attempt_id=begun.rebuild), 0, 0
+            )
             successor.commit(None, (), applied.table_state)
-    return Rebuilt(before, successor.table_state(), applied.changes, applied.letters, _misfits(successor))
+    return Rebuilt(
+        before, successor.table_state(), applied.changes, applied.letters, _misfits(successor)
+    )
 
 
 class Successor(Table):
@@ -118,7 +139,13 @@ class Successor(Table):
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, definition: TableDefinition, ids: ColumnIds, old: Commit, properties: Mapping[str, str]
+        self,
+        spark: SparkSession,
+        path: str,
+        definition: TableDefinition,
+        ids: ColumnIds,
+        old: Commit,
+        properties: Mapping[str, str],
     ) -> None:
         self._ids, self._old = ids, old
         self.before = TableState.from_json(old.table_state or {})
@@ -135,7 +162,12 @@ class Successor(Table):
         if self._committed is not None:
             return super().newest()
         applies, changelog_id = self.before.apply_number, self.before.changelog_id
-        return self._old.version, TableState(apply_number=applies, vacuumed_to=applies, changelog_id=changelog_id, rebuild=self._rebuild)
+        return self._old.version, TableState(
+            apply_number=applies,
+            vacuumed_to=applies,
+            changelog_id=changelog_id,
+            rebuild=self._rebuild,
+        )
 
     def rows(self, version: int | None = None) -> DataFrame:
         """No rows before the commit. After it, the rows of the table."""
@@ -155,11 +187,18 @@ class Successor(Table):
                 yield letter
 
     def check_alone(self) -> None:
-        """Raise `WriterConflictError` if another process has committed to the old table meanwhile."""
+        """Raise `WriterConflictError` if another process has committed to the old table
+        meanwhile.
+        """
         if self._committed is None and self._log_of_old().version != self._old.version:
             raise self._not_alone()
 
-    def commit(self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState) -> None:  # noqa: ARG002, all go
+    def commit(
+        self,
+        rows: DataFrame | None,
+        buckets: Iterable[int],  # noqa: ARG002, all are replaced
+        table_state: TableState,
+    ) -> None:
         """Replace all rows, columns and properties of the old table in one commit, and check that
         it was this one.
 
@@ -169,10 +208,21 @@ class Successor(Table):
         table_state = self._going_on(table_state)
         made = self._columns_of(self.rows() if rows is None else rows)
         session = session_saying(self._spark, self._said(table_state))
-        writer = rows_in(session, made).writeTo(quoted(self.path)).using("delta").partitionedBy(F.col(BUCKET))
-        for name, text in {**new_properties(self._definition, self._ids), **self._kept, REBUILD_PROPERTY: self._rebuild}.items():
+        writer = (
+            rows_in(session, made)
+            .writeTo(quoted(self.path))
+            .using("delta")
+            .partitionedBy(F.col(BUCKET))
+        )
+        for name, text in {
+            **new_properties(self._definition, self._ids),
+            **self._kept,
+            REBUILD_PROPERTY: self._rebuild,
+        }.items():
             writer = writer.tableProperty(name, text)
-        writer = writer.option("txnAppId", self._app_id).option("txnVersion", str(table_state.apply_number))
+        writer = writer.option("txnAppId", self._app_id).option(
+            "txnVersion", str(table_state.apply_number)
+        )
         with explained(f"table {self._definition.name}"):
             writer.replace()
         if self._log_of_old().table_state != table_state.to_json(self._definition.name):
@@ -186,16 +236,23 @@ class Successor(Table):
         more changes wait than before, the rows are not older than before.
         """
         before = self.before
-        as_of = (made.as_of, before.as_of if made.complete_to_batch >= before.complete_to_batch else None)
+        as_of = (
+            made.as_of,
+            before.as_of if made.complete_to_batch >= before.complete_to_batch else None,
+        )
         return replace(
             made,
             letters=max(made.letters, before.letters + self._new_letters),
-            dead_letters_since=min(filter(None, (made.dead_letters_since, before.dead_letters_since)), default=None),
+            dead_letters_since=min(
+                filter(None, (made.dead_letters_since, before.dead_letters_since)), default=None
+            ),
             as_of=max(filter(None, as_of), default=None),
         )
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
-        self._kept = {name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})}
+        self._kept = {
+            name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})
+        }
         self._is(new_attempt())
         self.has_vectors = False  # all rows are new
         return layout_of(self._definition, self._ids)
@@ -207,7 +264,8 @@ class Successor(Table):
 
     def _not_alone(self) -> WriterConflictError:
         return WriterConflictError(
-            f"Table {self._definition.name} was committed to by another process while it was rebuilt",
+            f"Table {self._definition.name} was committed to by another process while it was"
+            " rebuilt",
             "`connector run` is at work on it",
             "Stop it and rebuild again; the rebuild has changed nothing",
         )

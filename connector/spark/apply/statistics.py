@@ -57,22 +57,30 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
     before.check_changelog(table.layout.definition.name, batch, identity)
     if newest is not None and newest.trimmed_to > before.complete_to_batch:
         raise TableError(
-            f"Table {table.layout.definition.name} needs the changelog from batch {before.complete_to_batch + 1} on, "
-            f"and its changes begin at batch {newest.trimmed_to + 1}",
-            "`changelog_retention` has let the older ones go; a table that is new, or rebuilt, needs them all",
+            f"Table {table.layout.definition.name} needs the changelog from batch"
+            f" {before.complete_to_batch + 1} on, and its changes begin at batch"
+            f" {newest.trimmed_to + 1}",
+            "`changelog_retention` has let the older ones go; a table that is new, or rebuilt,"
+            " needs them all",
             "Send a backfill to a stream of another name, and declare a table on that",
         )
 
 
 def unapplied(
-    before: TableState, batch: str = "ingest_batch", committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
+    before: TableState,
+    batch: str = "ingest_batch",
+    committed: str = "unix_micros(commit_timestamp)",
+    place: str = "kafka_partition",
 ) -> str:
     """Whether a change is not in the table yet, as SQL over changes after the last batch without a
     deferred change.
     """
     if before.apply_watermark is None or before.complete_to_batch == before.to_batch:
         return "true"
-    return f"({batch} > {constant(before.to_batch, place)} OR {committed} >= {constant(before.apply_watermark, place)})"
+    return (
+        f"({batch} > {constant(before.to_batch, place)} OR {committed} >="
+        f" {constant(before.apply_watermark, place)})"
+    )
 
 
 def analyze(changes: DataFrame, layout: Layout, before: TableState) -> BatchStatistics:
@@ -91,7 +99,13 @@ class OnePass(NamedTuple):
 
 
 def analyze_once(
-    changes: DataFrame, layout: Layout, before: TableState, keep: Keep = keep_nothing, *, is_new: str = "true", is_held: str = "false"
+    changes: DataFrame,
+    layout: Layout,
+    before: TableState,
+    keep: Keep = keep_nothing,
+    *,
+    is_new: str = "true",
+    is_held: str = "false",
 ) -> OnePass:
     """Read the changes once, or twice if not all are plain. `keep` may store their
     `flatten_entries` meanwhile.
@@ -115,12 +129,19 @@ def analyze_once(
     return found
 
 
-def _analyzed(pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_held: str) -> tuple[BatchStatistics, int | None]:
+def _analyzed(
+    pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_held: str
+) -> tuple[BatchStatistics, int | None]:
     """The statistics of the changes in `pivoted` that count, and the oldest batch with a deferred
     change.
     """
-    good, highest = f"({counts}) AND NOT _unreadable", constant(before.highest_applied, "_partition")
-    may_be_older = f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
+    good, highest = (
+        f"({counts}) AND NOT _unreadable",
+        constant(before.highest_applied, "_partition"),
+    )
+    may_be_older = (
+        f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
+    )
     seen = [
         F.expr(f"count_if({counts})").alias("changes"),
         F.expr(f"count_if(({counts}) AND _unreadable)").alias("unreadable"),

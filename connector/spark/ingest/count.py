@@ -19,7 +19,12 @@ _IS_REPLAY: Final = "(order_position.attempt > 0)"
 
 
 def count_rows(
-    rows: DataFrame, known_tables: Iterable[str], before: Progress, *, kafka_partitions: int, max_clock_skew_s: int
+    rows: DataFrame,
+    known_tables: Iterable[str],
+    before: Progress,
+    *,
+    kafka_partitions: int,
+    max_clock_skew_s: int,
 ) -> BatchCounts:
     """The counts of a batch's rows in the changelog.
 
@@ -29,14 +34,23 @@ def count_rows(
     low = constant(before.low_watermark or 0, "kafka_partition")
     # The same rule as `frontier.is_claim`.
     is_claim = (
-        f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark - {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
+        f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark -"
+        f" {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
     )
-    said = f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0 END ELSE heartbeat.timestamp + 1 END"
+    said = (
+        f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0"
+        " END ELSE heartbeat.timestamp + 1 END"
+    )
     # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
     claim = f"CASE WHEN NOT {_IS_REPLAY} THEN {said} END"
     counted = (
         rows.groupBy(
-            "kind", "reason", "rule", "stream_partition", "kafka_partition", F.expr(f"coalesce(table IN ({names}), false)").alias("known")
+            "kind",
+            "reason",
+            "rule",
+            "stream_partition",
+            "kafka_partition",
+            F.expr(f"coalesce(table IN ({names}), false)").alias("known"),
         )
         .agg(
             F.count("*").alias("count"),
@@ -63,7 +77,8 @@ def count_rows(
         control=sum(row["count"] for row in good if row["kind"] == "control"),
         unknown_tables=sum(row["count"] for row in changes if not row["known"]),
         late=sum(row["late"] for row in changes),
-        ignored_claims=sum(row["beyond"] for row in changes) + _smaller_claims(heard, before.frontier),
+        ignored_claims=sum(row["beyond"] for row in changes)
+        + _smaller_claims(heard, before.frontier),
         rejected=rejected,
         heard=heard,
         read_at=max((row["read_at"] for row in counted), default=0),
@@ -75,13 +90,21 @@ def _claims(counted: Iterable[Row]) -> dict[str, dict[int, int]]:
     for row in counted:
         if row["claim"] is not None:
             of_one = claims.setdefault(row["stream_partition"], {})
-            of_one[row["kafka_partition"]] = max(of_one.get(row["kafka_partition"], 0), row["claim"])
+            of_one[row["kafka_partition"]] = max(
+                of_one.get(row["kafka_partition"], 0), row["claim"]
+            )
     return claims
 
 
 def _smaller_claims(heard: BatchClaims, before: Frontier) -> int:
-    known = {name: before.partitions[name] for name in heard.claims.keys() & before.partitions.keys()}
-    return sum(0 < claim < one.claims.get(k, 0) for name, one in known.items() for k, claim in heard.claims[name].items())
+    known = {
+        name: before.partitions[name] for name in heard.claims.keys() & before.partitions.keys()
+    }
+    return sum(
+        0 < claim < one.claims.get(k, 0)
+        for name, one in known.items()
+        for k, claim in heard.claims[name].items()
+    )
 
 
 def _lineage(rows: DataFrame) -> tuple[LineageRecord, ...]:
@@ -90,7 +113,11 @@ def _lineage(rows: DataFrame) -> tuple[LineageRecord, ...]:
         "kafka_partition", "kafka_partitions", "stream_partition", "child_partitions"
     )
     return tuple(
-        LineageRecord(row["kafka_partition"], row["kafka_partitions"], _child_partitions(row["stream_partition"], row["child_partitions"]))
+        LineageRecord(
+            row["kafka_partition"],
+            row["kafka_partitions"],
+            _child_partitions(row["stream_partition"], row["child_partitions"]),
+        )
         for row in said.distinct().collect()
     )
 
@@ -100,7 +127,14 @@ def _child_partitions(stream_partition: str, said: Row) -> ChildPartitions:
         return None if stored is None else bytes(stored)
 
     children = tuple(
-        ChildPartition(child["token"], tuple(child["parent_partition_tokens"]), key(child["start_key"]), key(child["end_key"]))
+        ChildPartition(
+            child["token"],
+            tuple(child["parent_partition_tokens"]),
+            key(child["start_key"]),
+            key(child["end_key"]),
+        )
         for child in said["children"]
     )
-    return ChildPartitions(stream_partition, said["start_timestamp"], said["record_sequence"], children)
+    return ChildPartitions(
+        stream_partition, said["start_timestamp"], said["record_sequence"], children
+    )

@@ -41,7 +41,10 @@ def rejected_letters(rows: DataFrame, explain: Explain) -> Iterator[DeadLetter]:
         "ingest_batch",
         "order_position",
     )
-    times = ("unix_micros(record_timestamp) AS record_timestamp", "unix_micros(ingest_time) AS ingest_time")
+    times = (
+        "unix_micros(record_timestamp) AS record_timestamp",
+        "unix_micros(ingest_time) AS ingest_time",
+    )
     ordered = rows.orderBy("kafka_partition", "offset").selectExpr(*columns, *times)
     return (_letter(row, explain) for row in ordered.toLocalIterator())
 

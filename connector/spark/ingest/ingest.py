@@ -70,7 +70,9 @@ class IngestPorts:
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
-    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: known
+    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: (
+        known
+    )
 
 
 class Ingest:
@@ -121,7 +123,10 @@ class Ingest:
         prevented it. Call it before reading.
         """
         newest = self._changelog.newest()
-        if newest is not None and self._changelog.progress(with_frontier=False).ingest_batch < newest.ingest_batch:
+        if (
+            newest is not None
+            and self._changelog.progress(with_frontier=False).ingest_batch < newest.ingest_batch
+        ):
             self._follow_up(newest)
 
     def is_at_end(self) -> bool:
@@ -137,10 +142,20 @@ class Ingest:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
         are as fresh as now (TBL-16).
         """
-        newest, progress, asked = self._changelog.newest(), self._changelog.progress(with_frontier=False), self._asked()
-        is_quiet = newest is not None and progress.ingest_batch == newest.ingest_batch and asked.is_contained(newest.offsets.end)
+        newest, progress, asked = (
+            self._changelog.newest(),
+            self._changelog.progress(with_frontier=False),
+            self._asked(),
+        )
+        is_quiet = (
+            newest is not None
+            and progress.ingest_batch == newest.ingest_batch
+            and asked.is_contained(newest.offsets.end)
+        )
         if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
-            self._changelog.renew(self._with_outside(progress.renewed(newest.offsets.end, asked), 0))
+            self._changelog.renew(
+                self._with_outside(progress.renewed(newest.offsets.end, asked), 0)
+            )
 
     def end_partitions(self) -> bool:
         """Close the stream partitions that operators want closed, with a batch without records.
@@ -149,7 +164,11 @@ class Ingest:
         batch. Raises as `batch`.
         """
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
-        if newest is None or progress.ingest_batch < newest.ingest_batch or not (overrides := self._world.ends(progress.closed_to)):
+        if (
+            newest is None
+            or progress.ingest_batch < newest.ingest_batch
+            or not (overrides := self._world.ends(progress.closed_to))
+        ):
             return False
         topic = self._world.topic()
         if topic.topic_id != newest.topic_id:
@@ -168,7 +187,10 @@ class Ingest:
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
-        return replace(progress, external_dead_letters=self._world.outside(progress.external_dead_letters, published))
+        return replace(
+            progress,
+            external_dead_letters=self._world.outside(progress.external_dead_letters, published),
+        )
 
     def _asked(self) -> EndOffsets:
         at = self._world.now()
@@ -186,7 +208,11 @@ class Ingest:
             # A process that did not log the batch does not know its schemas yet. Dead letters must
             # not depend on the process that writes them.
             self._learn_schemas(rejected)
-            published = self._world.publish(rejected_letters(rejected, lambda record: self._explain(record, batch, before.horizon)))
+            published = self._world.publish(
+                rejected_letters(
+                    rejected, lambda record: self._explain(record, batch, before.horizon)
+                )
+            )
         self._on_step("letters published")
         progress = self._progress_after(before, batch, counts, published)
         self._changelog.append_progress(progress)
@@ -207,11 +233,24 @@ class Ingest:
 
     def _counted(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> BatchCounts:
         skew_s = self._stream.limits.max_clock_skew_s
-        return count_rows(rows, self._known_tables, before, kafka_partitions=batch.kafka_partitions, max_clock_skew_s=skew_s)
+        return count_rows(
+            rows,
+            self._known_tables,
+            before,
+            kafka_partitions=batch.kafka_partitions,
+            max_clock_skew_s=skew_s,
+        )
 
-    def _progress_after(self, before: Progress, batch: LoggedBatch, counts: BatchCounts, published: int) -> Progress:
-        retention, roots = Retention(self._stream.delete_retention_s), frozenset(self._stream.partitions)
-        after = before.after(batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends)
+    def _progress_after(
+        self, before: Progress, batch: LoggedBatch, counts: BatchCounts, published: int
+    ) -> Progress:
+        retention, roots = (
+            Retention(self._stream.delete_retention_s),
+            frozenset(self._stream.partitions),
+        )
+        after = before.after(
+            batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends
+        )
         return self._with_outside(after, published)
 
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
@@ -222,24 +261,39 @@ class Ingest:
         # They are stored with the batch, so that a process that continues after a crash uses the
         # same ones.
         ends = tuple(self._world.ends(before.closed_to))
-        batch = LoggedBatch(number, offsets, topic.topic_id, topic.kafka_partitions, self._asked(), changelog_id, self._writer, ends)
+        batch = LoggedBatch(
+            number,
+            offsets,
+            topic.topic_id,
+            topic.kafka_partitions,
+            self._asked(),
+            changelog_id,
+            self._writer,
+            ends,
+        )
         # The registry may get a missing schema later. Therefore missing ids are read again with
         # each batch.
-        self._schemas = codec.Schemas({id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None})
+        self._schemas = codec.Schemas(
+            {id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None}
+        )
         placed, known = without_replays(rows), set[str]()
         while True:
             try:
                 self._append(placed, batch, before)
                 return batch
             except (PySparkException, Py4JError) as error:
-                unseen = next((one for one in (UNSEEN_SCHEMA, UNSEEN_REPLAY) if one in str(error)), None)
+                unseen = next(
+                    (one for one in (UNSEEN_SCHEMA, UNSEEN_REPLAY) if one in str(error)), None
+                )
                 if unseen is None or unseen in known:
                     raise
                 known.add(unseen)
             if unseen == UNSEEN_SCHEMA:
                 self._learn_schemas(rows)
             else:
-                placed = with_replays(rows, self._changelog.rows() if newest else None, topic.topic_id)
+                placed = with_replays(
+                    rows, self._changelog.rows() if newest else None, topic.topic_id
+                )
 
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Read the schema ids in `rows` from the registry that were not read yet."""
@@ -247,7 +301,9 @@ class Ingest:
             return
         known = self._schemas.by_id
         unseen = [row["id"] for row in schema_ids(rows).collect() if row["id"] not in known]
-        self._schemas = codec.Schemas({**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}})
+        self._schemas = codec.Schemas(
+            {**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}}
+        )
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
         verdicts = validated(
@@ -264,7 +320,12 @@ class Ingest:
             horizon=before.horizon,
         )
         few = verdicts.coalesce(1 + batch.offsets.records // RECORDS_PER_TASK)
-        self._changelog.append(few, batch, ingest_time=self._world.now(), settle=partial(self._settled, batch=batch, before=before))
+        self._changelog.append(
+            few,
+            batch,
+            ingest_time=self._world.now(),
+            settle=partial(self._settled, batch=batch, before=before),
+        )
 
     def _explain(self, record: KafkaRecord, batch: LoggedBatch, horizon: int | None) -> object:
         return validate_record(
@@ -277,17 +338,25 @@ class Ingest:
         )
 
     def _halt_on_disaster(self, batch: LoggedBatch, counts: BatchCounts) -> None:
-        counted = {reason: count for reason, count in counts.rejected.items() if reason != "TOO_LATE"}
+        counted = {
+            reason: count for reason, count in counts.rejected.items() if reason != "TOO_LATE"
+        }
         rejected = sum(counted.values())
-        too_many = counts.records >= MIN_RECORDS_FOR_RATIO and rejected > self._stream.max_dead_letter_ratio * counts.records
+        too_many = (
+            counts.records >= MIN_RECORDS_FOR_RATIO
+            and rejected > self._stream.max_dead_letter_ratio * counts.records
+        )
         if not too_many and not (self._stream.halt_on_first and rejected):
             return
         reason, name = max(counted, key=lambda name: counted[name]), self._stream.name
         raise StreamHaltedError(
-            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name} were rejected, "
-            f"most of them ({counted[reason]}) as {reason}",
-            "Their letters are published and nothing is lost; the stream stops so that a common cause is noticed",
-            f"See `connector dead-letters list --stream {name}`, mend the cause, start `connector run` again, and replay what it rejected: "
-            f'`connector dead-letters replay --stream {name} --ingest-batch {batch.ingest_batch} --execute --why "…"`',
+            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name}"
+            f" were rejected, most of them ({counted[reason]}) as {reason}",
+            "Their letters are published and nothing is lost; the stream stops so that a common"
+            " cause is noticed",
+            f"See `connector dead-letters list --stream {name}`, mend the cause, start `connector"
+            " run` again, and replay what it rejected: "
+            f"`connector dead-letters replay --stream {name} --ingest-batch {batch.ingest_batch}"
+            ' --execute --why "…"`',
             reason=reason,
         )

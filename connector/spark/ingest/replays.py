@@ -30,8 +30,12 @@ ATTEMPT: Final = "attempt"
 replay.
 """
 
-_POSITION: Final = "struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
-_SAID: Final = f"cast(get(reverse(filter(headers, h -> h.key = '{REPLAY_HEADER}')), 0).value AS string)"
+_POSITION: Final = (
+    "struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
+)
+_SAID: Final = (
+    f"cast(get(reverse(filter(headers, h -> h.key = '{REPLAY_HEADER}')), 0).value AS string)"
+)
 _CLAIM: Final = r"r'(?s)\A(.+)/([0-9]{1,9})\z'"
 
 
@@ -55,16 +59,25 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
     """
     claims = _claims(rows, topic_id)
     wanted = claims.where("claimed_offset IS NOT NULL").groupBy("claimed_partition", "of_table")
-    bounds = wanted.agg(F.min("claimed_offset").alias("least"), F.max("claimed_offset").alias("greatest")).collect()
+    bounds = wanted.agg(
+        F.min("claimed_offset").alias("least"), F.max("claimed_offset").alias("greatest")
+    ).collect()
     if logged is None or not bounds:
         return claims.selectExpr(*rows.columns, f"cast(NULL AS {_POSITION}) AS {FIRST}", ATTEMPT)
     in_bounds = " OR ".join(
-        f"(kind = '{'change' if bound['of_table'] else 'rejected'}' AND kafka_partition = {bound['claimed_partition']} "
-        f"AND offset BETWEEN {bound['least']}L AND {bound['greatest']}L)"
+        f"(kind = '{'change' if bound['of_table'] else 'rejected'}' AND kafka_partition ="
+        f" {bound['claimed_partition']} AND offset BETWEEN {bound['least']}L AND"
+        f" {bound['greatest']}L)"
         for bound in bounds
     )
-    place = ("kafka_partition AS claimed_partition", "offset AS claimed_offset", "kind = 'change' AS of_table")
-    firsts = logged.where(in_bounds).selectExpr(*place, f"cast(order_position AS {_POSITION}) AS {FIRST}")
+    place = (
+        "kafka_partition AS claimed_partition",
+        "offset AS claimed_offset",
+        "kind = 'change' AS of_table",
+    )
+    firsts = logged.where(in_bounds).selectExpr(
+        *place, f"cast(order_position AS {_POSITION}) AS {FIRST}"
+    )
     found = claims.join(firsts, ["claimed_partition", "claimed_offset", "of_table"], "left")
     return found.select(*rows.columns, FIRST, ATTEMPT)
 
@@ -76,8 +89,13 @@ def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
     letter = f"r'(?s)\\A{re.escape(topic_id)}-([0-9]{{1,9}})-([0-9]{{1,18}})(-.+)?\\z'"
     return (
         rows.selectExpr("*", f"{_SAID} AS said")
-        .selectExpr("*", f"coalesce(cast(nullif(regexp_extract(said, {_CLAIM}, 2), '') AS int), 0) AS {ATTEMPT}")
-        .selectExpr("*", f"CASE WHEN {ATTEMPT} > 0 THEN regexp_extract(said, {_CLAIM}, 1) END AS letter")
+        .selectExpr(
+            "*",
+            f"coalesce(cast(nullif(regexp_extract(said, {_CLAIM}, 2), '') AS int), 0) AS {ATTEMPT}",
+        )
+        .selectExpr(
+            "*", f"CASE WHEN {ATTEMPT} > 0 THEN regexp_extract(said, {_CLAIM}, 1) END AS letter"
+        )
         .selectExpr(
             *rows.columns,
             ATTEMPT,

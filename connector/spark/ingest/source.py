@@ -19,7 +19,9 @@ from connector.spark.storage.offsets import BatchRange, Offsets
 
 
 class Topic(Protocol):
-    """The facts about the change topic that ingest reads from Kafka for every batch (REC-4, REC-14)."""
+    """The facts about the change topic that ingest reads from Kafka for every batch (REC-4,
+    REC-14).
+    """
 
     @property
     def topic_id(self) -> str: ...
@@ -27,7 +29,9 @@ class Topic(Protocol):
     def kafka_partitions(self) -> int: ...
 
 
-def read_stream(spark: SparkSession, kafka: KafkaConfig, stream: StreamConfig, start: Offsets) -> DataFrame:
+def read_stream(
+    spark: SparkSession, kafka: KafkaConfig, stream: StreamConfig, start: Offsets
+) -> DataFrame:
     """The records of the topic from `start` on. `start` must name every Kafka partition (TBL-1)."""
     reader = spark.readStream.format("kafka").options(**java_settings.options(kafka))
     return reader.options(
@@ -60,7 +64,11 @@ def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bo
 
     def newest(name: str) -> int:
         part = _path(spark, f"{checkpoint}/{name}")
-        names = [status.getPath().getName() for status in files.listStatus(part)] if files.exists(part) else []
+        names = (
+            [status.getPath().getName() for status in files.listStatus(part)]
+            if files.exists(part)
+            else []
+        )
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     if files.exists(folder) and (even_finished or newest("offsets") != newest("commits")):

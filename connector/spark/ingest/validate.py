@@ -45,7 +45,13 @@ from connector.validation import Limits
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
 
-RECORD: Final = ("stream_partition", "kafka_partitions", "data_change", "heartbeat", "child_partitions")
+RECORD: Final = (
+    "stream_partition",
+    "kafka_partitions",
+    "data_change",
+    "heartbeat",
+    "child_partitions",
+)
 """The fields of `ChangeRecord`."""
 
 _TAIL: Final = secrets.token_bytes(8)
@@ -81,7 +87,9 @@ def validated(
     return marked.select(
         *rows.columns,
         F.expr("substring_index(verdict, '/', 1)").alias("reason"),
-        F.expr("CASE WHEN contains(verdict, '/') THEN substring_index(verdict, '/', -1) END").alias("rule"),
+        F.expr("CASE WHEN contains(verdict, '/') THEN substring_index(verdict, '/', -1) END").alias(
+            "rule"
+        ),
         *(F.expr(f"CASE WHEN verdict IS NULL THEN {name} END").alias(name) for name in RECORD),
     )
 
@@ -91,7 +99,10 @@ def schema_ids(rows: DataFrame) -> DataFrame:
     return rows.where(_HAS_CONFLUENT_ID).select(F.expr(_CONFLUENT_ID).alias("id")).distinct()
 
 
-_HAS_CONFLUENT_ID: Final = f"substring(value, 1, 1) = X'{codec.CONFLUENT.hex()}' AND octet_length(value) >= {codec.CONFLUENT_BYTES}"
+_HAS_CONFLUENT_ID: Final = (
+    f"substring(value, 1, 1) = X'{codec.CONFLUENT.hex()}' AND octet_length(value) >="
+    f" {codec.CONFLUENT_BYTES}"
+)
 _CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)"
 
 
@@ -102,9 +113,15 @@ def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
     A schema of the registry that is not one of lowmark counts as unknown. It never reaches Spark,
     because it would fail the query.
     """
-    shipped = {codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()}
-    known = {codec.frame(b"", id_): writer for id_, writer in schemas.by_id.items() if writer is not None}
-    return shipped | {prefix: writer for prefix, writer in known.items() if not _is_unknown(prefix, schemas)}
+    shipped = {
+        codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()
+    }
+    known = {
+        codec.frame(b"", id_): writer for id_, writer in schemas.by_id.items() if writer is not None
+    }
+    return shipped | {
+        prefix: writer for prefix, writer in known.items() if not _is_unknown(prefix, schemas)
+    }
 
 
 def _is_unknown(prefix: bytes, schemas: codec.Schemas) -> bool:
@@ -118,7 +135,11 @@ def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Colu
         decoded = decoded.when(F.expr(_begins(prefix)), _from_avro(len(prefix), writer))
     if ask_registry:
         asked = ", ".join(map(str, schemas.by_id))
-        unseen = f"{_HAS_CONFLUENT_ID} AND {_CONFLUENT_ID} NOT IN ({asked})" if asked else _HAS_CONFLUENT_ID
+        unseen = (
+            f"{_HAS_CONFLUENT_ID} AND {_CONFLUENT_ID} NOT IN ({asked})"
+            if asked
+            else _HAS_CONFLUENT_ID
+        )
         decoded = decoded.when(F.expr(unseen), F.raise_error(F.lit(UNSEEN_SCHEMA)))
     return decoded
 
@@ -126,17 +147,24 @@ def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Colu
 def _from_avro(prefix_length: int, writer: str) -> Column:
     body = F.concat(F.expr(f"substring(value, {prefix_length + 1})"), F.lit(_TAIL))
     reader = _with_tail(codec.READER_SCHEMA, _READER_PARTS)
-    return from_avro(body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader})
+    return from_avro(
+        body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader}
+    )
 
 
-_OUR_TYPES: Final = frozenset(re.findall(r'"type": "(?:record|enum|fixed)",\s*"name": "(\w+)"', codec.READER_SCHEMA))
+_OUR_TYPES: Final = frozenset(
+    re.findall(r'"type": "(?:record|enum|fixed)",\s*"name": "(\w+)"', codec.READER_SCHEMA)
+)
 _WRITER_PARTS: Final = ("symbols", "size")
 _READER_PARTS: Final = ("symbols", "size", "default")
 
 
 def _with_tail(schema: str, parts: Sequence[str]) -> str:
     tail = {"type": "fixed", "name": "Tail", "size": len(_TAIL)}
-    fields = [{"name": "record", "type": _bare(parse_schema(json.loads(schema)), parts, {})}, {"name": "tail", "type": tail}]
+    fields = [
+        {"name": "record", "type": _bare(parse_schema(json.loads(schema)), parts, {})},
+        {"name": "tail", "type": tail},
+    ]
     return json.dumps({"type": "record", "name": "Framed", "fields": fields})
 
 
@@ -164,10 +192,15 @@ def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
     name = schema["name"].rpartition(".")[2]
     ours = name in _OUR_TYPES and name not in names.values()
     names[schema["name"]] = name if ours else f"other_{len(names)}"
-    bare = {"type": "record" if kind == "error" else kind, "name": names[schema["name"]]} | _kept(schema, parts)
+    bare = {"type": "record" if kind == "error" else kind, "name": names[schema["name"]]} | _kept(
+        schema, parts
+    )
     if "fields" in schema:
         prefix = "" if ours else "other_"
-        bare["fields"] = [{"name": prefix + f["name"], "type": _bare(f["type"], parts, names)} | _kept(f, parts) for f in schema["fields"]]
+        bare["fields"] = [
+            {"name": prefix + f["name"], "type": _bare(f["type"], parts, names)} | _kept(f, parts)
+            for f in schema["fields"]
+        ]
     return bare
 
 
@@ -180,7 +213,10 @@ def _begins(prefix: bytes) -> str:
 
 
 def _too_large(limits: Limits) -> str:
-    return f"coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) > {limits.max_record_bytes}"
+    return (
+        "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) >"
+        f" {limits.max_record_bytes}"
+    )
 
 
 def _matches(pattern: str) -> str:
@@ -189,14 +225,27 @@ def _matches(pattern: str) -> str:
 
 _RARE_STRINGS: Final = {
     "data_change.change_sequence_number": "data_change.change_sequence_number",
-    "data_change.transaction": "data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag",
-    "data_change.row_image": """data_change.row_image.value_capture_type, data_change.row_image.column_types.name,
-        data_change.row_image.column_types.type, data_change.row_image.old_cells.family""",
-    "child_partitions": "child_partitions.children.token, flatten(child_partitions.children.parent_partition_tokens)",
+    "data_change.transaction": (
+        "data_change.transaction.server_transaction_id, data_change.transaction.transaction_tag"
+    ),
+    "data_change.row_image": (
+        """data_change.row_image.value_capture_type, data_change.row_image.column_types.name,
+        data_change.row_image.column_types.type, data_change.row_image.old_cells.family"""
+    ),
+    "child_partitions": (
+        "child_partitions.children.token,"
+        " flatten(child_partitions.children.parent_partition_tokens)"
+    ),
 }
 _MALFORMED: Final = " OR ".join(
-    [f"NOT is_valid_utf8({string})" for string in ("stream_partition", "data_change.table", "data_change.source_cluster_id")]
-    + [f"({owner} IS NOT NULL AND NOT is_valid_utf8(concat_ws('\\n', {strings})))" for owner, strings in _RARE_STRINGS.items()]
+    [
+        f"NOT is_valid_utf8({string})"
+        for string in ("stream_partition", "data_change.table", "data_change.source_cluster_id")
+    ]
+    + [
+        f"({owner} IS NOT NULL AND NOT is_valid_utf8(concat_ws('\\n', {strings})))"
+        for owner, strings in _RARE_STRINGS.items()
+    ]
 )
 
 _FAMILY: Final = "array_min(data_change.entries.family)"
@@ -214,7 +263,8 @@ def _families_match(known: frozenset[str]) -> str:
     return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
         THEN {_in(_FAMILY, known)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
         ELSE {_FAMILIES} {_matches(FAMILY_PATTERN + "(?:" + chr(10) + FAMILY_PATTERN + ")*+")}
-             AND octet_length(replace({_FAMILIES}, '\\n', '')) = octet_length({_FAMILIES}) - size(data_change.entries) + 1 END"""
+             AND octet_length(replace({_FAMILIES}, '\\n',
+             '')) = octet_length({_FAMILIES}) - size(data_change.entries) + 1 END"""
 
 
 _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
@@ -236,30 +286,50 @@ def _verdict(
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
     faults: list[tuple[str, str]] = [
         (Reason.TOO_LARGE, _too_large(limits)),
-        (Reason.UNKNOWN_FRAMING, f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {_begins(codec.SINGLE_OBJECT)})"),
+        (
+            Reason.UNKNOWN_FRAMING,
+            f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {_begins(codec.SINGLE_OBJECT)})",
+        ),
         (
             Reason.UNDECODABLE,
             (
-                f"octet_length(value) < {codec.SINGLE_OBJECT_BYTES} "
-                f"AND ({_begins(codec.SINGLE_OBJECT)} OR octet_length(value) < {codec.CONFLUENT_BYTES})"
+                f"octet_length(value) < {codec.SINGLE_OBJECT_BYTES} AND"
+                f" ({_begins(codec.SINGLE_OBJECT)} OR octet_length(value) <"
+                f" {codec.CONFLUENT_BYTES})"
             ),
         ),
         (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
         (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
         (Reason.UNDECODABLE, f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
-        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _record_rules(kafka_partitions, known_tables)),
+        *(
+            (f"{Reason.INVALID}/{rule}", broken)
+            for rule, broken in _record_rules(kafka_partitions, known_tables)
+        ),
         (Reason.UNKNOWN_ENTRY, "array_contains(data_change.entries.kind, 'UNKNOWN')"),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _ENTRY_RULES),
         *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _CONTROL_RULES),
-        (Reason.INVALID_SEQUENCE_NUMBER, f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}"),
-        (Reason.KEY_MISMATCH, f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))"),
+        (
+            Reason.INVALID_SEQUENCE_NUMBER,
+            f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}",
+        ),
+        (
+            Reason.KEY_MISMATCH,
+            f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))",
+        ),
         (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew} > {arrival}"),
         (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew} > {arrival}"),
     ]
     if tables is not None:
-        faults.append((Reason.UNKNOWN_TABLE, f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"))
+        faults.append(
+            (
+                Reason.UNKNOWN_TABLE,
+                f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}",
+            )
+        )
     if horizon is not None:
-        faults.append((Reason.TOO_LATE, f"data_change.commit_timestamp < {constant(horizon, 'partition')}"))
+        faults.append(
+            (Reason.TOO_LATE, f"data_change.commit_timestamp < {constant(horizon, 'partition')}")
+        )
     return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
 
 
@@ -272,19 +342,42 @@ def _in(field: str, known: frozenset[str]) -> str:
 
 
 def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[Rule, str]]:
-    branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in ("data_change", "heartbeat", "child_partitions"))
+    branches = " + ".join(
+        f"int({branch} IS NOT NULL)" for branch in ("data_change", "heartbeat", "child_partitions")
+    )
     return [
         (Rule.BRANCHES, f"{branches} <> 1"),
-        (Rule.STREAM_PARTITION, f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}"),
+        (
+            Rule.STREAM_PARTITION,
+            f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}",
+        ),
         (Rule.KAFKA_PARTITIONS, f"kafka_partitions NOT BETWEEN 1 AND {kafka_partitions}"),
-        (Rule.TABLE, f"NOT ({_in('data_change.table', known_tables)} OR data_change.table {_matches(TABLE_PATTERN)})"),
+        (
+            Rule.TABLE,
+            (
+                f"NOT ({_in('data_change.table', known_tables)} OR data_change.table"
+                f" {_matches(TABLE_PATTERN)})"
+            ),
+        ),
         (
             Rule.ROW_KEY,
-            f"octet_length(data_change.row_key) NOT BETWEEN 1 AND {MAX_ROW_KEY_BYTES} OR data_change.row_key = X'{CONTROL_KEY.hex()}'",
+            (
+                f"octet_length(data_change.row_key) NOT BETWEEN 1 AND {MAX_ROW_KEY_BYTES} OR"
+                f" data_change.row_key = X'{CONTROL_KEY.hex()}'"
+            ),
         ),
         (Rule.COMMIT_TIMESTAMP, f"data_change.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
-        (Rule.SOURCE_CLUSTER_ID, "(data_change.change_type = 'USER') = (data_change.source_cluster_id = '')"),
-        (Rule.RESUME_TOKEN, f"octet_length(coalesce(data_change.resume_token, heartbeat.resume_token)) > {MAX_RESUME_TOKEN_BYTES}"),
+        (
+            Rule.SOURCE_CLUSTER_ID,
+            "(data_change.change_type = 'USER') = (data_change.source_cluster_id = '')",
+        ),
+        (
+            Rule.RESUME_TOKEN,
+            (
+                "octet_length(coalesce(data_change.resume_token, heartbeat.resume_token)) >"
+                f" {MAX_RESUME_TOKEN_BYTES}"
+            ),
+        ),
         (Rule.ESTIMATED_LOW_WATERMARK, "data_change.estimated_low_watermark < 0"),
         (Rule.TRANSACTION, "data_change.transaction.record_sequence < 0"),
         (Rule.ENTRY_COUNT, f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
@@ -298,16 +391,17 @@ _ENTRY_RULES: Final = [
     (
         Rule.QUALIFIER,
         (
-            f"octet_length(value) > {MAX_QUALIFIER_BYTES} "
-            f"AND exists(data_change.entries, e -> octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES})"
+            f"octet_length(value) > {MAX_QUALIFIER_BYTES} AND exists(data_change.entries, e ->"
+            f" octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES})"
         ),
     ),
     (Rule.CELL_TIMESTAMP, "array_min(data_change.entries.cell_timestamp) < 0"),
     (
         Rule.CELL_RANGE,
         (
-            "array_contains(data_change.entries.kind, 'DELETE_CELLS') AND exists(data_change.entries, e -> e.kind = 'DELETE_CELLS' "
-            "AND NOT (e.range_start >= 0 AND (e.range_end = 0 OR e.range_start < e.range_end)))"
+            "array_contains(data_change.entries.kind, 'DELETE_CELLS') AND"
+            " exists(data_change.entries, e -> e.kind = 'DELETE_CELLS' AND NOT (e.range_start >= 0"
+            " AND (e.range_end = 0 OR e.range_start < e.range_end)))"
         ),
     ),
 ]
@@ -318,9 +412,11 @@ _CONTROL_RULES: Final = [
     (
         Rule.CHILDREN,
         (
-            f"child_partitions IS NOT NULL AND exists(child_partitions.children, c -> octet_length(c.token) NOT BETWEEN 1 AND "
-            f"{MAX_STREAM_PARTITION_BYTES} OR exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND "
-            f"{MAX_STREAM_PARTITION_BYTES}) OR (octet_length(c.end_key) > 0 AND c.start_key >= c.end_key))"
+            "child_partitions IS NOT NULL AND exists(child_partitions.children, c ->"
+            f" octet_length(c.token) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES} OR"
+            " exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND"
+            f" {MAX_STREAM_PARTITION_BYTES}) OR (octet_length(c.end_key) > 0 AND c.start_key >="
+            " c.end_key))"
         ),
     ),
 ]

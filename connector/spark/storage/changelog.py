@@ -31,9 +31,22 @@ from connector.config.retention import VersionRetention
 from connector.errors import TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
-from connector.spark.storage.delta_log import Commit, DeltaLog, session_saying, set_properties, user_metadata
+from connector.spark.storage.delta_log import (
+    Commit,
+    DeltaLog,
+    session_saying,
+    set_properties,
+    user_metadata,
+)
 from connector.spark.storage.files import Files, delta, log_of, scala_list, size_in_bytes
-from connector.spark.storage.maintenance import Rewritten, Work, bytes_on_disk, clean, retention_properties, rewrite
+from connector.spark.storage.maintenance import (
+    Rewritten,
+    Work,
+    bytes_on_disk,
+    clean,
+    retention_properties,
+    rewrite,
+)
 from connector.spark.storage.offsets import BatchRange, Offsets, same
 from connector.spark.storage.transaction import Transaction
 from connector.state.maintenance_schedule import CommitCount
@@ -49,7 +62,8 @@ FRONTIER_SLOT: Final = -3
 _STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = """
-    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
+    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change IS NOT NULL
+        THEN 'change' ELSE 'control' END AS kind,
     {ingest_batch} AS ingest_batch,
     partition AS kafka_partition,
     offset,
@@ -57,7 +71,8 @@ _COLUMNS: Final = """
     timestamp_micros(data_change.commit_timestamp) AS commit_timestamp,
     data_change.row_key AS row_key,
     named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
-        coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset), 'attempt', attempt) AS order_position,
+        coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset),
+        'attempt', attempt) AS order_position,
     topic,
     '{topic_id}' AS topic_id,
     timestamp AS record_timestamp,
@@ -78,7 +93,8 @@ _COLUMNS: Final = """
     child_partitions,
     reason,
     rule,
-    CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-', offset) END AS letter_id,
+    CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-',
+    offset) END AS letter_id,
     CASE WHEN reason IS NOT NULL THEN key END AS key,
     CASE WHEN reason IS NOT NULL THEN value END AS value,
     cast(null AS string) AS frontier,
@@ -99,24 +115,51 @@ _ALL_DIFFERENT: Final = (
 """Columns that a dictionary would only make slower."""
 
 _NEVER_SEARCHED: Final = (
-    *(f"entries.list.element.{name}" for name in ("kind", "family", "qualifier", "cell_timestamp", "range_start", "range_end", "value")),
-    *(f"order_position.{name}" for name in ("ingest_batch", "kafka_partition", "offset", "attempt")),
-    *("topic_id", "record_timestamp", "ingest_time", "stream_partition", "kafka_partitions", "change_type", "source_cluster_id"),
+    *(
+        f"entries.list.element.{name}"
+        for name in (
+            "kind",
+            "family",
+            "qualifier",
+            "cell_timestamp",
+            "range_start",
+            "range_end",
+            "value",
+        )
+    ),
+    *(
+        f"order_position.{name}"
+        for name in ("ingest_batch", "kafka_partition", "offset", "attempt")
+    ),
+    *(
+        "topic_id",
+        "record_timestamp",
+        "ingest_time",
+        "stream_partition",
+        "kafka_partitions",
+        "change_type",
+        "source_cluster_id",
+    ),
     *("tie_breaker", "resume_token", "estimated_low_watermark"),
 )
 """Columns whose minimum and maximum are never used."""
 
 PARQUET_SETTINGS: Final = {
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _ALL_DIFFERENT},
-    **{f"spark.hadoop.parquet.column.statistics.enabled#{column}": "false" for column in _NEVER_SEARCHED},
+    **{
+        f"spark.hadoop.parquet.column.statistics.enabled#{column}": "false"
+        for column in _NEVER_SEARCHED
+    },
 }
 """Settings of the session with which a changelog is written a sixth faster. Delta passes only a
 part of a writer's options to Parquet.
 """
 
 _ENTRIES_VIEW: Final = """
-    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column, entry.cell_timestamp,
-    entry.range_start, entry.range_end, entry.value, commit_timestamp, tie_breaker, change_type = 'GARBAGE_COLLECTION' AS is_gc,
+    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column,
+    entry.cell_timestamp,
+    entry.range_start, entry.range_end, entry.value, commit_timestamp, tie_breaker,
+    change_type = 'GARBAGE_COLLECTION' AS is_gc,
     source_cluster_id, table, ingest_batch, kafka_partition, offset, entry_index
 """
 
@@ -172,7 +215,9 @@ class Changelog:
     commits are not mixed.
     """
 
-    def __init__(self, spark: SparkSession, path: str, stream: str, retention: VersionRetention | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, path: str, stream: str, retention: VersionRetention | None = None
+    ) -> None:
         """`retention` is that of the configuration, for `declare` and for a new changelog. None:
         the stored one stays.
         """
@@ -202,7 +247,11 @@ class Changelog:
         if table_state is None:
             return Progress()
         stored = table_state["progress"]
-        known = self._frontier_of(table_state) if with_frontier else Frontier(low_watermark=stored["low_watermark"])
+        known = (
+            self._frontier_of(table_state)
+            if with_frontier
+            else Frontier(low_watermark=stored["low_watermark"])
+        )
         return Progress.from_json(stored, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
@@ -217,9 +266,11 @@ class Changelog:
             return None
         if newest.topic_id != topic_id:
             raise TopicError(
-                f"The topic of stream {self._stream} has the id {topic_id}, the changelog was written from {newest.topic_id}",
+                f"The topic of stream {self._stream} has the id {topic_id}, the changelog was"
+                f" written from {newest.topic_id}",
                 "The topic was deleted and created again: its offsets mean other records now",
-                "Name a new stream and new tables for the new topic, or move the stream's folder and those of its tables away",
+                "Name a new stream and new tables for the new topic, or move the stream's folder"
+                " and those of its tables away",
             )
         if same(newest.offsets.end, offsets.start):
             return None
@@ -228,7 +279,12 @@ class Changelog:
         raise self._does_not_continue(offsets, newest)
 
     def append(
-        self, rows: DataFrame, batch: LoggedBatch, *, ingest_time: int, settle: Callable[[DataFrame], Progress | None] = lambda rows: None
+        self,
+        rows: DataFrame,
+        batch: LoggedBatch,
+        *,
+        ingest_time: int,
+        settle: Callable[[DataFrame], Progress | None] = lambda rows: None,
     ) -> None:
         """Commit a batch of rows, validated (`connector.spark.ingest.validate`) and placed
         (`connector.spark.ingest.replays`), and check the commit.
@@ -240,7 +296,11 @@ class Changelog:
         Raises `WriterConflictError` if another writer took the batch's number. Then no row of this
         batch is visible.
         """
-        slots = {"rejected": REJECTED_SLOT, "control": CONTROL_SLOT, "table_slot": _table_slot("data_change.table")}
+        slots = {
+            "rejected": REJECTED_SLOT,
+            "control": CONTROL_SLOT,
+            "table_slot": _table_slot("data_change.table"),
+        }
         columns = _COLUMNS.format(
             ingest_batch=constant(batch.ingest_batch, "partition"),
             topic_id=batch.topic_id,
@@ -282,7 +342,10 @@ class Changelog:
             "ingest_batch": batch.ingest_batch,
             # The offsets where the first batch, or the first one with a Kafka partition, began to
             # read.
-            "first_offsets": {**_with_text_keys(batch.offsets.start), **before.get("first_offsets", {})},
+            "first_offsets": {
+                **_with_text_keys(batch.offsets.start),
+                **before.get("first_offsets", {}),
+            },
             "start_offsets": _with_text_keys(batch.offsets.start),
             "end_offsets": _with_text_keys(batch.offsets.end),
             "closed_partitions": [asdict(override) for override in batch.ends],
@@ -294,11 +357,19 @@ class Changelog:
             if rows is not None:
                 transaction.write(rows)
                 settled = settle(transaction.written.rows())
-            said = table_state if settled is None else {**table_state, **self._said_of(settled, transaction)}
+            said = (
+                table_state
+                if settled is None
+                else {**table_state, **self._said_of(settled, transaction)}
+            )
             transaction.commit(batch.ingest_batch * _RENEWALS, said)
-        if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
+        if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
+            batch.ingest_batch,
+            batch.writer,
+        ):
             raise WriterConflictError(
-                f"Batch {batch.ingest_batch} of stream {self._stream} was written by another process",
+                f"Batch {batch.ingest_batch} of stream {self._stream} was written by another"
+                " process",
                 "Two processes ingest the same stream",
                 "Stop one of them; this one has written nothing",
             )
@@ -361,7 +432,12 @@ class Changelog:
         table_state = self._stored_in()
         assert table_state is not None
         number = table_state["refreshes"] + 1
-        renewed = {**table_state, "commit": "freshness", "refreshes": number, "progress": progress.to_json()}
+        renewed = {
+            **table_state,
+            "commit": "freshness",
+            "refreshes": number,
+            "progress": progress.to_json(),
+        }
         with explained(f"stream {self._stream}"):
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
@@ -370,9 +446,15 @@ class Changelog:
         while there is no ingest.
         """
         table_state = self._stored_in()
-        if table_state is None or not self._declares_retention or table_state.get("file_retention_s") == self._retention_s:
+        if (
+            table_state is None
+            or not self._declares_retention
+            or table_state.get("file_retention_s") == self._retention_s
+        ):
             return
-        said = user_metadata({**table_state, "commit": "declared", "file_retention_s": self._retention_s})
+        said = user_metadata(
+            {**table_state, "commit": "declared", "file_retention_s": self._retention_s}
+        )
         with explained(f"stream {self._stream}"):
             set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
 
@@ -404,8 +486,8 @@ class Changelog:
             rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
 
     def clean(self) -> Work:
-        """Remove files that are only needed for versions older than the retention (TBL-23). Ingest may
-        run meanwhile.
+        """Remove files that are only needed for versions older than the retention (TBL-23). Ingest
+        may run meanwhile.
         """
         if self._stored_in() is None:
             return Work()
@@ -432,20 +514,38 @@ class Changelog:
             return 0
         # The frontier of the newest progress may also be a row.
         last_batch = min(covered, table_state["progress"]["ingest_batch"] - 1)
-        of_batches = F.expr(f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L")
+        of_batches = F.expr(
+            f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L"
+        )
         old = self.rows().where(of_batches)
-        young = old.where(F.expr(f"unix_micros(ingest_time) >= {before}L")).agg(F.min("ingest_batch")).first()
+        young = (
+            old.where(F.expr(f"unix_micros(ingest_time) >= {before}L"))
+            .agg(F.min("ingest_batch"))
+            .first()
+        )
         last = old.agg(F.max("ingest_batch")).first()
         assert young is not None
         assert last is not None
         to = last[0] if young[0] is None else young[0] - 1
         if to is None or to <= newest.trimmed_to:
             return newest.trimmed_to
-        gone = old.where(F.col("ingest_batch") <= to).groupBy("kafka_partition").agg(F.max("offset")).collect()
-        begin = {**table_state.get("first_offsets", {}), **{str(row[0]): row[1] + 1 for row in gone}}
-        said = user_metadata({**table_state, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin})
+        gone = (
+            old.where(F.col("ingest_batch") <= to)
+            .groupBy("kafka_partition")
+            .agg(F.max("offset"))
+            .collect()
+        )
+        begin = {
+            **table_state.get("first_offsets", {}),
+            **{str(row[0]): row[1] + 1 for row in gone},
+        }
+        said = user_metadata(
+            {**table_state, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin}
+        )
         with explained(f"stream {self._stream}"):
-            DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}")
+            DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(
+                f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
+            )
         return int(to)
 
     def rows(self) -> DataFrame:
@@ -471,7 +571,9 @@ class Changelog:
         are read.
         """
         in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
-        return self._changes(in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned)
+        return self._changes(
+            in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned
+        )
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
         """`changes`, read from the files that the commits of these batches name. None: this is not
@@ -482,18 +584,26 @@ class Changelog:
         """
         newest, slot, added = self._log.newest(), str(self._slot_of(source)), list[Any]()
         from_json = delta(self._spark).actions.Action.fromJson
-        for commit in islice(self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
+        for commit in islice(
+            self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
+        ):
             said = commit.table_state
             if said is not None and said["ingest_batch"] <= after:
                 break
             if said is None or commit.removed:
                 return None
             if said["commit"] == "batch" and said["ingest_batch"] <= to:
-                added += (file for file in map(from_json, commit.added) if file.partitionValues().apply("slot") == slot)
+                added += (
+                    file
+                    for file in map(from_json, commit.added)
+                    if file.partitionValues().apply("slot") == slot
+                )
         else:
             return None
         log = log_of(self._spark, self._path)
-        rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)).rows()
+        rows = Files(
+            self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)
+        ).rows()
         count = sum(int(file.numPhysicalRecords().get()) for file in added)
         return Recent(rows.where((F.col("table") == source) & (F.col("kind") == "change")), count)
 
@@ -508,11 +618,17 @@ class Changelog:
         return self._changes(F.col("slot") > FRONTIER_SLOT, after=after, to=to)
 
     def _changes(self, which: Column, *, after: int, to: int, pinned: bool = False) -> DataFrame:
-        return self._rows_and_frontiers(pinned=pinned).where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
+        return self._rows_and_frontiers(pinned=pinned).where(
+            which & (F.col("kind") == "change") & F.expr(_batches(after, to))
+        )
 
     def entries(self) -> DataFrame:
         """One row per entry of every change, with the columns of Bigtable's change log (TBL-4)."""
-        exploded = self.rows().where("kind = 'change'").selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
+        exploded = (
+            self.rows()
+            .where("kind = 'change'")
+            .selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
+        )
         return exploded.selectExpr(*_split(_ENTRIES_VIEW))
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
@@ -578,23 +694,28 @@ class Changelog:
         assert newest >= ingest_batch, (newest, ingest_batch)
         if newest > ingest_batch:
             raise WriterConflictError(
-                f"Batch {ingest_batch} of stream {self._stream} was brought to its end by another process, which has gone on to {newest}",
+                f"Batch {ingest_batch} of stream {self._stream} was brought to its end by another"
+                f" process, which has gone on to {newest}",
                 "Two processes ingest the same stream",
                 "Stop one of them; this one has written nothing that the other did not",
             )
 
     def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
         return WriterConflictError(
-            f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog ends at {dict(newest.offsets.end)}",
+            f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog"
+            f" ends at {dict(newest.offsets.end)}",
             "An old checkpoint was restored, or another process ingests the same stream",
-            "Stop the other process; if there is none, remove the stream's checkpoint folder: ingest goes on from the changelog",
+            "Stop the other process; if there is none, remove the stream's checkpoint folder:"
+            " ingest goes on from the changelog",
         )
 
     def _make(self, no_rows: DataFrame, table_state: Mapping[str, Any]) -> None:
         writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
-        writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option("delta.appendOnly", "false").option(
-            "delta.checkpointInterval", "50"
-        ).option("txnAppId", f"lowmark/{self._stream}/batches").option("txnVersion", "0").option("userMetadata", user_metadata(table_state))
+        writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option(
+            "delta.appendOnly", "false"
+        ).option("delta.checkpointInterval", "50").option(
+            "txnAppId", f"lowmark/{self._stream}/batches"
+        ).option("txnVersion", "0").option("userMetadata", user_metadata(table_state))
         writer.options(**retention_properties(self._retention_s))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
@@ -614,7 +735,10 @@ def _batches(after: int, to: int) -> str:
     """
     if to - after > _LONG_LIST:
         return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
-    return f"ingest_batch IN ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
+    return (
+        "ingest_batch IN"
+        f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
+    )
 
 
 def _logged_batch(table_state: Mapping[str, Any]) -> LoggedBatch | None:
@@ -627,10 +751,23 @@ def _logged_batch(table_state: Mapping[str, Any]) -> LoggedBatch | None:
     batch_range = BatchRange(offsets("start_offsets"), offsets("end_offsets"))
     names = {name: str(table_state[name]) for name in ("topic_id", "changelog_id", "writer")}
     asked = EndOffsets(int(table_state["topic_read_at"]), offsets("topic_end_offsets"))
-    ends = tuple(ClosePartition(**override) for override in table_state.get("closed_partitions", ()))
-    number, kafka_partitions = int(table_state["ingest_batch"]), int(table_state["kafka_partitions"])
+    ends = tuple(
+        ClosePartition(**override) for override in table_state.get("closed_partitions", ())
+    )
+    number, kafka_partitions = (
+        int(table_state["ingest_batch"]),
+        int(table_state["kafka_partitions"]),
+    )
     trimmed_to = int(table_state.get("trimmed_to", 0))
-    return LoggedBatch(number, batch_range, kafka_partitions=kafka_partitions, asked=asked, ends=ends, trimmed_to=trimmed_to, **names)
+    return LoggedBatch(
+        number,
+        batch_range,
+        kafka_partitions=kafka_partitions,
+        asked=asked,
+        ends=ends,
+        trimmed_to=trimmed_to,
+        **names,
+    )
 
 
 def _with_text_keys(offsets: Offsets) -> dict[str, int]:
@@ -640,9 +777,11 @@ def _with_text_keys(offsets: Offsets) -> dict[str, int]:
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
     if commit.table_state is None or commit.table_state.get("stream") != stream:
         raise TableError(
-            f"The newest commit of {path} (version {commit.version}, {commit.operation}) is not of stream {stream}",
+            f"The newest commit of {path} (version {commit.version}, {commit.operation}) is not of"
+            f" stream {stream}",
             "Another table lies there, or somebody else wrote to the changelog",
-            "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or name another warehouse",
+            "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or name"
+            " another warehouse",
         )
     return commit.table_state
 

@@ -53,13 +53,21 @@ def replace_rows(
     """
     transaction = Transaction(spark, path, app_id)
     if transaction.delta.snapshot().version() != version:
-        raise WriterConflictError(f"Somebody committed to {path}", "Two processes apply the same table", "Stop one of them")
+        raise WriterConflictError(
+            f"Somebody committed to {path}",
+            "Two processes apply the same table",
+            "Stop one of them",
+        )
     # Any change by another writer meanwhile is a conflict.
     transaction.delta.readWholeTable()
     with ThreadPoolExecutor(1) as beside:
         # Both spend much time with planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
-        removed = _marked_in_log(spark, transaction, places) if files is None else _marked(spark, transaction, files, places)
+        removed = (
+            _marked_in_log(spark, transaction, places)
+            if files is None
+            else _marked(spark, transaction, files, places)
+        )
     added.result()
     transaction.commit(app_version, table_state, actions=removed)
 
@@ -69,8 +77,16 @@ def _marked(spark: SparkSession, transaction: Transaction, files: Files, places:
     vectors.
     """
     commands, folder = delta(spark).commands, transaction.log.dataPath()
-    vectors = {_url(spark, folder, file): file.deletionVector().serializeToBase64() for file in files if file.deletionVector()}
-    known = F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()])) if vectors else F.lit(None).cast("map<string, string>")
+    vectors = {
+        _url(spark, folder, file): file.deletionVector().serializeToBase64()
+        for file in files
+        if file.deletionVector()
+    }
+    known = (
+        F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()]))
+        if vectors
+        else F.lit(None).cast("map<string, string>")
+    )
     generator = scala_object(commands, "DeletionVectorBitmapGenerator")
     named = places.coalesce(1).select(
         F.col(FILE).alias(generator.FILE_NAME_COL()),
@@ -79,7 +95,9 @@ def _marked(spark: SparkSession, transaction: Transaction, files: Files, places:
     )
     results = generator.buildDeletionVectors(spark._jsparkSession, named._jdf, transaction.log, 0)
     helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
-    touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(folder, files.added), results)
+    touched = helper.findFilesWithMatchingRows(
+        transaction.delta, helper.generateCandidateFileMap(folder, files.added), results
+    )
     actions: list[Any] = []
     for file in each(touched):
         entry = file.fileLogEntry()
@@ -94,19 +112,36 @@ def _marked(spark: SparkSession, transaction: Transaction, files: Files, places:
 def _url(spark: SparkSession, folder: Any, file: Any) -> str:
     """The path of a file, as its rows have it."""
     jvm: Any = spark._jvm
-    path = scala_object(delta(spark).util, "DeltaFileOperations").absolutePath(folder.toString(), file.path())
+    path = scala_object(delta(spark).util, "DeltaFileOperations").absolutePath(
+        folder.toString(), file.path()
+    )
     return str(jvm.org.apache.spark.paths.SparkPath.fromPath(path).urlEncoded())
 
 
 def _marked_in_log(spark: SparkSession, transaction: Transaction, places: DataFrame) -> Any:
-    """The same for files from the log, without their statistics. Delta finds these and their vectors."""
+    """The same for files from the log, without their statistics. Delta finds these and their
+    vectors.
+    """
     commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
-    vectors = scala_object(commands, "DeletionVectorBitmapGenerator").buildRowIndexSetsForFilesMatchingCondition(
-        spark._jsparkSession, transaction.delta, True, places._jdf, files, _every_row(spark), _some(spark, FILE), _some(spark, ROW)
+    vectors = scala_object(
+        commands, "DeletionVectorBitmapGenerator"
+    ).buildRowIndexSetsForFilesMatchingCondition(
+        spark._jsparkSession,
+        transaction.delta,
+        True,
+        places._jdf,
+        files,
+        _every_row(spark),
+        _some(spark, FILE),
+        _some(spark, ROW),
     )
     helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
-    touched = helper.findFilesWithMatchingRows(transaction.delta, helper.generateCandidateFileMap(log.dataPath(), files), vectors)
-    return helper.processUnmodifiedData(spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX)._1()
+    touched = helper.findFilesWithMatchingRows(
+        transaction.delta, helper.generateCandidateFileMap(log.dataPath(), files), vectors
+    )
+    return helper.processUnmodifiedData(
+        spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX
+    )._1()
 
 
 def _some(spark: SparkSession, column: str) -> Any:

@@ -55,7 +55,9 @@ class DeltaLog:
         self._path_of, self._io, self._file_util, self._arrays = _classes(spark._jvm)
         self._spark = spark
         self._folder = self._path_of(f"{path}/_delta_log")
-        self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        self._files = self._folder.getFileSystem(
+            spark._jsparkSession.sessionState().newHadoopConf()
+        )
         self._version = -1
         self._passed: dict[int, CommitCount] | None = None
 
@@ -88,7 +90,14 @@ class DeltaLog:
         since. None: there is no such commit.
         """
         commits = self.back_from(self._listed())
-        return next((commit for commit in commits if commit.table_state is not None and commit.operation != "RESTORE"), None)
+        return next(
+            (
+                commit
+                for commit in commits
+                if commit.table_state is not None and commit.operation != "RESTORE"
+            ),
+            None,
+        )
 
     def properties(self) -> Mapping[str, str]:
         """The properties of the table's newest version, as Delta stores them. There must be a
@@ -140,7 +149,9 @@ class DeltaLog:
         """The paths of files that the versions `(after, to]` removed, or in which they marked rows
         as deleted.
         """
-        return frozenset().union(*(self._read(version).removed for version in range(after + 1, to + 1)))
+        return frozenset().union(
+            *(self._read(version).removed for version in range(after + 1, to + 1))
+        )
 
     def clean(self, before: int, readable: Collection[int] = ()) -> int:
         """Remove log files that are only needed for versions before `before` (microseconds).
@@ -152,7 +163,9 @@ class DeltaLog:
         first_needed = self.version_at(before)
         if first_needed is not None:
             first_needed = min([first_needed, *readable])
-        going = superfluous(names, first_needed, max(_versions_in(names), default=-1))[:_DELETED_AT_ONCE]
+        going = superfluous(names, first_needed, max(_versions_in(names), default=-1))[
+            :_DELETED_AT_ONCE
+        ]
         for name in going:
             self._files.delete(self._path_of(self._folder, name), False)
         return len(going)
@@ -190,7 +203,9 @@ class DeltaLog:
         if not self._files.exists(self._folder):
             return []
         # As one text: in a long log, one call to the JVM for each name takes seconds.
-        return _NAME.findall(self._arrays.toString(self._file_util.stat2Paths(self._files.listStatus(self._folder))))
+        return _NAME.findall(
+            self._arrays.toString(self._file_util.stat2Paths(self._files.listStatus(self._folder)))
+        )
 
     def _file(self, version: int) -> Any:
         return self._path_of(self._folder, f"{version:020}.json")
@@ -207,7 +222,10 @@ class DeltaLog:
         actions = [json.loads(line) for line in lines]
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}
-        operation, table_state = str(info.get("operation", "")), _stored_in(info.get("userMetadata"))
+        operation, table_state = (
+            str(info.get("operation", "")),
+            _stored_in(info.get("userMetadata")),
+        )
         if operation == "RESTORE" and table_state is None:
             # A restore to a version of lowmark, as the remedy suggests, has the metadata of that
             # version.
@@ -216,7 +234,11 @@ class DeltaLog:
                 table_state = self._read(int(restored)).table_state
         at = int(info.get("timestamp", 0)) * 1000
         added = {action["add"]["path"] for action in actions if "add" in action}
-        removed = {action["remove"]["path"]: action["remove"].get("size") or 0 for action in actions if "remove" in action}
+        removed = {
+            action["remove"]["path"]: action["remove"].get("size") or 0
+            for action in actions
+            if "remove" in action
+        }
         # If rows of a file were marked as deleted, the commit removes the file and adds it.
         gone = removed.keys() - added
         files = CommitCount(at, len(added), len(gone), sum(removed[path] for path in gone))
@@ -257,7 +279,11 @@ def _stored_in(metadata: str | None) -> Mapping[str, Any] | None:
         parsed = json.loads(metadata) if metadata else None
     except ValueError:
         return None
-    return parsed["lowmark"] if isinstance(parsed, dict) and isinstance(parsed.get("lowmark"), dict) else None
+    return (
+        parsed["lowmark"]
+        if isinstance(parsed, dict) and isinstance(parsed.get("lowmark"), dict)
+        else None
+    )
 
 
 def quoted(path: str) -> str:
@@ -277,14 +303,18 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessi
     return session
 
 
-def session_saying(spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+def session_saying(
+    spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session in which every commit has `metadata` as its `userMetadata`. Delta's builders and
     commands read it only from there.
     """
     return session_with(spark, {**(settings or {}), _METADATA_CONF: metadata})
 
 
-def set_properties(spark: SparkSession, path: str, properties: Mapping[str, str], metadata: str) -> None:
+def set_properties(
+    spark: SparkSession, path: str, properties: Mapping[str, str], metadata: str
+) -> None:
     """Set properties of the Delta table at `path`, in one commit with `metadata`."""
     listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
     session_saying(spark, metadata).sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ({listed})")
@@ -298,7 +328,9 @@ def _escaped(text: str) -> str:
 def rows_in(session: SparkSession, rows: DataFrame) -> DataFrame:
     """The same rows in another session, from which their writer takes its settings."""
     jvm: Any = session._jvm
-    of_session = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, rows._jdf.queryExecution().logical())
+    of_session = jvm.org.apache.spark.sql.classic.Dataset.ofRows(
+        session._jsparkSession, rows._jdf.queryExecution().logical()
+    )
     return DataFrame(of_session, session)
 
 

@@ -31,7 +31,9 @@ class Files:
         """The rows of the files without those marked as deleted. Statistics skip no file, but
         partition filters do.
         """
-        return DataFrame(self.log.createDataFrame(self.snapshot, self.added, False, none(self.spark)), self.spark)
+        return DataFrame(
+            self.log.createDataFrame(self.snapshot, self.added, False, none(self.spark)), self.spark
+        )
 
     def only(self, added: Iterable[Any]) -> Files:
         """Other files of the same table."""
@@ -55,7 +57,12 @@ def all_files(spark: SparkSession, path: str) -> Files:
     """
     snapshot = newest_snapshot(spark, path)
     listed = _listed(spark, snapshot)
-    return listed or Files(spark, snapshot.deltaLog(), snapshot, snapshot.filesForScan(scala_list(spark, ()), True).files())
+    return listed or Files(
+        spark,
+        snapshot.deltaLog(),
+        snapshot,
+        snapshot.filesForScan(scala_list(spark, ()), True).files(),
+    )
 
 
 def size_in_bytes(spark: SparkSession, path: str) -> int:

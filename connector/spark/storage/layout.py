@@ -90,7 +90,10 @@ class Layout:
     def change_order_type(self) -> str:
         """The type of a change's order."""
         rank = _RANK_TYPES[self.definition.order]
-        return f"struct<{rank}, ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
+        return (
+            f"struct<{rank}, ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt:"
+            " int>"
+        )
 
     @property
     def age(self) -> str:
@@ -110,7 +113,11 @@ class Layout:
         """The fields of an element of `rest`: its name, then its order. If elements are sorted, the
         newest one of a name is the last.
         """
-        return [*self.rest_name, "order", *(name for name in ("cell_timestamp", "value") if name not in self.rest_name)]
+        return [
+            *self.rest_name,
+            "order",
+            *(name for name in ("cell_timestamp", "value") if name not in self.rest_name),
+        ]
 
     @property
     def rest_type(self) -> str:
@@ -134,8 +141,9 @@ class Layout:
         families.
         """
         return (
-            f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>, column_entries: array<int>, "
-            f"cell_timestamps: array<bigint>, family_orders: array<int>, family_entries: array<int>, residual: {self.rest_type}>"
+            f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>,"
+            " column_entries: array<int>, cell_timestamps: array<bigint>, family_orders:"
+            f" array<int>, family_entries: array<int>, residual: {self.rest_type}>"
         )
 
     @property
@@ -143,7 +151,13 @@ class Layout:
         """All columns of the table on disk, with their Spark types, in order (TBL-22)."""
         keys = [(part.name, SPARK_TYPE[part.type]) for part in self.definition.key.parts]
         columns = [(column.name, SPARK_TYPE[column.type]) for column in self.columns]
-        return [*keys, *columns, (UNMAPPED, "map<string, binary>"), (STATE, self.state_type), (BUCKET, "int")]
+        return [
+            *keys,
+            *columns,
+            (UNMAPPED, "map<string, binary>"),
+            (STATE, self.state_type),
+            (BUCKET, "int"),
+        ]
 
 
 def order(index: str, change: str) -> str:

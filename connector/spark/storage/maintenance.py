@@ -25,7 +25,16 @@ from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
 from connector.spark.storage.transaction import Transaction
 from connector.state.jobs import Job, JobKind
-from connector.state.maintenance_schedule import HOUR_US, LOG_BEYOND_S, LOG_EVERY, LOOK_EVERY, CommitCount, DataFile, cleans, to_compact
+from connector.state.maintenance_schedule import (
+    HOUR_US,
+    LOG_BEYOND_S,
+    LOG_EVERY,
+    LOOK_EVERY,
+    CommitCount,
+    DataFile,
+    cleans,
+    to_compact,
+)
 
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
@@ -91,8 +100,19 @@ class Maintenance:
         last_clean: Callable[[], int | None],
         begun_at: Callable[[], int],
     ) -> None:
-        self._what, self._job, self._keep, self._say, self._retention_s = what, job, keep, say, retention_s
-        self._passed, self._compact, self._clean, self._clean_log = passed, compact, clean, clean_log
+        self._what, self._job, self._keep, self._say, self._retention_s = (
+            what,
+            job,
+            keep,
+            say,
+            retention_s,
+        )
+        self._passed, self._compact, self._clean, self._clean_log = (
+            passed,
+            compact,
+            clean,
+            clean_log,
+        )
         self._last_clean, self._begun_at = last_clean, begun_at
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
@@ -108,7 +128,10 @@ class Maintenance:
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
-            self._say(f"{self._what}: maintenance failed, and is tried again later: {first_line(error, type(error).__name__)}")
+            self._say(
+                f"{self._what}: maintenance failed, and is tried again later:"
+                f" {first_line(error, type(error).__name__)}"
+            )
 
     def _look(self, now: int) -> None:
         passed = self._passed()
@@ -125,7 +148,13 @@ class Maintenance:
             known = self._last_clean()
             self._cleaned_at = self._begun_at() if known is None else known
             self._newest_at = max(self._newest_at, self._cleaned_at)
-        if cleans(self._removed, now, last=self._cleaned_at, newest_at=self._newest_at, retention_s=self._retention_s):
+        if cleans(
+            self._removed,
+            now,
+            last=self._cleaned_at,
+            newest_at=self._newest_at,
+            retention_s=self._retention_s,
+        ):
             self._cleaned_at = now
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
@@ -146,7 +175,9 @@ class Maintenance:
             done = act()
         except (ConnectorError, PySparkException, Py4JError) as error:
             ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._keep(replace(job, ended_at=ended_at, error=first_line(error, type(error).__name__)))
+            self._keep(
+                replace(job, ended_at=ended_at, error=first_line(error, type(error).__name__))
+            )
             raise
         if done is not None:
             ended_at = now + (time.monotonic_ns() - began) // 1000
@@ -166,16 +197,25 @@ class Rewritten:
         self.work = Work()
         for group in groups:
             old = list(group)
-            new = writing.writeFiles(files.only(old).rows().coalesce(1)._jdf, none(spark), True, scala_list(spark, ()))
+            new = writing.writeFiles(
+                files.only(old).rows().coalesce(1)._jdf, none(spark), True, scala_list(spark, ())
+            )
             # The rows are the same as before, so a reader of the table's change feed must not see
             # them.
-            made = [file.json().replace('"dataChange":true', '"dataChange":false') for file in each(new)]
+            made = [
+                file.json().replace('"dataChange":true', '"dataChange":false') for file in each(new)
+            ]
             self._new += map(delta(spark).actions.Action.fromJson, made)
             self._old += old
             self.work += Work(len(old) - len(made), sum(int(file.size()) for file in old))
         self._paths = frozenset(str(file.path()) for file in self._old)
 
-    def commit(self, log: DeltaLog, app_ids: Collection[str], saying: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    def commit(
+        self,
+        log: DeltaLog,
+        app_ids: Collection[str],
+        saying: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ) -> None:
         """Replace the old files by the new ones. `saying` makes the metadata of the commit from
         that of the newest one.
 
@@ -188,10 +228,19 @@ class Rewritten:
             transaction.depend_on(app_id)
         newest = log.newest()
         version = int(transaction.delta.snapshot().version())
-        is_ours = newest is not None and newest.table_state is not None and newest.version == version
-        if newest is None or newest.table_state is None or not is_ours or self._paths & log.removed_between(self._version, version):
+        is_ours = (
+            newest is not None and newest.table_state is not None and newest.version == version
+        )
+        if (
+            newest is None
+            or newest.table_state is None
+            or not is_ours
+            or self._paths & log.removed_between(self._version, version)
+        ):
             problem = f"The files of {self._path} are others than those that were put together"
-            raise WriterConflictError(problem, "Another process wrote to it", "Nothing was changed; it is tried again")
+            raise WriterConflictError(
+                problem, "Another process wrote to it", "Nothing was changed; it is tried again"
+            )
         transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
         now = time.time_ns() // 1_000_000
         actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
@@ -205,20 +254,29 @@ def rewrite(spark: SparkSession, path: str) -> Rewritten | None:
     files = all_files(spark, path)
     known = list(files)
     groups = to_compact([_data_file(file) for file in known])
-    return Rewritten(files, path, [[known[number] for number in group] for group in groups]) if groups else None
+    return (
+        Rewritten(files, path, [[known[number] for number in group] for group in groups])
+        if groups
+        else None
+    )
 
 
 def _data_file(file: Any) -> DataFile:
     rows, vector = file.numPhysicalRecords(), file.deletionVector()
     marked = 0 if vector is None else int(vector.cardinality())
-    return DataFile(str(file.partitionValues().toString()), int(file.size()), int(rows.get()) if rows.isDefined() else 0, marked)
+    return DataFile(
+        str(file.partitionValues().toString()),
+        int(file.size()),
+        int(rows.get()) if rows.isDefined() else 0,
+        marked,
+    )
 
 
 def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
     """Remove files that are only needed for versions older than the table's retention.
 
-    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns the
-    number of removed files.
+    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns
+    the number of removed files.
     """
     jvm: Any = spark._jvm
     going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}

@@ -13,13 +13,18 @@ offset 0.
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """The offsets of one micro-batch. For each Kafka partition, `start` is included and `end` is not."""
+    """The offsets of one micro-batch. For each Kafka partition, `start` is included and `end` is
+    not.
+    """
 
     start: Offsets
     end: Offsets
 
     def __post_init__(self) -> None:
-        assert all(self.start.get(k, 0) <= end for k, end in self.end.items()), (self.start, self.end)
+        assert all(self.start.get(k, 0) <= end for k, end in self.end.items()), (
+            self.start,
+            self.end,
+        )
 
     @property
     def records(self) -> int:

@@ -24,7 +24,15 @@ from connector.errors import TableError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
 from connector.spark.storage.deletion_vectors import ENABLED, replace_rows
-from connector.spark.storage.delta_log import Commit, DeltaLog, folders_in, remove_folder, session_saying, set_properties, user_metadata
+from connector.spark.storage.delta_log import (
+    Commit,
+    DeltaLog,
+    folders_in,
+    remove_folder,
+    session_saying,
+    set_properties,
+    user_metadata,
+)
 from connector.spark.storage.files import Files, files_of, size_in_bytes
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.maintenance import (
@@ -43,7 +51,13 @@ from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
-from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, from_properties, to_properties
+from connector.tables.stored_definition import (
+    NO_IDS,
+    ColumnIds,
+    assign_ids,
+    from_properties,
+    to_properties,
+)
 from connector.tables.values import DataType
 
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
@@ -53,7 +67,8 @@ MAX_ATTEMPTS: Final = 20
 every tombstone.
 """
 SWEEP_EVERY: Final = 200
-"""After at most this many applies, a vacuum removes the tombstones that are older than the horizon."""
+"""After at most this many applies, a vacuum removes the tombstones that are older than the horizon.
+"""
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
@@ -99,7 +114,11 @@ class Table:
         """
         log = DeltaLog(spark, places.data(path))
         if log.newest() is None:
-            raise TableError(f"There is no table at {path}", "Nothing was applied to it yet", "Run the pipeline: connector run --once")
+            raise TableError(
+                f"There is no table at {path}",
+                "Nothing was applied to it yet",
+                "Run the pipeline: connector run --once",
+            )
         properties = log.properties()
         return cls(spark, path, from_properties(properties)[0], properties)
 
@@ -118,9 +137,11 @@ class Table:
         if commit is None or stored is None or stored.get("table") != self._definition.name:
             version = f" (version {commit.version}, {commit.operation})" if commit else ""
             raise TableError(
-                f"The newest commit of {self.path}{version} is not of table {self._definition.name}",
+                f"The newest commit of {self.path}{version} is not of table"
+                f" {self._definition.name}",
                 "Another table lies there, or somebody else wrote to it: only the connector may",
-                "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or rebuild it from the changelog",
+                "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or"
+                " rebuild it from the changelog",
             )
         table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
@@ -138,10 +159,14 @@ class Table:
     def rows(self, version: int | None = None) -> DataFrame:
         """All rows of a version, or of the newest one, with internal columns."""
         reader = self._spark.read.format("delta")
-        return (reader if version is None else reader.option("versionAsOf", version)).load(self.path)
+        return (reader if version is None else reader.option("versionAsOf", version)).load(
+            self.path
+        )
 
     def files(self, version: int) -> Files | None:
-        """The files of `version`, if it is the newest one and its commit lists them. Otherwise None."""
+        """The files of `version`, if it is the newest one and its commit lists them. Otherwise
+        None.
+        """
         return files_of(self._spark, self.path, version)
 
     def tombstones(self, table_state: TableState) -> DataFrame:
@@ -155,12 +180,22 @@ class Table:
         if (files := files_of(self._spark, self._tombstones_path, commit.version)) is not None:
             entries = files.rows()
         else:
-            entries = self._spark.read.format("delta").option("versionAsOf", commit.version).load(self._tombstones_path)
+            entries = (
+                self._spark.read.format("delta")
+                .option("versionAsOf", commit.version)
+                .load(self._tombstones_path)
+            )
         # The same code for all attempts, see `constant`.
         attempts = table_state.attempt_ids
-        named = F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()])) if attempts else F.lit(None).cast("map<int, string>")
+        named = (
+            F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()]))
+            if attempts
+            else F.lit(None).cast("map<int, string>")
+        )
         is_named = F.try_element_at(named, F.expr("int(_apply_number)")) == F.col("_attempt_id")
-        entries = entries.where(F.expr(f"_apply_number <= {constant(table_state.vacuumed_to, BUCKET)}") | is_named)
+        entries = entries.where(
+            F.expr(f"_apply_number <= {constant(table_state.vacuumed_to, BUCKET)}") | is_named
+        )
         return entries.selectExpr(BUCKET, *self.layout.keys, STATE)
 
     def has_tombstones_table(self, table_state: TableState) -> bool:
@@ -176,7 +211,10 @@ class Table:
         """
         apply = before.apply_number + 1
         age = self.layout.age
-        newest = f"greatest(array_max({STATE}.orders.{age}), array_max({STATE}.residual.order.change.{age}))"
+        newest = (
+            f"greatest(array_max({STATE}.orders.{age}),"
+            f" array_max({STATE}.residual.order.change.{age}))"
+        )
         entries = gone.selectExpr(
             *self.layout.keys,
             STATE,
@@ -192,8 +230,14 @@ class Table:
             if expired_below is None:
                 if entries.isEmpty():
                     return False
-                writer = entries.write.format("delta").mode("append").option("delta.dataSkippingStatsColumns", "_newest")
-                writer.options(**self._kept).option("userMetadata", user_metadata(_tombstones_state(0))).save(self._tombstones_path)
+                writer = (
+                    entries.write.format("delta")
+                    .mode("append")
+                    .option("delta.dataSkippingStatsColumns", "_newest")
+                )
+                writer.options(**self._kept).option(
+                    "userMetadata", user_metadata(_tombstones_state(0))
+                ).save(self._tombstones_path)
                 return True
             transaction = Transaction(self._spark, self._tombstones_path, None)
             transaction.write(entries)
@@ -201,7 +245,9 @@ class Table:
                 transaction.commit(apply, _tombstones_state(expired_below))
             return transaction.has_written
 
-    def commit(self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState) -> None:
+    def commit(
+        self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState
+    ) -> None:
         """Replace the rows of `buckets` by `rows` and store `table_state`, in one commit, and check
         that it was this one.
 
@@ -212,14 +258,32 @@ class Table:
         with explained(f"table {self._definition.name}"):
             if rows is None or not touched:
                 transaction = Transaction(self._spark, self.path, self._app_id)
-                transaction.commit(table_state.apply_number, table_state.to_json(self._definition.name))
+                transaction.commit(
+                    table_state.apply_number, table_state.to_json(self._definition.name)
+                )
             else:
-                writer = self._columns_of(rows).write.format("delta").mode("overwrite").partitionBy(BUCKET)
-                writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option("userMetadata", self._said(table_state))
-                writer.option("txnAppId", self._app_id).option("txnVersion", str(table_state.apply_number)).save(self.path)
+                writer = (
+                    self._columns_of(rows)
+                    .write.format("delta")
+                    .mode("overwrite")
+                    .partitionBy(BUCKET)
+                )
+                writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option(
+                    "userMetadata", self._said(table_state)
+                )
+                writer.option("txnAppId", self._app_id).option(
+                    "txnVersion", str(table_state.apply_number)
+                ).save(self.path)
         self._check_ours(table_state)
 
-    def commit_rows(self, rows: DataFrame, places: DataFrame, version: int, files: Files | None, table_state: TableState) -> None:
+    def commit_rows(
+        self,
+        rows: DataFrame,
+        places: DataFrame,
+        version: int,
+        files: Files | None,
+        table_state: TableState,
+    ) -> None:
         """Replace the rows at `places` by `rows` and store `table_state`, in one commit as `commit`
         does.
 
@@ -259,7 +323,8 @@ class Table:
     def _check_ours(self, table_state: TableState) -> None:
         if self.table_state() != table_state:
             raise WriterConflictError(
-                f"Apply {table_state.apply_number} of table {self._definition.name} was committed by another process",
+                f"Apply {table_state.apply_number} of table {self._definition.name} was committed"
+                " by another process",
                 "Two processes apply the same table",
                 "Stop one of them; this one has changed nothing",
             )
@@ -287,11 +352,14 @@ class Table:
         if expired_below is not None:
             horizon = max(expired_below, table_state.horizon or 0)
             dead = (
-                f"_apply_number > {table_state.vacuumed_to} AND _apply_number <= {table_state.apply_number} AND NOT ({_named(table_state)})"
+                f"_apply_number > {table_state.vacuumed_to} AND _apply_number <="
+                f" {table_state.apply_number} AND NOT ({_named(table_state)})"
             )
             with explained(f"table {self._definition.name}"):
                 session = session_saying(self._spark, user_metadata(_tombstones_state(horizon)))
-                DeltaTable.forPath(session, self._tombstones_path).delete(f"_newest < {horizon} OR ({dead})")
+                DeltaTable.forPath(session, self._tombstones_path).delete(
+                    f"_newest < {horizon} OR ({dead})"
+                )
         return replace(table_state, vacuumed_to=table_state.apply_number, attempt_ids={})
 
     def passed(self) -> list[CommitCount]:
@@ -313,7 +381,9 @@ class Table:
         longer known.
         """
         commit = self._log.at(version + 1)
-        return commit.at if commit is not None else None if version >= self._newest()[0].version else 0
+        return (
+            commit.at if commit is not None else None if version >= self._newest()[0].version else 0
+        )
 
     def compact(self) -> Work | None:
         """Merge small files of the table and of its tombstone table. No row changes (TBL-15). Call
@@ -325,9 +395,16 @@ class Table:
         with explained(f"table {self._definition.name}"):
             if (rewritten := rewrite(self._spark, self.path)) is not None:
                 # The newest commit must be one of lowmark, and may differ only in its files.
-                rewritten.commit(self._log, [self._app_id], lambda _: self.table_state().to_json(self._definition.name))
+                rewritten.commit(
+                    self._log,
+                    [self._app_id],
+                    lambda _: self.table_state().to_json(self._definition.name),
+                )
                 done = rewritten.work
-            if self.has_tombstones_table(self.table_state()) and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None:
+            if (
+                self.has_tombstones_table(self.table_state())
+                and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None
+            ):
                 rewritten.commit(self._tombstones_log, [], dict)
                 done = rewritten.work + (done or Work())
         return done
@@ -341,7 +418,10 @@ class Table:
         """
         before = bytes_on_disk(self._spark, self._folder)
         with explained(f"table {self._definition.name}"):
-            removed, live = clean(self._spark, self.path, keep), size_in_bytes(self._spark, self.path)
+            removed, live = (
+                clean(self._spark, self.path, keep),
+                size_in_bytes(self._spark, self.path),
+            )
             if self.has_tombstones_table(self.table_state()):
                 removed += clean(self._spark, self._tombstones_path)
                 live += size_in_bytes(self._spark, self._tombstones_path)
@@ -368,7 +448,11 @@ class Table:
         tombstone table. Raises as `_remembered`.
         """
         commit = self._remembered(table_state)
-        return None if commit is None or commit.table_state is None else int(commit.table_state["expired_below"])
+        return (
+            None
+            if commit is None or commit.table_state is None
+            else int(commit.table_state["expired_below"])
+        )
 
     def _remembered(self, table_state: TableState) -> Commit | None:
         """The newest commit of the tombstone table. None: there is no tombstone table.
@@ -379,18 +463,25 @@ class Table:
         commit = self._tombstones_log.newest()
         if commit is None and not table_state.has_tombstones:
             return None
-        expired_below = commit.table_state.get("expired_below") if commit and commit.table_state else None
+        expired_below = (
+            commit.table_state.get("expired_below") if commit and commit.table_state else None
+        )
         if isinstance(expired_below, int) and expired_below <= max(0, table_state.horizon or 0):
             return commit
         what = "is gone"
         if commit is not None:
             is_ours = expired_below is not None
             by_whom = f"was changed by somebody else (version {commit.version}, {commit.operation})"
-            what = "has forgotten deletes that the table has not seen: the table was set back" if is_ours else by_whom
+            what = (
+                "has forgotten deletes that the table has not seen: the table was set back"
+                if is_ours
+                else by_whom
+            )
         raise TableError(
             f"The tombstone table of {self._definition.name} {what}",
             "It remembers what was deleted: without it, late changes would bring rows back",
-            f"Put {self._tombstones_path} back as it was, or run `connector table rebuild {self._definition.name}`",
+            f"Put {self._tombstones_path} back as it was, or run `connector table rebuild"
+            f" {self._definition.name}`",
         )
 
     def _is(self, rebuild: str) -> None:
@@ -405,7 +496,9 @@ class Table:
         if self._log.newest() is None:
             if self._log.has_other_files():
                 raise TableError(
-                    f"{self.path} is not empty, and holds no Delta table", "Something else was put there", "Move it, or rename the table"
+                    f"{self.path} is not empty, and holds no Delta table",
+                    "Something else was put there",
+                    "Move it, or rename the table",
                 )
             return self._create()
         properties = properties or self._log.properties()
@@ -417,14 +510,23 @@ class Table:
         readers_know = (existing.max_staleness_s, existing.block_rows)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
-        if not is_kept and (commit := self._tombstones_log.newest()) is not None and commit.table_state is not None:
+        if (
+            not is_kept
+            and (commit := self._tombstones_log.newest()) is not None
+            and commit.table_state is not None
+        ):
             # Before the table's properties: if this fails, the table's still differ at the next
             # start.
             metadata = user_metadata(commit.table_state)
             with explained(f"table {self._definition.name}"):
                 set_properties(self._spark, self._tombstones_path, self._kept, metadata)
-        if readers_know != (self._definition.max_staleness_s, self._definition.block_rows) or not is_kept:
-            self._declare({**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before)
+        if (
+            readers_know != (self._definition.max_staleness_s, self._definition.block_rows)
+            or not is_kept
+        ):
+            self._declare(
+                {**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before
+            )
         if not self._declares_kept:
             self._kept = kept
         self.has_vectors = self._definition.deletion_vectors and properties.get(ENABLED) == "true"
@@ -454,7 +556,11 @@ class Table:
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
     """The layout of a table with these columns. `buckets` None: that of a new table."""
-    return Layout(definition, buckets or definition.buckets, tuple(ids.since.get(column.name, 0) for column in definition.columns))
+    return Layout(
+        definition,
+        buckets or definition.buckets,
+        tuple(ids.since.get(column.name, 0) for column in definition.columns),
+    )
 
 
 def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
@@ -471,7 +577,10 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
 def _named(table_state: TableState) -> str:
     """The SQL condition for tombstones of the attempts that the commit names."""
     return (
-        " OR ".join(f"(_apply_number = {apply} AND _attempt_id = '{attempt}')" for apply, attempt in table_state.attempt_ids.items())
+        " OR ".join(
+            f"(_apply_number = {apply} AND _attempt_id = '{attempt}')"
+            for apply, attempt in table_state.attempt_ids.items()
+        )
         or "false"
     )
 
@@ -485,8 +594,16 @@ def _tombstones_state(expired_below: int) -> dict[str, object]:
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:
     """Delta keeps statistics of the key columns only. It has no statistics for BYTES and BOOL."""
-    keys = [f"`{part.name}`" for part in definition.key.parts if part.type not in (DataType.BYTES, DataType.BOOL)]
-    return {"delta.dataSkippingStatsColumns": ",".join(keys)} if keys else {"delta.dataSkippingNumIndexedCols": "0"}
+    keys = [
+        f"`{part.name}`"
+        for part in definition.key.parts
+        if part.type not in (DataType.BYTES, DataType.BOOL)
+    ]
+    return (
+        {"delta.dataSkippingStatsColumns": ",".join(keys)}
+        if keys
+        else {"delta.dataSkippingNumIndexedCols": "0"}
+    )
 
 
 def new_attempt() -> str:

@@ -62,10 +62,16 @@ def _text(type_: DataType, text: str) -> str:
         return f"{text} = 'true'"
     if type_ is DataType.FLOAT64:
         number = f"try_cast({text} AS double)"
-        return f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN {number} END"
+        return (
+            f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN"
+            f" {number} END"
+        )
     if type_ is DataType.NUMERIC:
         # The cast would count zeros at both ends as digits.
-        return rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1') AS decimal(38,9))"
+        return (
+            rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1')"
+            r" AS decimal(38,9))"
+        )
     if type_ is DataType.TIMESTAMP:
         moment = f"try_cast({text} AS timestamp)"
         return f"CASE WHEN unix_micros({moment}) {_MICROS} THEN {moment} END"
@@ -82,8 +88,8 @@ def _is_json(text: str) -> str:
 
 _BEHIND: Final = secrets.token_hex(16)
 _STRICT_JSON: Final = (
-    "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'maxStringLen', '2147483647', "
-    f"'maxNestingDepth', '{MAX_JSON_DEPTH + 1}', 'maxNumLen', '{MAX_JSON_DIGITS}')"
+    "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'maxStringLen',"
+    f" '2147483647', 'maxNestingDepth', '{MAX_JSON_DEPTH + 1}', 'maxNumLen', '{MAX_JSON_DIGITS}')"
 )
 
 
@@ -91,7 +97,10 @@ def _binary(type_: DataType, value: str) -> str:
     if type_ is DataType.BOOL:
         return f"CASE {value} WHEN X'00' THEN false WHEN X'01' THEN true WHEN X'FF' THEN true END"
     width = 4 if type_ is DataType.DATE else 8
-    number = f"CASE WHEN octet_length({value}) = {width} THEN cast(conv(hex({value}), 16, -10) AS bigint) END"
+    number = (
+        f"CASE WHEN octet_length({value}) = {width} THEN cast(conv(hex({value}), 16, -10) AS"
+        " bigint) END"
+    )
     if type_ is DataType.INT64:
         return number
     if type_ is DataType.TIMESTAMP:
@@ -102,8 +111,13 @@ def _binary(type_: DataType, value: str) -> str:
         return f"CASE WHEN {days} {_DAYS} THEN date_from_unix_date(cast({days} AS int)) END"
     # Spark has no function for the bits of a double. Avro encodes a double as the same 8 bytes in
     # reverse order.
-    backwards = "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
-    return f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}', map('mode', 'FAILFAST')) END"
+    backwards = (
+        "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
+    )
+    return (
+        f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}',"
+        " map('mode', 'FAILFAST')) END"
+    )
 
 
 def key_pieces(key: Key, row_key: str) -> str:
@@ -135,7 +149,10 @@ def key_columns(key: Key, pieces: str) -> list[str]:
         piece = f"unhex(get({pieces}, {place}))"
         value = typed(part.type, Encoding.TEXT, piece)
         if part.type in CANONICAL_PATTERN:
-            value = rf"CASE WHEN cast({piece} AS string) RLIKE r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
+            value = (
+                rf"CASE WHEN cast({piece} AS string) RLIKE"
+                rf" r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
+            )
         columns.append(f"CASE WHEN {right_count} THEN {value} END")
     return columns
 
@@ -149,7 +166,10 @@ def _ordered_pieces(spaced: str, count: int) -> str:
     marked = f"replace(replace({spaced}, '00 01 ', ','), '00 FF ', '~~')"
     marked = f"regexp_replace({marked}, r'(?<![^,])00 00 (?![^,])', '-')"
     wrong = rf"00 |(?<![^,])(?![^,])|,-\z|(?:,[^,]*){{{count}}}"
-    return f"CASE WHEN NOT {marked} RLIKE r'{wrong}' THEN split(translate({marked}, '~ -', '0'), ',', -1) END"
+    return (
+        f"CASE WHEN NOT {marked} RLIKE r'{wrong}' THEN split(translate({marked}, '~ -', '0'), ',',"
+        " -1) END"
+    )
 
 
 def _ordered_part(type_: DataType, pieces: str, place: int) -> str:
@@ -165,13 +185,18 @@ def _ordered_number(type_: DataType, digits: str) -> str:
     if type_ is DataType.BOOL:
         return f"CASE {digits} WHEN '80' THEN false WHEN '81' THEN true END"
     least, greatest = (write_number(limit).hex().upper() for limit in NUMBER_RANGE[type_])
-    fits = rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits} <= '{greatest}'"
+    fits = (
+        rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits}"
+        rf" <= '{greatest}'"
+    )
     if type_ is DataType.NUMERIC:
         return f"CASE WHEN {fits} THEN {_ordered_numeric(digits)} END"
     # The last 7n bits are the number, and their first bit is the sign. The bits before them are
     # shifted out.
     before = f"greatest(64 - shiftright(7 * length({digits}), 1), 0)"
-    number = f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
+    number = (
+        f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
+    )
     if type_ is DataType.DATE:
         number = f"date_from_unix_date(int({number}))"
     if type_ is DataType.TIMESTAMP:
@@ -182,8 +207,13 @@ def _ordered_number(type_: DataType, digits: str) -> str:
 def _ordered_numeric(digits: str) -> str:
     # Spark has no number of 128 bits. Avro encodes a decimal as its two's complement: 28 says that
     # 20 bytes follow.
-    from_0, below_0 = _behind("F", digits, "89ABCDE", "0123010"), _behind("0", digits, "1234567", "FEFCDEF")
-    number = f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
+    from_0, below_0 = (
+        _behind("F", digits, "89ABCDE", "0123010"),
+        _behind("0", digits, "1234567", "FEFCDEF"),
+    )
+    number = (
+        f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
+    )
     schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9})
     return f"from_avro(unhex(concat('28', {number})), '{schema}', map('mode', 'FAILFAST'))"
 

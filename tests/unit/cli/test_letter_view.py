@@ -16,7 +16,13 @@ from connector.records.json_view import to_line
 from connector.records.model import DataChange, SetCell
 from connector.records.rejection import Position, Reason
 
-CHANGE = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(SetCell("f", b"q", b"\x1b[2J"),))
+CHANGE = DataChange(
+    stream_partition="p",
+    table="t",
+    row_key=b"k",
+    commit_timestamp=1,
+    entries=(SetCell("f", b"q", b"\x1b[2J"),),
+)
 OPEN = LetterStatus(LetterState.OPEN, 0, 0)
 VALUE = frame(encode(CHANGE, 4), None)
 
@@ -41,7 +47,9 @@ def letter(value: bytes | None = VALUE, **other: object) -> DeadLetter:
 
 
 def test_one_letter_is_explained_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """DLQ-9: where it came from, what is wrong, what to do, the bytes in hex beside what they say."""
+    """DLQ-9: where it came from, what is wrong, what to do, the bytes in hex beside what they
+    say.
+    """
     print_letter(letter(), Schemas(), OPEN)
     shown = capsys.readouterr().out
     for words in (
@@ -70,17 +78,27 @@ def test_no_letter_writes_a_control_character(
     with pytest.MonkeyPatch.context() as patch:
         lines: list[str] = []
         patch.setattr("connector.cli.letter_view.out", lines.append)
-        subject = letter(value, key=key, detail=text, headers=tuple(headers), table=text, order_position=text)
-        done = LedgerEntry(Action.REPLAYED, 1, text, text, text, repair_note=RepairNote((text,), text, text))
+        subject = letter(
+            value, key=key, detail=text, headers=tuple(headers), table=text, order_position=text
+        )
+        done = LedgerEntry(
+            Action.REPLAYED, 1, text, text, text, repair_note=RepairNote((text,), text, text)
+        )
         print_letter(subject, Schemas(), OPEN, (done,))
     assert all(not any(c < " " or "\x7f" <= c < "\xa0" for c in line) for line in lines)
 
 
-def test_the_byte_at_which_decoding_failed_is_pointed_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_byte_at_which_decoding_failed_is_pointed_at(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """DLQ-9."""
     print_letter(letter(VALUE + b"zz"), Schemas(), OPEN)
     shown = capsys.readouterr().out.splitlines()
-    under = next(number for number, line in enumerate(shown) if line.strip() == "^^" or line.split("  ")[0].strip() == "^^")
+    under = next(
+        number
+        for number, line in enumerate(shown)
+        if line.strip() == "^^" or line.split("  ")[0].strip() == "^^"
+    )
     column = shown[under].index("^^")
     assert shown[under - 1][column : column + 2] == "7a"
 
@@ -107,8 +125,19 @@ def test_hex_lines_have_every_byte(data: bytes) -> None:
 
 def test_a_program_gets_the_original_bytes() -> None:
     """DLQ-1, REC-22."""
-    said = json.loads(to_line(summary(letter(b"\xff\x00", key=None, headers=(("h", b"x"), ("n", None))), OPEN, whole=True)))
+    said = json.loads(
+        to_line(
+            summary(
+                letter(b"\xff\x00", key=None, headers=(("h", b"x"), ("n", None))), OPEN, whole=True
+            )
+        )
+    )
     assert said["value"] == {"base64": "/wA="}
     assert "key" not in said
     assert said["headers"] == [{"name": "h", "value": "x"}, {"name": "n", "value": None}]
-    assert (said["id"], said["reason"], said["kafka_partition"], said["offset"]) == ("id-0-3-17", "KEY_MISMATCH", 3, 17)
+    assert (said["id"], said["reason"], said["kafka_partition"], said["offset"]) == (
+        "id-0-3-17",
+        "KEY_MISMATCH",
+        3,
+        17,
+    )

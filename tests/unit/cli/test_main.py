@@ -17,13 +17,24 @@ CONNECTOR = [sys.executable, "-c", "from connector.cli import main; main()"]
 
 def connector(*arguments: str, cwd: Path, **further: object) -> subprocess.CompletedProcess[str]:
     command = [*CONNECTOR, *arguments]
-    return subprocess.run(command, cwd=cwd, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, **further)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **further,
+    )  # type: ignore[call-overload, no-any-return]
 
 
 def test_help_names_every_command_without_importing_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.invoke(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("broker", "dead-letters", "publish", "read", "tail", "topic", "validate"))
+    assert all(
+        name in shown
+        for name in ("broker", "dead-letters", "publish", "read", "tail", "topic", "validate")
+    )
 
 
 @pytest.mark.parametrize("command", sorted(set(cli.COMMANDS) - {"demo", "run"}))
@@ -33,9 +44,18 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nonsense"], ["nonsense"], ["read"], ["tail", "--from", "yesterday"], ["topic", "create", "--retention", "7"]]
+    "arguments",
+    [
+        ["--nonsense"],
+        ["nonsense"],
+        ["read"],
+        ["tail", "--from", "yesterday"],
+        ["topic", "create", "--retention", "7"],
+    ],
 )
-def test_a_wrong_call_is_2_and_says_how_to_call(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_2_and_says_how_to_call(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.invoke(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -57,7 +77,10 @@ def test_a_problem_with_the_world_is_1_without_a_traceback(tmp_path: Path) -> No
 
 
 def test_an_unknown_table_is_named_with_the_nearest(tmp_path: Path) -> None:
-    text = 'warehouse = "wh"\n[kafka]\nbootstrap_servers = "h:1"\n[streams.s]\n[tables.files]\nstream = "s"\n'
+    text = (
+        'warehouse = "wh"\n[kafka]\nbootstrap_servers = "h:1"\n[streams.s]\n[tables.files]\nstream'
+        ' = "s"\n'
+    )
     (tmp_path / "connector.toml").write_text(text)
     ended = connector("read", "fles", cwd=tmp_path)
     assert ended.returncode == 1
@@ -96,7 +119,9 @@ def run_body(body: str, cwd: Path, **further: object) -> subprocess.Popen[str]:
     )
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The producer side installs without Spark."""
 
     @click.command()

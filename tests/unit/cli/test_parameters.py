@@ -31,7 +31,9 @@ def test_a_duration_is_how_long_ago() -> None:
     assert abs(time.time_ns() // 1000 - 600_000_000 - found) < 60_000_000
 
 
-@pytest.mark.parametrize("text", ["", "now", "2024", "1714475984", "2024-04-30T11:19:44", "٣", "9" * 25])
+@pytest.mark.parametrize(
+    "text", ["", "now", "2024", "1714475984", "2024-04-30T11:19:44", "٣", "9" * 25]
+)
 def test_anything_else_is_a_wrong_call(text: str) -> None:
     """OPS-10: exit code 2. Few digits are rather a year or seconds than microseconds."""
     with pytest.raises(click.BadParameter):
@@ -43,7 +45,10 @@ def test_a_wrong_duration_is_a_wrong_call() -> None:
         DURATION_S.convert("10", None, None)
 
 
-@pytest.mark.parametrize(("text", "span"), [("7", (7, 7)), ("3..9", (3, 9)), ("3..", (3, 2**63 - 1)), ("..9", (0, 9)), ("0", (0, 0))])
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [("7", (7, 7)), ("3..9", (3, 9)), ("3..", (3, 2**63 - 1)), ("..9", (0, 9)), ("0", (0, 0))],
+)
 def test_a_span_has_both_its_ends(text: str, span: tuple[int, int]) -> None:
     """DLQ-8."""
     assert SPAN.convert(text, None, None) == span
@@ -56,7 +61,10 @@ def test_what_is_no_span_is_a_wrong_call(text: str) -> None:
 
 
 def test_bytes_are_text_or_base_64() -> None:
-    assert (BYTES.convert("u#1", None, None), BYTES.convert("base64:/w==", None, None)) == (b"u#1", b"\xff")
+    assert (BYTES.convert("u#1", None, None), BYTES.convert("base64:/w==", None, None)) == (
+        b"u#1",
+        b"\xff",
+    )
     with pytest.raises(click.UsageError, match="base 64"):
         BYTES.convert("base64:?", None, None)
     with pytest.raises(click.UsageError, match="not UTF-8"):

@@ -1,4 +1,6 @@
-"""`connector partitions`: who holds the low watermark, and the wish that somebody ends (WMK-8, WMK-12)."""
+"""`connector partitions`: who holds the low watermark, and the wish that somebody ends (WMK-8,
+WMK-12).
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,36 @@ HOSTILE = "p\x1b[2J\u202e"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One that is announced and waits for two parents, of which one has ended, and one that nobody announced."""
+    """One that is announced and waits for two parents, of which one has ended, and one that nobody
+    announced.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "connector.toml").write_text(SETTINGS)
     children = (ChildPartition("left", (), b"", b"m"), ChildPartition("right", (), b"m\xff", None))
     merged = ChildPartitions("left", 40, 1, (ChildPartition("both", ("left", "right")),))
-    lineage = (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)), LineageRecord(0, 1, merged))
+    lineage = (
+        LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),
+        LineageRecord(0, 1, merged),
+    )
     heard = BatchClaims(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
     counts = BatchCounts(changes=1, heard=heard, read_at=7)
-    log_progress(tmp_path / "w", "s", Progress().after(1, counts, {0: 7}, EndOffsets(7, {0: 7}), Retention(), frozenset()))
+    log_progress(
+        tmp_path / "w",
+        "s",
+        Progress().after(1, counts, {0: 7}, EndOffsets(7, {0: 7}), Retention(), frozenset()),
+    )
     return tmp_path / "w"
 
 
-def test_each_stream_partition_says_how_far_it_is_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_stream_partition_says_how_far_it_is_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """WMK-7, WMK-8, WMK-9, WMK-12"""
     assert cli.invoke(["partitions", "list", "--json"]) == 0
-    found = {row["stream_partition"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    found = {
+        row["stream_partition"]: row
+        for row in map(json.loads, capsys.readouterr().out.splitlines())
+    }
     assert list(found) == [HOSTILE, "right", "left", "both"]
     assert found["right"] == {
         "stream_partition": "right",
@@ -71,13 +87,19 @@ def test_a_person_sees_no_name_unescaped(capsys: pytest.CaptureFixture[str]) -> 
     assert not {"\x1b", "\u202e"} & set(said)
 
 
-def test_the_end_is_kept_for_ingest_with_who_when_and_why(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """WMK-8: also of a root that the configuration names and that never speaks; asked for twice it is one wish."""
+def test_the_end_is_kept_for_ingest_with_who_when_and_why(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WMK-8: also of a root that the configuration names and that never speaks; asked for twice it
+    is one wish.
+    """
     for name in (HOSTILE, "mistyped", HOSTILE):
         assert cli.invoke(["partitions", "close", "s", name, "--why", "gone"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder)).ends("s", above=0)
-    assert [(override.number, override.stream_partition, override.reason) for override in overrides] == [
+    assert [
+        (override.number, override.stream_partition, override.reason) for override in overrides
+    ] == [
         (1, HOSTILE, "gone"),
         (2, "mistyped", "gone"),
     ]
@@ -87,7 +109,9 @@ def test_the_end_is_kept_for_ingest_with_who_when_and_why(folder: Path, capsys: 
 
 
 def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """WMK-8, WMK-9: a name has one life, so one that nobody has heard of is not ended in advance."""
+    """WMK-8, WMK-9: a name has one life, so one that nobody has heard of is not ended in
+    advance.
+    """
     assert cli.invoke(["partitions", "close", "s", "rihgt", "--why", "gone"]) == 1
     assert "did you mean right?" in capsys.readouterr().err
     assert cli.invoke(["partitions", "close", "s", "right"]) == 2
@@ -95,12 +119,24 @@ def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFi
     assert Overrides(str(folder)).ends("s", above=0) == []
 
 
-def test_one_that_has_ended_is_not_ended_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_has_ended_is_not_ended_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 0
     overrides = Overrides(str(folder)).ends("s", above=0)
     before = progress_of(str(folder), "s", with_frontier=True)
     log_progress(
-        folder, "s", before.after(2, BatchCounts(heard=BatchClaims(1)), {0: 7}, EndOffsets(9, {0: 7}), Retention(), frozenset(), overrides)
+        folder,
+        "s",
+        before.after(
+            2,
+            BatchCounts(heard=BatchClaims(1)),
+            {0: 7},
+            EndOffsets(9, {0: 7}),
+            Retention(),
+            frozenset(),
+            overrides,
+        ),
     )
     assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 1
     assert "It ended at" in capsys.readouterr().err

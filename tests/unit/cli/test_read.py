@@ -1,4 +1,6 @@
-"""Reading a table without a JVM: what cannot be read is said (TBL-22); that what can be is right is in tests/golden."""
+"""Reading a table without a JVM: what cannot be read is said (TBL-22); that what can be is right is
+in tests/golden.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path) -> None:
-    """JOB-1: it ends when its rows are printed; where it cannot be kept, that is said, and the read is none the worse."""
+    """JOB-1: it ends when its rows are printed; where it cannot be kept, that is said, and the read
+    is none the worse.
+    """
     history, job = History(str(tmp_path)), Job(JobKind.RUNTIME_MERGE, "one", 1, 2, changes=3)
     events: list[Event] = []
     _keep(history, [job], events.append)
@@ -59,7 +63,11 @@ def test_a_broken_log_is_an_error(tmp_path: Path) -> None:
         open_table(str(tmp_path / "data"))
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=-(10**20), max_value=10**20))
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, places=9, min_value=-(10**20), max_value=10**20
+    )
+)
 def test_a_numeric_is_written_as_in_a_cell(number: Decimal) -> None:
     """OPS-10: NUMERIC as text, in the one form that it has."""
     assert _numeric(number).encode() == write_value(DataType.NUMERIC, Encoding.TEXT, number)

@@ -38,32 +38,74 @@ HOSTILE = "p\x1b[2J\u202e"
 
 @pytest.fixture
 def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stream of two batches, with a stray stream partition and rejected records; one of two tables was applied."""
+    """A stream of two batches, with a stray stream partition and rejected records; one of two
+    tables was applied.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "connector.toml").write_text(SETTINGS)
     folder, now = tmp_path / "warehouse", time.time_ns() // 1000
     heard = BatchClaims(1, {HOSTILE: {0: 50}})
-    counts = BatchCounts(changes=5, ignored_claims=2, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2})
+    counts = BatchCounts(
+        changes=5, ignored_claims=2, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2}
+    )
     one = Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), Retention(), frozenset())
     log_progress(folder, "s", one)
-    log_progress(folder, "s", one.after(2, replace(counts, rejected={}), {0: 9}, EndOffsets(now, {0: 12}), Retention(), frozenset()))
+    log_progress(
+        folder,
+        "s",
+        one.after(
+            2,
+            replace(counts, rejected={}),
+            {0: 9},
+            EndOffsets(now, {0: 12}),
+            Retention(),
+            frozenset(),
+        ),
+    )
     log_table(
-        folder, "one", TableState(apply_number=1, to_batch=1, complete_to_batch=1, highest_applied=60, inconsistent_since=now, as_of=now)
+        folder,
+        "one",
+        TableState(
+            apply_number=1,
+            to_batch=1,
+            complete_to_batch=1,
+            highest_applied=60,
+            inconsistent_since=now,
+            as_of=now,
+        ),
     )
     History(str(folder)).add_job(Job(JobKind.APPLY, "one", now - 2_000_000, now))
     return folder
 
 
-def test_people_see_what_was_maintained(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """TBL-15, JOB-1, OPS-5: the last compaction and clean-up, with what is on disk; a read or an apply is none."""
+def test_people_see_what_was_maintained(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-15, JOB-1, OPS-5: the last compaction and clean-up, with what is on disk; a read or an
+    apply is none.
+    """
     now, history = time.time_ns() // 1000, History(str(warehouse))
     for files, ended_at in ((1, now - 600_000_000), (30, now - 60_000_000)):
         history.add_job(Job(JobKind.COMPACTION, "one", ended_at - 1, ended_at, files=files))
-    history.add_job(Job(JobKind.CLEAN_UP, "one", now - 2, now - 1, files=4, bytes=2**20, live_bytes=3 * 2**20, disk_bytes=2**23))
+    history.add_job(
+        Job(
+            JobKind.CLEAN_UP,
+            "one",
+            now - 2,
+            now - 1,
+            files=4,
+            bytes=2**20,
+            live_bytes=3 * 2**20,
+            disk_bytes=2**23,
+        )
+    )
     history.add_job(Job(JobKind.COMPACTION, "", now - 2, now - 1, stream="s", files=70))
     assert cli.invoke(["status"]) == 0
     shown = capsys.readouterr().out
-    assert "maintained: one: compaction 1m ago, 30 files fewer; clean-up 0s ago, 4 files removed, 1.0 MiB freed" in shown
+    assert (
+        "maintained: one: compaction 1m ago, 30 files fewer; clean-up 0s ago, 4 files removed, 1.0"
+        " MiB freed" in shown
+    )
     assert "then 8.0 MiB on disk, 3.0 MiB of the newest version" in shown
     assert "maintained      compaction 0s ago, 70 files fewer" in shown
     assert "maintained: never" not in shown
@@ -77,22 +119,37 @@ def status(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, dict[str, 
     return found
 
 
-def test_one_object_has_every_stream_and_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_object_has_every_stream_and_table(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-5, TBL-20"""
     found = status(capsys)
     stream, one, never = found["streams"]["s"], found["tables"]["one"], found["tables"]["never"]
     assert (stream["ingest_batch"], stream["changes"], stream["lag"]) == (2, 10, 3)
-    assert (stream["open_dead_letters"], stream["is_ledger_known"], one["is_complete"]) == (2, False, False), "Kafka does not answer"
+    assert (stream["open_dead_letters"], stream["is_ledger_known"], one["is_complete"]) == (
+        2,
+        False,
+        False,
+    ), "Kafka does not answer"
     assert stream["undeclared"] == [HOSTILE]
     assert stream["ignored_claims"] == 4, "ING-4"
-    assert (one["pending_batches"], one["is_consistent_cut"], one["max_staleness_s"], one["p95_s"]) == (1, False, 600, 2.0)
+    assert (
+        one["pending_batches"],
+        one["is_consistent_cut"],
+        one["max_staleness_s"],
+        one["p95_s"],
+    ) == (1, False, 600, 2.0)
     assert one["recommended_max_staleness_s"] == 70, "JOB-4: a minute, and twice the trigger"
     assert (never["apply"], never["pending_batches"], never["age_s"]) == (0, 2, None)
     assert found["errors"] == {}
 
 
-def test_a_person_sees_when_a_table_is_due(warehouse: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """JOB-2: half of its bound after the start of its last apply; at once, if that is over and something is pending."""
+def test_a_person_sees_when_a_table_is_due(
+    warehouse: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JOB-2: half of its bound after the start of its last apply; at once, if that is over and
+    something is pending.
+    """
     monkeypatch.setenv("COLUMNS", "200")
     one = status(capsys)["tables"]["one"]
     assert (one["apply_every_s"], one["due_at"] is None) == (300, False)
@@ -102,7 +159,9 @@ def test_a_person_sees_when_a_table_is_due(warehouse: Path, capsys: pytest.Captu
     assert " now" in rows["never"]
 
 
-def test_reads_that_merge_do_not_hide_an_apply_that_failed(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reads_that_merge_do_not_hide_an_apply_that_failed(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-5, JOB-1: they are in the history, and say nothing of the table."""
     now = time.time_ns() // 1000
     for kind, error in ((JobKind.APPLY, "disk full"), (JobKind.RUNTIME_MERGE, "")):
@@ -114,16 +173,23 @@ def test_reads_that_merge_do_not_hide_an_apply_that_failed(warehouse: Path, caps
     assert "its last job failed: disk full" in str(one["hints"])
 
 
-def test_a_changelog_that_was_taken_away_is_an_error(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changelog_that_was_taken_away_is_an_error(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-5: a table that knows better does not stand as if nothing had ever been ingested."""
     shutil.rmtree(warehouse / "streams")
     assert cli.invoke(["status", "--json"]) == 1
-    assert "but the changelog was taken away" in json.loads(capsys.readouterr().out)["errors"]["tables.one"]
+    assert (
+        "but the changelog was taken away"
+        in json.loads(capsys.readouterr().out)["errors"]["tables.one"]
+    )
     assert cli.invoke(["read", "one", "--allow-stale"]) == 0
     assert "but the changelog was taken away" in capsys.readouterr().err
 
 
-def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_person_sees_no_name_unescaped(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """DLQ-9: names of stream partitions come from outside."""
     assert cli.invoke(["status"]) == 0
     said = capsys.readouterr().out
@@ -136,20 +202,29 @@ def test_a_person_sees_no_name_unescaped(warehouse: Path, capsys: pytest.Capture
     assert "hint: never: nothing was applied yet" in said
 
 
-def test_who_may_fill_a_hole_in_the_key_space_is_said(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_may_fill_a_hole_in_the_key_space_is_said(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """WMK-9: to people and to programs."""
     children = (ChildPartition("left", (), None, b"m"), ChildPartition(HOSTILE))
     heard = BatchClaims(1, {}, (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),))
-    stands = Progress().after(1, BatchCounts(heard=heard), {0: 7}, EndOffsets(1, {0: 7}), Retention(), frozenset())
+    stands = Progress().after(
+        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(1, {0: 7}), Retention(), frozenset()
+    )
     log_progress(warehouse, "s", replace(stands, ingest_batch=3))
     found = status(capsys)["streams"]["s"]
     assert found["uncovered"] == {"root": "root", "start_key": "m", "end_key": None}
     assert found["without_key_range"] == [HOSTILE]
     assert cli.invoke(["status"]) == 0
-    assert "below root no key range covers [b'm', end), and p\\x1b[2J\\u202e have none" in capsys.readouterr().out
+    assert (
+        "below root no key range covers [b'm', end), and p\\x1b[2J\\u202e have none"
+        in capsys.readouterr().out
+    )
 
 
-def test_what_cannot_be_read_hides_nothing_else(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_hides_nothing_else(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-5"""
     log_table(warehouse, "never", TableState(apply_number=1))
     next((warehouse / "tables/never/data/_delta_log").glob("*.json")).write_text("{")
@@ -175,7 +250,8 @@ def test_watching_is_for_people(warehouse: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.9, "0s"), (59, "59s"), (90, "1m30s"), (3601, "1h"), (86_400 * 2 + 3_600 * 4 + 5, "2d4h")]
+    ("seconds", "shown"),
+    [(0.9, "0s"), (59, "59s"), (90, "1m30s"), (3601, "1h"), (86_400 * 2 + 3_600 * 4 + 5, "2d4h")],
 )
 def test_durations_are_short(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown

@@ -15,7 +15,10 @@ from connector.state.jobs import Job, JobKind
 from connector.state.table_state import TableState
 from tests.unit.warehouses import log_table
 
-SETTINGS = 'warehouse = "w"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n[tables.one]\nstream = "s"\nmax_staleness = "10m"\n'
+SETTINGS = (
+    'warehouse = "w"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n[tables.one]\nstream'
+    ' = "s"\nmax_staleness = "10m"\n'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,9 @@ def bounds(capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("0-0 0 0:10:0", 600), ("0", 0)])
-def test_a_bound_is_set_and_unset(capsys: pytest.CaptureFixture[str], text: str, seconds: int) -> None:
+def test_a_bound_is_set_and_unset(
+    capsys: pytest.CaptureFixture[str], text: str, seconds: int
+) -> None:
     """TBL-20: both ways to write an interval."""
     assert cli.invoke(["table", "set", "one", f"max_staleness={text}"]) == 0
     assert bounds(capsys) == (600, seconds)
@@ -41,7 +46,9 @@ def test_a_bound_is_set_and_unset(capsys: pytest.CaptureFixture[str], text: str,
 
 
 def test_a_pace_is_set_and_unset(capsys: pytest.CaptureFixture[str]) -> None:
-    """JOB-2, TBL-20: beside a bound; `--unset` has what the configuration says of both hold again."""
+    """JOB-2, TBL-20: beside a bound; `--unset` has what the configuration says of both hold
+    again.
+    """
 
     def shown() -> tuple[float, int]:
         assert cli.invoke(["status", "--json"]) == 0
@@ -61,20 +68,34 @@ def test_a_pace_is_set_and_unset(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["apply_every=0"], [], ["max_staleness=5m", "--unset"], ["max_staleness"], ["max_stalenes=5m"], ["max_staleness=soon"], ["key=5m"]],
+    [
+        ["apply_every=0"],
+        [],
+        ["max_staleness=5m", "--unset"],
+        ["max_staleness"],
+        ["max_stalenes=5m"],
+        ["max_staleness=soon"],
+        ["key=5m"],
+    ],
 )
 def test_what_is_no_setting_is_a_wrong_call(folder: Path, words: list[str]) -> None:
     assert cli.invoke(["table", "set", "one", *words]) == 2
     assert Overrides(str(folder)).bounds() == {}
 
 
-def test_a_table_that_is_not_configured_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_that_is_not_configured_is_named_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert cli.invoke(["table", "set", "onne", "max_staleness=5m"]) == 1
     assert "did you mean one?" in capsys.readouterr().err
 
 
-def test_a_read_takes_the_bound_that_is_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """TBL-20: `connector read` finds a table too old at once; exit code 1, since ingest has never run."""
+def test_a_read_takes_the_bound_that_is_set(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-20: `connector read` finds a table too old at once; exit code 1, since ingest has never
+    run.
+    """
     log_table(folder, "one", TableState(apply_number=1, as_of=time.time_ns() // 1000 - 30_000_000))
     assert cli.invoke(["read", "one"]) == 0
     assert cli.invoke(["table", "set", "one", "max_staleness=20s"]) == 0
@@ -87,12 +108,21 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
     now = time.time_ns() // 1000
     for seconds, error in ((90, ""), (1, "full\x1b[2J")):
         ended_at = now - seconds
-        History(str(folder)).add_job(Job(JobKind.APPLY, "one", ended_at - seconds * 1_000_000, ended_at, 1, 3, 7, error=error))
+        History(str(folder)).add_job(
+            Job(
+                JobKind.APPLY, "one", ended_at - seconds * 1_000_000, ended_at, 1, 3, 7, error=error
+            )
+        )
     assert cli.invoke(["table", "history", "one", "--json"]) == 0
     said = capsys.readouterr()
     jobs = [json.loads(line) for line in said.out.splitlines()]
-    assert [(job["kind"], job["duration_s"], job["error"]) for job in jobs] == [("apply", 1.0, "full\x1b[2J"), ("apply", 90.0, None)]
-    assert "at most 90.0 s: a max_staleness of 3m10s can be kept" in said.err, "JOB-4: twice that, and twice the trigger of 5 s"
+    assert [(job["kind"], job["duration_s"], job["error"]) for job in jobs] == [
+        ("apply", 1.0, "full\x1b[2J"),
+        ("apply", 90.0, None),
+    ]
+    assert "at most 90.0 s: a max_staleness of 3m10s can be kept" in said.err, (
+        "JOB-4: twice that, and twice the trigger of 5 s"
+    )
     assert cli.invoke(["table", "history", "one", "--limit", "1"]) == 0
     shown = capsys.readouterr().out
     assert "full\\x1b[2J" in shown

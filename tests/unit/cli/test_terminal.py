@@ -14,7 +14,11 @@ from connector.text import counted
 @given(st.text())
 def test_escaped_text_is_printable_and_text_that_is_stays(text: str) -> None:
     shown = escaped(text)
-    assert shown.isprintable() or shown.replace("\xa0", " ").isprintable() or all(c.isprintable() or c.isspace() for c in shown)
+    assert (
+        shown.isprintable()
+        or shown.replace("\xa0", " ").isprintable()
+        or all(c.isprintable() or c.isspace() for c in shown)
+    )
     assert not any(c in shown for c in "\x00\x07\x08\x1b\x7f\x9b\n\r\u202e\u2066\ufeff\u2028")
 
 
@@ -25,7 +29,13 @@ def test_text_that_prints_is_left_alone(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("\x1b[2J", "\\x1b[2J"), ("a\nb", "a\\nb"), ("\u202egpj", "\\u202egpj"), ("\U000e0001", "\\U000e0001"), ("\ud800", "\\ud800")],
+    [
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nb", "a\\nb"),
+        ("\u202egpj", "\\u202egpj"),
+        ("\U000e0001", "\\U000e0001"),
+        ("\ud800", "\\ud800"),
+    ],
 )
 def test_what_would_rewrite_the_screen_is_spelt_out(text: str, shown: str) -> None:
     assert escaped(text) == shown
@@ -38,7 +48,9 @@ def test_bytes_are_shown_within_the_limit(data: bytes | None, limit: int) -> Non
     assert "\x1b" not in shown
 
 
-def test_an_error_is_problem_cause_and_remedy_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_problem_cause_and_remedy_on_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """OPS-10."""
     show_error(ConnectorError("the problem\x1b[31m", "the cause", "the remedy"))
     said = capsys.readouterr()
@@ -62,4 +74,8 @@ def test_progress_towards_a_total_says_how_much_time_is_left() -> None:
 
 
 def test_counts_are_grouped_and_agree_with_their_noun() -> None:
-    assert [counted(n, "record") for n in (0, 1, 1234)] == ["0 records", "1 record", "1,234 records"]
+    assert [counted(n, "record") for n in (0, 1, 1234)] == [
+        "0 records",
+        "1 record",
+        "1,234 records",
+    ]

@@ -10,7 +10,11 @@ from connector.errors import ConfigError
 
 
 def options(**settings: str) -> dict[str, str]:
-    return java_settings.options(KafkaConfig("kafka:9092", {name.replace("_", "."): value for name, value in settings.items()}))
+    return java_settings.options(
+        KafkaConfig(
+            "kafka:9092", {name.replace("_", "."): value for name, value in settings.items()}
+        )
+    )
 
 
 def test_only_committed_records_are_read() -> None:
@@ -27,10 +31,19 @@ def test_settings_that_both_clients_know_are_handed_on_and_tuning_is_left_out() 
 
 @pytest.mark.parametrize(
     ("mechanism", "module"),
-    [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule"), ("SCRAM-SHA-512", "scram.Scram")],
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+        ("SCRAM-SHA-512", "scram.Scram"),
+    ],
 )
 def test_a_login_is_translated(mechanism: str, module: str) -> None:
-    found = options(security_protocol="SASL_SSL", sasl_mechanism=mechanism, sasl_username="me", sasl_password="s")
+    found = options(
+        security_protocol="SASL_SSL",
+        sasl_mechanism=mechanism,
+        sasl_username="me",
+        sasl_password="s",
+    )
     assert found["kafka.security.protocol"] == "SASL_SSL"
     assert found["kafka.sasl.mechanism"] == mechanism
     assert module in found["kafka.sasl.jaas.config"]
@@ -48,7 +61,9 @@ def test_trusted_certificates_are_a_pem_file() -> None:
     assert found["kafka.ssl.truststore.location"] == "/etc/ca.pem"
 
 
-@pytest.mark.parametrize("setting", ["ssl_key_location", "sasl_oauthbearer_config", "sasl_kerberos_keytab"])
+@pytest.mark.parametrize(
+    "setting", ["ssl_key_location", "sasl_oauthbearer_config", "sasl_kerberos_keytab"]
+)
 def test_security_that_has_no_translation_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError, match="cannot be handed to Spark") as caught:
         options(**{setting: "x"})

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.retention import VersionRetention
-from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig, UnknownTables, parse
+from connector.config.settings import (
+    ConnectorConfig,
+    KafkaConfig,
+    RegistryConfig,
+    StreamConfig,
+    UnknownTables,
+    parse,
+)
 from connector.errors import ConfigError
 from connector.records.ordering import OrderBy
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -110,19 +117,42 @@ def test_every_setting_arrives_where_it_belongs() -> None:
         "metadata.max.age.ms": "5000",
     }
     assert made.kafka.settings == settings
-    assert made.registry == RegistryConfig("https://registry:8081", "me", "hunter2", auto_register=True)
+    assert made.registry == RegistryConfig(
+        "https://registry:8081", "me", "hunter2", auto_register=True
+    )
     stream = made.streams["orders"]
-    assert (stream.topic, stream.partitions, stream.limits) == ("shop.orders", ("p-0", "p-1"), Limits(0, 1000))
-    assert (stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == (259_200, 2_592_000, 90)
+    assert (stream.topic, stream.partitions, stream.limits) == (
+        "shop.orders",
+        ("p-0", "p-1"),
+        Limits(0, 1000),
+    )
+    assert (stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == (
+        259_200,
+        2_592_000,
+        90,
+    )
     assert stream.retention == VersionRetention(43_200, 259_200)
-    assert (stream.unknown_tables, stream.max_dead_letter_ratio, stream.halt_on_first) == (UnknownTables.REJECT, 0.1, True)
+    assert (stream.unknown_tables, stream.max_dead_letter_ratio, stream.halt_on_first) == (
+        UnknownTables.REJECT,
+        0.1,
+        True,
+    )
     assert (stream.bound_buffer_s, stream.buffer_s) == (420, 420)
     assert (stream.trigger_s, stream.max_offsets_per_trigger) == (0.5, 7)
     table = made.tables["orders"]
-    assert (table.stream, table.source, table.max_staleness_s, table.apply_every_s) == ("orders", "shop.orders", 600, 3600)
+    assert (table.stream, table.source, table.max_staleness_s, table.apply_every_s) == (
+        "orders",
+        "shop.orders",
+        600,
+        3600,
+    )
     assert (table.order, table.versions) == (OrderBy.SEQUENCE_NUMBER, Versions.ALL)
     assert (table.keep_unmapped, table.deletion_vectors, table.block_rows) == (False, False, False)
-    assert table.key == Key((KeyPart("shop", DataType.STRING), KeyPart("number", DataType.INT64)), KeyForm.DELIMITED, "|")
+    assert table.key == Key(
+        (KeyPart("shop", DataType.STRING), KeyPart("number", DataType.INT64)),
+        KeyForm.DELIMITED,
+        "|",
+    )
     assert table.columns == (
         Column("total", "f", b"t", DataType.NUMERIC),
         Column("seen", "f", b"\xff", DataType.TIMESTAMP, Encoding.BINARY),
@@ -134,14 +164,31 @@ def test_defaults_are_those_of_the_documents() -> None:
     """MRG-10, WMK-12, REC-14, REC-15, DLQ-5, JOB-4, TBL-7, TBL-15."""
     made = config(SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n")
     stream, table = made.streams["s"], made.tables["t"]
-    assert (stream.topic, stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == ("s", 172_800, None, 300)
-    assert (stream.limits, stream.unknown_tables, stream.max_dead_letter_ratio) == (Limits(300, 10_000_000), UnknownTables.KEEP, 0.5)
+    assert (
+        stream.topic,
+        stream.delete_retention_s,
+        stream.changelog_retention_s,
+        stream.stall_after_s,
+    ) == ("s", 172_800, None, 300)
+    assert (stream.limits, stream.unknown_tables, stream.max_dead_letter_ratio) == (
+        Limits(300, 10_000_000),
+        UnknownTables.KEEP,
+        0.5,
+    )
     assert stream.retention == VersionRetention(86_400, 86_400), "TBL-23"
-    assert (table.source, table.keep_unmapped, table.deletion_vectors, table.max_staleness_s) == ("t", True, True, None)
+    assert (table.source, table.keep_unmapped, table.deletion_vectors, table.max_staleness_s) == (
+        "t",
+        True,
+        True,
+        None,
+    )
     assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
     assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
     assert table.key == Key((KeyPart("row_key", DataType.BYTES),))
-    assert (stream, table) == (StreamConfig(name="s", topic="s"), TableDefinition(name="t", stream="s", source="t", key=table.key))
+    assert (stream, table) == (
+        StreamConfig(name="s", topic="s"),
+        TableDefinition(name="t", stream="s", source="t", key=table.key),
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +200,9 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("snapshot_retention = '7d'", 86_400, 604_800),
     ],
 )
-def test_cuts_are_kept_as_long_as_files_and_an_hour_at_least_unless_it_is_said(given: str, file_s: int, snapshot_s: int) -> None:
+def test_cuts_are_kept_as_long_as_files_and_an_hour_at_least_unless_it_is_said(
+    given: str, file_s: int, snapshot_s: int
+) -> None:
     """TBL-23: what is written holds, however short."""
     stream = config(f"{SMALLEST}[streams.s]\n{given}\n").streams["s"]
     assert stream.retention == VersionRetention(file_s, snapshot_s)
@@ -179,34 +228,74 @@ def test_old_versions_are_kept_for_a_minute_at_least(name: str) -> None:
     ],
 )
 def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> None:
-    """TBL-7: the row key itself, or typed columns joined by a delimiter; in order-preserving form if that is said."""
-    assert config(f"{SMALLEST}[streams.s]\n[tables.t]\nstream = 's'\n[tables.t.key]\n{key}\n").tables["t"].key.form is form
+    """TBL-7: the row key itself, or typed columns joined by a delimiter; in order-preserving form
+    if that is said.
+    """
+    assert (
+        config(f"{SMALLEST}[streams.s]\n[tables.t]\nstream = 's'\n[tables.t.key]\n{key}\n")
+        .tables["t"]
+        .key.form
+        is form
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", ["warehouse is not set", "[kafka] is missing"]),
-        ("warehouse = 'wh'\n[kafka]\n", ["kafka.bootstrap_servers is not set", "write bootstrap_servers ="]),
+        (
+            "warehouse = 'wh'\n[kafka]\n",
+            ["kafka.bootstrap_servers is not set", "write bootstrap_servers ="],
+        ),
         ("warehouse = 'wh'\nkafka = 1\n", ["kafka is 1", "a section"]),
-        ("warehouse = 1\n[kafka]\nbootstrap_servers = 'h:1'\n", ["warehouse is 1", "a path or a URI"]),
-        ("warehouse = 'wh'\n[kafka]\nbootstrap_servers = 'localhost'\n", ["kafka.bootstrap_servers", "host:port"]),
-        (SMALLEST + "'bootstrap.servers' = 'h:1'\n", ["kafka.bootstrap.servers", "bootstrap_servers"]),
+        (
+            "warehouse = 1\n[kafka]\nbootstrap_servers = 'h:1'\n",
+            ["warehouse is 1", "a path or a URI"],
+        ),
+        (
+            "warehouse = 'wh'\n[kafka]\nbootstrap_servers = 'localhost'\n",
+            ["kafka.bootstrap_servers", "host:port"],
+        ),
+        (
+            SMALLEST + "'bootstrap.servers' = 'h:1'\n",
+            ["kafka.bootstrap.servers", "bootstrap_servers"],
+        ),
         (SMALLEST + "ssl = []\n", ["kafka.ssl is []"]),
         (SMALLEST + "[strems.s]\n", ["strems is not a known section", "did you mean streams?"]),
-        (SMALLEST + "[streams.s]\ndelete_retenton = '1d'\n", ["streams.s.delete_retenton", "did you mean delete_retention?"]),
-        (SMALLEST + "[streams.s]\nstall_after = '5 minutes'\n", ["streams.s.stall_after", '"5 minutes"', "10m"]),
-        (SMALLEST + "[streams.s]\nunknown_tables = 'drop'\n", ["streams.s.unknown_tables", "keep, reject"]),
+        (
+            SMALLEST + "[streams.s]\ndelete_retenton = '1d'\n",
+            ["streams.s.delete_retenton", "did you mean delete_retention?"],
+        ),
+        (
+            SMALLEST + "[streams.s]\nstall_after = '5 minutes'\n",
+            ["streams.s.stall_after", '"5 minutes"', "10m"],
+        ),
+        (
+            SMALLEST + "[streams.s]\nunknown_tables = 'drop'\n",
+            ["streams.s.unknown_tables", "keep, reject"],
+        ),
         (SMALLEST + "[streams.s]\ntopic = '..'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.'a/../b']\n", ["streams.a/../b", "rename"]),
-        (SMALLEST + "[streams.a]\ntopic = 't'\n[streams.b]\ntopic = 't'\n", ["streams.b.topic", "streams.a"]),
+        (
+            SMALLEST + "[streams.a]\ntopic = 't'\n[streams.b]\ntopic = 't'\n",
+            ["streams.b.topic", "streams.a"],
+        ),
         (SMALLEST + "[tables.t]\n", ["tables.t.stream is not set"]),
-        (SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'order'\n", ["tables.t.stream", "did you mean orders?"]),
-        (SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'x'\n", ["tables.t.stream", "allowed: orders", "add a section [streams.x]"]),
+        (
+            SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'order'\n",
+            ["tables.t.stream", "did you mean orders?"],
+        ),
+        (
+            SMALLEST + "[streams.orders]\n[tables.t]\nstream = 'x'\n",
+            ["tables.t.stream", "allowed: orders", "add a section [streams.x]"],
+        ),
         (SMALLEST + "[registry]\n", ["registry.url is not set"]),
         (SMALLEST + "[registry]\nurl = 'ftp://x'\n", ["registry.url"]),
-        (SMALLEST + "[registry]\nurl = 'http://x'\nuser = 'u'\nbearer_token = 'T0K'\n", ["registry.bearer_token", "***"]),
+        (
+            SMALLEST + "[registry]\nurl = 'http://x'\nuser = 'u'\nbearer_token = 'T0K'\n",
+            ["registry.bearer_token", "***"],
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(text: str, words: list[str]) -> None:
@@ -225,31 +314,75 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("order = 'sequence_number'\n", ["tables.t.order", "change_sequence_number"]),
         ("versions = 'both'\n", ["tables.t.versions", "all, latest"]),
         ("apply_every = '500ms'\n", ['tables.t.apply_every is "500ms"', "of at least 1000 ms"]),
-        ("max_stalenes = '1m'\n", ["tables.t.max_stalenes is not a known setting", "did you mean max_staleness?"]),
+        (
+            "max_stalenes = '1m'\n",
+            ["tables.t.max_stalenes is not a known setting", "did you mean max_staleness?"],
+        ),
         ("columns = 1\n", ["tables.t.columns", "[[tables.t.columns]]"]),
         ("key = 'id'\n", ["tables.t.key", "a section"]),
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),
-        ("[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n", ["tables.t.key", "delimiter", "Leave it out"]),
-        ("[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n", ["tables.t.key.columns[0].kind"]),
+        (
+            "[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n",
+            ["tables.t.key", "delimiter", "Leave it out"],
+        ),
+        (
+            "[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n",
+            ["tables.t.key.columns[0].kind"],
+        ),
         ("buckets = 3\n", ["tables.t.buckets is 3", "a power of two from 1 to 4096"]),
         ("buckets = 8192\n", ["tables.t.buckets", "8192"]),
-        ("[tables.t.key]\ncolumns = [{ type = 'STRING' }]\n", ["tables.t.key.columns[0].name is not set", 'write name = "id"']),
-        ("[tables.t.key]\ncolumns = [{ name = '_a' }, { name = '_b' }]\n", ["tables.t.key.columns[0]", "_a", "columns[1]", "_b"]),
-        ("[[tables.t.columns]]\nname = 'a'\ntype = 'INT64'\n", ["tables.t.columns[0].family is not set", "write family = "]),
-        ("[tables.t.key]\ncolumns = [{ name = 'a', type = 'FLOAT64' }]\n", ["tables.t.key", "FLOAT64"]),
-        ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\n", ["tables.t.columns[0].type is not set", "INT64"]),
-        ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT'\n", ["tables.t.columns[0].type", "did you mean INT64?"]),
-        ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nkind = 'x'\n", ["tables.t.columns[0].kind"]),
-        ("[[tables.t.columns]]\nname = '_a'\nfamily = 'f'\ntype = 'INT64'\n", ["tables.t.columns[0]", "_a"]),
-        ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nqualifier = 1\n", ["tables.t.columns[0].qualifier"]),
         (
-            "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nqualifier = { base64 = '!' }\n",
+            "[tables.t.key]\ncolumns = [{ type = 'STRING' }]\n",
+            ["tables.t.key.columns[0].name is not set", 'write name = "id"'],
+        ),
+        (
+            "[tables.t.key]\ncolumns = [{ name = '_a' }, { name = '_b' }]\n",
+            ["tables.t.key.columns[0]", "_a", "columns[1]", "_b"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = 'a'\ntype = 'INT64'\n",
+            ["tables.t.columns[0].family is not set", "write family = "],
+        ),
+        (
+            "[tables.t.key]\ncolumns = [{ name = 'a', type = 'FLOAT64' }]\n",
+            ["tables.t.key", "FLOAT64"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\n",
+            ["tables.t.columns[0].type is not set", "INT64"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT'\n",
+            ["tables.t.columns[0].type", "did you mean INT64?"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nkind = 'x'\n",
+            ["tables.t.columns[0].kind"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = '_a'\nfamily = 'f'\ntype = 'INT64'\n",
+            ["tables.t.columns[0]", "_a"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nqualifier = 1\n",
             ["tables.t.columns[0].qualifier"],
         ),
-        ("[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'JSON'\nencoding = 'binary'\n", ["tables.t.columns[0]", "JSON"]),
+        (
+            (
+                "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'INT64'\nqualifier = {"
+                " base64 = '!' }\n"
+            ),
+            ["tables.t.columns[0].qualifier"],
+        ),
+        (
+            "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'JSON'\nencoding = 'binary'\n",
+            ["tables.t.columns[0]", "JSON"],
+        ),
     ],
 )
-def test_a_table_that_cannot_be_made_is_refused_with_the_place_of_the_fault(text: str, words: list[str]) -> None:
+def test_a_table_that_cannot_be_made_is_refused_with_the_place_of_the_fault(
+    text: str, words: list[str]
+) -> None:
     """TBL-8, SCL-6."""
     message = str(error_of(TABLE + text))
     for word in words:
@@ -257,9 +390,13 @@ def test_a_table_that_cannot_be_made_is_refused_with_the_place_of_the_fault(text
 
 
 def test_several_faults_are_said_at_once() -> None:
-    message = str(error_of(SMALLEST + "[streams.s]\ntrigger = 1\nfoo = 2\n[tables.t]\nstream = 'x'\n"))
+    message = str(
+        error_of(SMALLEST + "[streams.s]\ntrigger = 1\nfoo = 2\n[tables.t]\nstream = 'x'\n")
+    )
     assert "3 settings are wrong" in message
-    assert all(name in message for name in ("streams.s.trigger", "streams.s.foo", "tables.t.stream"))
+    assert all(
+        name in message for name in ("streams.s.trigger", "streams.s.foo", "tables.t.stream")
+    )
 
 
 def test_the_environment_outranks_the_document_and_reaches_kafka_settings() -> None:
@@ -288,8 +425,12 @@ def test_secrets_never_show() -> None:
     """OPS-1: in no repr, and in no error."""
     assert "hunter2" not in repr(config(WHOLE))
     assert "hunter2" not in str(error_of(SMALLEST + "[registry]\nurl = 'http://me:hunter2@host'\n"))
-    assert "hunter2" not in str(error_of(SMALLEST + "[registry]\nurl = 'http://h'\npasword = 'hunter2'\n"))
-    assert "hunter2" not in str(error_of(SMALLEST + "[registry]\nurl = 'http://h'\npassword = ['hunter2']\n"))
+    assert "hunter2" not in str(
+        error_of(SMALLEST + "[registry]\nurl = 'http://h'\npasword = 'hunter2'\n")
+    )
+    assert "hunter2" not in str(
+        error_of(SMALLEST + "[registry]\nurl = 'http://h'\npassword = ['hunter2']\n")
+    )
 
 
 def test_the_subject_of_a_topic_is_confluents() -> None:
@@ -299,11 +440,16 @@ def test_the_subject_of_a_topic_is_confluents() -> None:
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "type", "columns", "key", "topic", "x"]), inner, max_size=4)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "type", "columns", "key", "topic", "x"]), inner, max_size=4
+        )
     ),
     max_leaves=8,
 )
-names = st.sampled_from(["warehouse", "kafka", "registry", "streams", "tables", "bootstrap_servers", "x"])
+names = st.sampled_from(
+    ["warehouse", "kafka", "registry", "streams", "tables", "bootstrap_servers", "x"]
+)
 
 
 @given(st.dictionaries(names, values | st.dictionaries(names, values, max_size=3), max_size=5))
@@ -314,7 +460,10 @@ def test_any_document_is_a_configuration_or_a_config_error(document: dict[str, o
         assert error.problem
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("DECIMAL(10,2)", "NUMERIC"), ("bigint", "INT64"), ("double", "FLOAT64"), ("jsonb", "JSON")])
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("DECIMAL(10,2)", "NUMERIC"), ("bigint", "INT64"), ("double", "FLOAT64"), ("jsonb", "JSON")],
+)
 def test_a_type_of_other_databases_is_answered_with_ours(theirs: str, ours: str) -> None:
     """OPS-1: every error says what to do."""
     column = f"[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = '{theirs}'\n"

@@ -1,4 +1,6 @@
-"""Reading settings: durations, faults that say everything, environment variables over a document (OPS-1)."""
+"""Reading settings: durations, faults that say everything, environment variables over a document
+(OPS-1).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.config.settings_reader import Section, all_in_one, apply_environment, flat, is_secret, parse_duration_ms
+from connector.config.settings_reader import (
+    Section,
+    all_in_one,
+    apply_environment,
+    flat,
+    is_secret,
+    parse_duration_ms,
+)
 from connector.errors import ConfigError
 from connector.text import nearest
 
@@ -47,7 +56,22 @@ def test_durations_and_intervals_are_understood(text: str, expected_ms: int) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "10", "-1s", "10 minutes", "1 h", "1e3s", "m", "1m1", "٣s", "1-0 0 0:0:0", "0-1 0 0:0:0", "0.0001s", "36500d1ms", "9" * 400 + "w"],
+    [
+        "",
+        "10",
+        "-1s",
+        "10 minutes",
+        "1 h",
+        "1e3s",
+        "m",
+        "1m1",
+        "٣s",
+        "1-0 0 0:0:0",
+        "0-1 0 0:0:0",
+        "0.0001s",
+        "36500d1ms",
+        "9" * 400 + "w",
+    ],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
@@ -137,7 +161,11 @@ def test_a_duration_may_be_as_short_as_is_allowed() -> None:
     [
         ({"k": "blu"}, lambda s: s.choice("k", Colour, Colour.LIGHT_RED), "did you mean BLUE?"),
         ({"k": "zzz"}, lambda s: s.choice("k", Colour, Colour.BLUE), 'write k = "BLUE"'),
-        ({"k": "RED(2)"}, lambda s: s.choice("k", Colour, Colour.BLUE, {"RED": Colour.LIGHT_RED}), "did you mean light_red?"),
+        (
+            {"k": "RED(2)"},
+            lambda s: s.choice("k", Colour, Colour.BLUE, {"RED": Colour.LIGHT_RED}),
+            "did you mean light_red?",
+        ),
         ({"k": 1}, lambda s: s.section("k"), "write [here.k] and its settings below"),
         ({"k": 1}, lambda s: s.section("k", remedy="write it"), "write it"),
         ({}, lambda s: s.section("k", remedy="write it"), "write it"),
@@ -155,7 +183,10 @@ def test_an_unknown_key_is_a_fault_with_the_nearest_known_one() -> None:
     here = section(triger="1s", colour="red")
     here.duration_ms("trigger", 1)
     here.finish()
-    assert [fault.problem for fault in here.faults] == ["here.triger is not a known setting", "here.colour is not a known setting"]
+    assert [fault.problem for fault in here.faults] == [
+        "here.triger is not a known setting",
+        "here.colour is not a known setting",
+    ]
     assert here.faults[0].remedy == "did you mean trigger?"
     assert here.faults[1].remedy == "remove it, or use one of: trigger"
 
@@ -168,7 +199,15 @@ def test_names_that_differ_in_case_only_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sasl.password", "ssl.key.password", "bearer_token", "sasl.oauthbearer.client.secret", "sasl.jaas.config", "ssl.key.pem"]
+    "name",
+    [
+        "sasl.password",
+        "ssl.key.password",
+        "bearer_token",
+        "sasl.oauthbearer.client.secret",
+        "sasl.jaas.config",
+        "ssl.key.pem",
+    ],
 )
 def test_secrets_are_known_by_their_names(name: str) -> None:
     """OPS-1: secrets are never printed."""
@@ -186,13 +225,19 @@ def test_the_environment_outranks_the_document() -> None:
     """OPS-1."""
     document = {"warehouse": "a", "streams": {"my-stream": {"topic": "t", "trigger": "1s"}}}
     faults: list[ConfigError] = []
-    merged = apply_environment(document, {"CONNECTOR__WAREHOUSE": "b", "CONNECTOR__STREAMS__MY_STREAM__TOPIC": "u", "OTHER": "x"}, faults)
+    merged = apply_environment(
+        document,
+        {"CONNECTOR__WAREHOUSE": "b", "CONNECTOR__STREAMS__MY_STREAM__TOPIC": "u", "OTHER": "x"},
+        faults,
+    )
     assert merged == {"warehouse": "b", "streams": {"my-stream": {"topic": "u", "trigger": "1s"}}}
     assert document["warehouse"] == "a"
     assert faults == []
 
 
-@pytest.mark.parametrize("variable", ["CONNECTOR__", "CONNECTOR____A", "CONNECTOR__A__", "CONNECTOR__WAREHOUSE__X"])
+@pytest.mark.parametrize(
+    "variable", ["CONNECTOR__", "CONNECTOR____A", "CONNECTOR__A__", "CONNECTOR__WAREHOUSE__X"]
+)
 def test_a_variable_that_names_no_setting_is_a_fault(variable: str) -> None:
     faults: list[ConfigError] = []
     apply_environment({"warehouse": "a"}, {variable: "x"}, faults)
@@ -200,9 +245,19 @@ def test_a_variable_that_names_no_setting_is_a_fault(variable: str) -> None:
 
 
 def test_values_from_the_environment_are_text_and_read_as_the_setting_needs() -> None:
-    given = {"CONNECTOR__N": "5", "CONNECTOR__F": "True", "CONNECTOR__R": "0.25", "CONNECTOR__L": "a, b", "CONNECTOR__D": "10m"}
+    given = {
+        "CONNECTOR__N": "5",
+        "CONNECTOR__F": "True",
+        "CONNECTOR__R": "0.25",
+        "CONNECTOR__L": "a, b",
+        "CONNECTOR__D": "10m",
+    }
     here = Section("", apply_environment({}, given, []), [])
-    assert (here.number("n", 1, 0, 9), here.flag("f", False), here.ratio("r", 0.5)) == (5, True, 0.25)
+    assert (here.number("n", 1, 0, 9), here.flag("f", False), here.ratio("r", 0.5)) == (
+        5,
+        True,
+        0.25,
+    )
     assert (here.texts("l"), here.duration_s("d", 1)) == (("a", "b"), 600)
     assert here.faults == []
 
@@ -214,13 +269,22 @@ def test_a_fault_of_the_environment_names_the_variable() -> None:
 
 
 def test_nested_tables_are_dotted_names() -> None:
-    assert flat({"security": {"protocol": "SSL"}, "client.id": "x"}) == {"security.protocol": "SSL", "client.id": "x"}
+    assert flat({"security": {"protocol": "SSL"}, "client.id": "x"}) == {
+        "security.protocol": "SSL",
+        "client.id": "x",
+    }
 
 
 def test_one_fault_is_itself_and_several_are_listed() -> None:
-    one, two = ConfigError("a is 1", "allowed: 2", "write 2"), ConfigError("b is 1", "allowed: 2", "write 2")
+    one, two = (
+        ConfigError("a is 1", "allowed: 2", "write 2"),
+        ConfigError("b is 1", "allowed: 2", "write 2"),
+    )
     assert all_in_one([one]) is one
-    assert "2 settings are wrong:\n  - a is 1. allowed: 2. write 2\n  - b is 1" in all_in_one([one, two]).problem
+    assert (
+        "2 settings are wrong:\n  - a is 1. allowed: 2. write 2\n  - b is 1"
+        in all_in_one([one, two]).problem
+    )
 
 
 def test_nothing_near_is_no_suggestion() -> None:

@@ -21,13 +21,27 @@ def waiting(
     discarded: frozenset[str] = frozenset(),
     horizon: int | None = None,
 ) -> tuple[BlockingLetter, ...]:
-    return still_blocking(before, found, replayed=replayed or {}, discarded=discarded, topic_id=TOPIC, table=TABLE, horizon=horizon)
+    return still_blocking(
+        before,
+        found,
+        replayed=replayed or {},
+        discarded=discarded,
+        topic_id=TOPIC,
+        table=TABLE,
+        horizon=horizon,
+    )
 
 
 def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
-    """A replay that is rejected again takes the place of the letter before, whichever is heard of first; since when stays."""
+    """A replay that is rejected again takes the place of the letter before, whichever is heard of
+    first; since when stays.
+    """
     newest = replace(AGAIN, since=100)
-    assert waiting(FIRST, found=(OTHER, AGAIN)) == waiting(AGAIN, found=(FIRST, OTHER)) == (newest, OTHER)
+    assert (
+        waiting(FIRST, found=(OTHER, AGAIN))
+        == waiting(AGAIN, found=(FIRST, OTHER))
+        == (newest, OTHER)
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,12 +57,16 @@ def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
         ({"horizon": 101}, ()),
     ],
 )
-def test_it_waits_until_that_is_replayed_discarded_or_too_old(how: dict[str, object], left: tuple[BlockingLetter, ...]) -> None:
+def test_it_waits_until_that_is_replayed_discarded_or_too_old(
+    how: dict[str, object], left: tuple[BlockingLetter, ...]
+) -> None:
     assert waiting(FIRST, **how) == left  # type: ignore[arg-type]
 
 
 def test_a_replay_that_was_rejected_again_releases_nothing() -> None:
-    """The replay of batch 4 was taken by the changelog, that of batch 5 became a letter of the table."""
+    """The replay of batch 4 was taken by the changelog, that of batch 5 became a letter of the
+    table.
+    """
     assert waiting(FIRST, found=(AGAIN,), replayed={(0, 7): 4}) == (replace(AGAIN, since=100),)
     assert waiting(AGAIN, replayed={(0, 7): 6}) == ()
     assert waiting(AGAIN, discarded=frozenset({"T-1-2-one"})) == ()
@@ -73,14 +91,28 @@ def test_a_row_stays_held_under_the_key_that_it_had() -> None:
 def test_what_came_later_waits_unless_it_was_committed_before(
     place: tuple[bytes, int, tuple[int, int]], committed: int, waits: tuple[bool, bool]
 ) -> None:
-    """When a rejected record was committed nobody knows; what a replay replays has its place, and does not wait for itself."""
-    assert (FIRST.is_before(*place, committed), replace(FIRST, committed=10).is_before(*place, committed)) == waits
+    """When a rejected record was committed nobody knows; what a replay replays has its place, and
+    does not wait for itself.
+    """
+    assert (
+        FIRST.is_before(*place, committed),
+        replace(FIRST, committed=10).is_before(*place, committed),
+    ) == waits
 
 
 def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can_help() -> None:
-    """DLQ-3: not where the key itself is wrong, the table unknown, the change too late, or the record no change at all."""
+    """DLQ-3: not where the key itself is wrong, the table unknown, the change too late, or the
+    record no change at all.
+    """
     assert set(HOLDING_REASONS) == {
-        *("UNKNOWN_FRAMING", "UNKNOWN_SCHEMA", "UNDECODABLE", "INVALID", "UNKNOWN_ENTRY", "TOO_LARGE"),
+        *(
+            "UNKNOWN_FRAMING",
+            "UNKNOWN_SCHEMA",
+            "UNDECODABLE",
+            "INVALID",
+            "UNKNOWN_ENTRY",
+            "TOO_LARGE",
+        ),
         *("COMMIT_TIMESTAMP_IN_FUTURE", "INVALID_SEQUENCE_NUMBER"),
     }
 

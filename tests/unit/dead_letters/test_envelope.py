@@ -46,8 +46,21 @@ def letter(**fields: Any) -> DeadLetter:
 def test_the_reasons_are_a_closed_list() -> None:
     """DLQ-2."""
     decoding = ["UNKNOWN_FRAMING", "UNKNOWN_SCHEMA", "UNDECODABLE"]
-    judging = ["INVALID", "KEY_MISMATCH", "COMMIT_TIMESTAMP_IN_FUTURE", "WATERMARK_IN_FUTURE", "UNKNOWN_ENTRY", "UNKNOWN_TABLE"]
-    tables = ["UNREADABLE_VALUE", "MISSING_SEQUENCE_NUMBER", "INVALID_SEQUENCE_NUMBER", "TOO_LATE", "TOO_LARGE"]
+    judging = [
+        "INVALID",
+        "KEY_MISMATCH",
+        "COMMIT_TIMESTAMP_IN_FUTURE",
+        "WATERMARK_IN_FUTURE",
+        "UNKNOWN_ENTRY",
+        "UNKNOWN_TABLE",
+    ]
+    tables = [
+        "UNREADABLE_VALUE",
+        "MISSING_SEQUENCE_NUMBER",
+        "INVALID_SEQUENCE_NUMBER",
+        "TOO_LATE",
+        "TOO_LARGE",
+    ]
     assert list(Reason) == [*decoding, *judging, *tables, "REJECTED", "RETRIES_EXHAUSTED"]
 
 
@@ -56,18 +69,34 @@ def test_every_reason_has_a_cause_and_a_remedy_of_its_own(reason: Reason) -> Non
     """DLQ-2."""
     texts = (reason.cause, reason.remedy)
     assert all(len(text.split()) > 5 and not text.endswith(".") for text in texts)
-    assert all(text not in (other.cause, other.remedy) for other in Reason if other is not reason for text in texts)
+    assert all(
+        text not in (other.cause, other.remedy)
+        for other in Reason
+        if other is not reason
+        for text in texts
+    )
 
 
 def test_the_id_is_made_of_the_position_alone() -> None:
     """DLQ-1: deterministic, so that a letter that is published twice is one letter."""
-    assert letter_id(POSITION) == letter(attempt=3, ingest_batch=99).id == "MkU3OEVBNTcwNTJENDM2Qg-3-17"
-    assert letter_id(POSITION, "orders_eu") == letter(table="orders_eu").id == "MkU3OEVBNTcwNTJENDM2Qg-3-17-orders_eu"
+    assert (
+        letter_id(POSITION)
+        == letter(attempt=3, ingest_batch=99).id
+        == "MkU3OEVBNTcwNTJENDM2Qg-3-17"
+    )
+    assert (
+        letter_id(POSITION, "orders_eu")
+        == letter(table="orders_eu").id
+        == "MkU3OEVBNTcwNTJENDM2Qg-3-17-orders_eu"
+    )
 
 
 def test_the_topics_of_a_stream() -> None:
     """DLQ-1."""
-    assert (dead_letter_topic("orders"), ledger_topic("orders")) == ("orders.dead-letters", "orders.dead-letters.ledger")
+    assert (dead_letter_topic("orders"), ledger_topic("orders")) == (
+        "orders.dead-letters",
+        "orders.dead-letters.ledger",
+    )
 
 
 def test_the_headers_of_a_letter_are_text_under_the_names_of_connect_and_ours() -> None:
@@ -97,19 +126,29 @@ def test_the_headers_of_a_letter_are_text_under_the_names_of_connect_and_ours() 
 
 def test_what_is_not_known_has_no_header() -> None:
     names = [name for name, _ in to_headers(letter())]
-    assert {"connector.dlq.rule", "connector.dlq.schema_id", "connector.dlq.table"}.isdisjoint(names)
+    assert {"connector.dlq.rule", "connector.dlq.schema_id", "connector.dlq.table"}.isdisjoint(
+        names
+    )
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_the_stage_tells_bytes_that_cannot_be_read_from_records_that_cannot_be_applied(reason: Reason) -> None:
+def test_the_stage_tells_bytes_that_cannot_be_read_from_records_that_cannot_be_applied(
+    reason: Reason,
+) -> None:
     rule = "ROW_KEY" if reason is Reason.INVALID else ""
     stage = dict(to_headers(letter(reason=reason, rule=rule)))["__connect.errors.stage"]
-    assert (stage == b"VALUE_CONVERTER") == (reason in (Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE))
+    assert (stage == b"VALUE_CONVERTER") == (
+        reason in (Reason.UNKNOWN_FRAMING, Reason.UNKNOWN_SCHEMA, Reason.UNDECODABLE)
+    )
 
 
 def test_an_original_header_with_one_of_our_names_survives_and_ours_is_the_last() -> None:
     """DLQ-1."""
-    original = (("connector.dlq.id", b"theirs"), ("connector.dlq.table", b"theirs"), ("__connect.errors.topic", None))
+    original = (
+        ("connector.dlq.id", b"theirs"),
+        ("connector.dlq.table", b"theirs"),
+        ("__connect.errors.topic", None),
+    )
     headers = to_headers(letter(headers=original))
     assert headers[:3] == original
     assert from_record(b"k", b"\xff", headers) == letter(headers=original)
@@ -136,21 +175,41 @@ def test_text_that_has_no_utf_8_is_escaped() -> None:
 
 def test_a_letter_of_another_tool_goes_by_its_own_coordinates() -> None:
     """DLQ-1."""
-    theirs = (("__connect.errors.topic", b"x"), ("__connect.errors.exception.message", b"no such field"))
-    found = from_record(b"k", b"v", theirs, at=Position("orders.dead-letters", "T", 0, 5), record_timestamp=9)
-    assert (found.id, found.reason, found.detail, found.headers) == ("T-0-5", Reason.REJECTED, "Kafka Connect: x: no such field", theirs)
+    theirs = (
+        ("__connect.errors.topic", b"x"),
+        ("__connect.errors.exception.message", b"no such field"),
+    )
+    found = from_record(
+        b"k", b"v", theirs, at=Position("orders.dead-letters", "T", 0, 5), record_timestamp=9
+    )
+    assert (found.id, found.reason, found.detail, found.headers) == (
+        "T-0-5",
+        Reason.REJECTED,
+        "Kafka Connect: x: no such field",
+        theirs,
+    )
     with pytest.raises(ValueError, match="not written as a dead letter"):
         from_record(b"k", b"v", theirs)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("id", b"other-3-18"), ("reason", b"BAD"), ("attempt", b"x"), ("detail", b"\xff"), ("detail", None), ("first_failed_at", b"")]
+    [
+        ("id", b"other-3-18"),
+        ("reason", b"BAD"),
+        ("attempt", b"x"),
+        ("detail", b"\xff"),
+        ("detail", None),
+        ("first_failed_at", b""),
+    ]
     + [("attempt", number) for number in (b"-3", b"1_0", "٣".encode(), b"9" * 10, b"9" * 5000)]
     + [("first_failed_at", b"9" * 18), ("ingest_batch", b"-9"), ("record_timestamp", b"9" * 40)],
 )
 def test_a_damaged_block_is_not_believed(name: str, value: bytes | None) -> None:
-    headers = tuple((header, value if header == f"connector.dlq.{name}" else text) for header, text in to_headers(letter()))
+    headers = tuple(
+        (header, value if header == f"connector.dlq.{name}" else text)
+        for header, text in to_headers(letter())
+    )
     with pytest.raises(ValueError, match="missing or damaged"):
         from_record(b"k", b"\xff", headers)
 
@@ -164,23 +223,53 @@ def test_a_rejection_has_a_rule_exactly_if_it_is_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "reason"), [("Broker: Message size too large", Reason.REJECTED), ("Local: Message timed out", Reason.RETRIES_EXHAUSTED)]
+    ("why", "reason"),
+    [
+        ("Broker: Message size too large", Reason.REJECTED),
+        ("Local: Message timed out", Reason.RETRIES_EXHAUSTED),
+    ],
 )
-def test_what_a_producer_could_not_deliver_is_a_letter_of_its_own_coordinates(why: str, reason: Reason) -> None:
-    """DLQ-2: the broker refused it, or nobody could be reached; its own headers are as they were."""
+def test_what_a_producer_could_not_deliver_is_a_letter_of_its_own_coordinates(
+    why: str, reason: Reason
+) -> None:
+    """DLQ-2: the broker refused it, or nobody could be reached; its own headers are as they
+    were.
+    """
     own = (("trace", None), ("connector.dlq.reason", b"UNDECODABLE"))
     sent = source_letter("orders", b"k", b"v", own, why, now=7)
     at = Position("orders.dead-letters", "D", 1, 2)
     found = from_record(b"k", b"v", to_headers(sent), at=at, record_timestamp=9)
-    assert (found.id, found.reason, found.detail, found.headers, found.first_failed_at) == ("D-1-2", reason, why, own, 9)
+    assert (found.id, found.reason, found.detail, found.headers, found.first_failed_at) == (
+        "D-1-2",
+        reason,
+        why,
+        own,
+        9,
+    )
     with pytest.raises(ValueError, match="was not written"):
         from_record(b"k", b"v", to_headers(sent))
 
 
-@pytest.mark.parametrize("value", [None, b"", b"/1", b"id/", b"id/0", b"id/-1", b"id/x", b"id/\xff", "id/١".encode(), b"id/" + b"9" * 5000])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"/1",
+        b"id/",
+        b"id/0",
+        b"id/-1",
+        b"id/x",
+        b"id/\xff",
+        "id/١".encode(),
+        b"id/" + b"9" * 5000,
+    ],
+)
 def test_a_claim_is_a_letter_and_an_attempt(value: bytes | None) -> None:
     """DLQ-10."""
-    assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", b"a-0-1-t/12"), ("x", b""))) == ("a-0-1-t", 12)
+    assert replay_claim(
+        (("connector.replay", b"first/1"), ("connector.replay", b"a-0-1-t/12"), ("x", b""))
+    ) == ("a-0-1-t", 12)
     assert replay_claim((("connector.replay", b"first/1"), ("connector.replay", value))) is None
     assert replay_claim(()) is None
     assert replay_claim((replay_header("a-0-1", MAX_ATTEMPT),)) == ("a-0-1", MAX_ATTEMPT)

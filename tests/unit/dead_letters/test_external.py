@@ -10,22 +10,39 @@ from connector.records.rejection import Position, Reason
 
 
 def letter(number: int, at: int, *, is_ours: bool) -> DeadLetter:
-    """As it is read from the topic with the id D; ours are of records of the topic with the id T."""
+    """As it is read from the topic with the id D; ours are of records of the topic with the id
+    T.
+    """
     made = source_letter("t", b"k", b"v", (), "Broker: no", now=at)
     where = Position("t", "T", 0, number) if is_ours else made.position
-    sent = DeadLetter(**{name: getattr(made, name) for name in made.__slots__} | {"position": where, "reason": Reason.REJECTED})
-    return from_record(b"k", b"v", to_headers(sent), at=Position("t.dead-letters", "D", 0, number), record_timestamp=at)
+    sent = DeadLetter(
+        **{name: getattr(made, name) for name in made.__slots__}
+        | {"position": where, "reason": Reason.REJECTED}
+    )
+    return from_record(
+        b"k",
+        b"v",
+        to_headers(sent),
+        at=Position("t.dead-letters", "D", 0, number),
+        record_timestamp=at,
+    )
 
 
 def test_only_what_comes_from_outside_counts() -> None:
-    known = ExternalDeadLetters("D").after([letter(0, 50, is_ours=True), letter(1, 70, is_ours=False)], {0: 2}, "T")
+    known = ExternalDeadLetters("D").after(
+        [letter(0, 50, is_ours=True), letter(1, 70, is_ours=False)], {0: 2}, "T"
+    )
     assert known == ExternalDeadLetters("D", 1, 70, {0: 2})
-    more = known.after([letter(2, 60, is_ours=False), letter(3, 40, is_ours=True)], {0: 4, 1: 0}, "T")
+    more = known.after(
+        [letter(2, 60, is_ours=False), letter(3, 40, is_ours=True)], {0: 4, 1: 0}, "T"
+    )
     assert more == ExternalDeadLetters("D", 2, 60, {0: 4, 1: 0})
     assert more.after([], {0: 4, 1: 0}, "T") == more
     later = more.after([letter(4, 99, is_ours=False)], {0: 5, 1: 0}, "T")
     assert (later.count, later.since) == (3, 60), "the first that failed"
-    copied = more.after([letter(4, 30, is_ours=True)], {0: 5, 1: 0}, "the topic that was made in its place")
+    copied = more.after(
+        [letter(4, 30, is_ours=True)], {0: 5, 1: 0}, "the topic that was made in its place"
+    )
     assert (copied.count, copied.since) == (3, 30)
 
 

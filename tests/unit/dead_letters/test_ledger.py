@@ -26,8 +26,19 @@ from connector.records.rejection import Position
 from tests.unit.dead_letters.test_envelope import POSITION, letter
 
 
-def entry(action: Action, attempt: int = 0, attempts_since_reopen: int = 0, **fields: object) -> LedgerEntry:
-    return LedgerEntry(action, 5, "ada@host", "a reason", "reason=INVALID", attempt, attempts_since_reopen, **fields)  # type: ignore[arg-type]
+def entry(
+    action: Action, attempt: int = 0, attempts_since_reopen: int = 0, **fields: object
+) -> LedgerEntry:
+    return LedgerEntry(
+        action,
+        5,
+        "ada@host",
+        "a reason",
+        "reason=INVALID",
+        attempt,
+        attempts_since_reopen,
+        **fields,
+    )  # type: ignore[arg-type]
 
 
 def ledger(*story: LedgerEntry) -> Ledger:
@@ -69,20 +80,34 @@ def test_a_replay_that_nobody_made_is_no_try() -> None:
 def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_first() -> None:
     """DLQ-14: nothing circles for ever."""
     kept = ledger(entry(Action.REOPENED, 3, 0), entry(Action.REPLAYED, 4, 1))
-    again = letter(position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),))
+    again = letter(
+        position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),)
+    )
     assert kept.standing(again) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
 def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
-    """MRG-4, DLQ-10: two replays of a change with one attempt would be two changes with one order."""
+    """MRG-4, DLQ-10: two replays of a change with one attempt would be two changes with one
+    order.
+    """
     kept = Ledger()
     kept.keep(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
     assert kept.standing(letter(table="b", attempt=0)) == LetterStatus(LetterState.OPEN, 3, 0)
-    for other in (letter(table=None, attempt=0), letter(table="b", attempt=0, position=Position("orders", "T", 0, 99))):
+    for other in (
+        letter(table=None, attempt=0),
+        letter(table="b", attempt=0, position=Position("orders", "T", 0, 99)),
+    ):
         assert kept.standing(other) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
-@pytest.mark.parametrize("claim", [replay_header(letter().id, 7), replay_header("other-0-1", 4), ("connector.replay", b"rubbish")])
+@pytest.mark.parametrize(
+    "claim",
+    [
+        replay_header(letter().id, 7),
+        replay_header("other-0-1", 4),
+        ("connector.replay", b"rubbish"),
+    ],
+)
 def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str, bytes]) -> None:
     """DLQ-10: anybody can write such a header."""
     kept = ledger(entry(Action.REPLAYED, 4, 1))
@@ -93,12 +118,30 @@ def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str,
 def test_a_story_comes_back_as_it_was_written() -> None:
     """DLQ-11: who, when, why, which filter; DLQ-12: what was mended, with digests."""
     note = RepairNote(("reframe=3", "key=\x1b"), "aa", "bb")
-    story = (entry(Action.PARKED), entry(Action.REOPENED), entry(Action.REPLAYED, 1, 1, repair_note=note))
+    story = (
+        entry(Action.PARKED),
+        entry(Action.REOPENED),
+        entry(Action.REPLAYED, 1, 1, repair_note=note),
+    )
     assert history_from_json(history_to_json(story)) == story
 
 
-NOT_OURS = [b"", b"\xff", b"[]", b"{}", b"3", b"null", b"1e999", b"NaN", b"9" * 5000, b"[" * 100_000, b"[" * 990 + b"]" * 990]
-STORY = history_to_json((entry(Action.REPLAYED, 1, 1, repair_note=RepairNote(("reframe=3",), "aa", "bb")),))
+NOT_OURS = [
+    b"",
+    b"\xff",
+    b"[]",
+    b"{}",
+    b"3",
+    b"null",
+    b"1e999",
+    b"NaN",
+    b"9" * 5000,
+    b"[" * 100_000,
+    b"[" * 990 + b"]" * 990,
+]
+STORY = history_to_json(
+    (entry(Action.REPLAYED, 1, 1, repair_note=RepairNote(("reframe=3",), "aa", "bb")),)
+)
 TOTALS = totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5})))
 
 
@@ -112,7 +155,14 @@ def with_value(document: bytes, path: tuple[str | int, ...], text: str) -> bytes
 
 
 @pytest.mark.parametrize(
-    "value", [*NOT_OURS, b'{"entries": []}', b'{"entries": [{}]}', b'{"entries": [3]}', STORY.decode().encode("utf-16")]
+    "value",
+    [
+        *NOT_OURS,
+        b'{"entries": []}',
+        b'{"entries": [{}]}',
+        b'{"entries": [3]}',
+        STORY.decode().encode("utf-16"),
+    ],
 )
 def test_what_is_no_story_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="story"):
@@ -120,7 +170,14 @@ def test_what_is_no_story_is_refused(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [*NOT_OURS, b'{"closed": []}', b'{"closed": [], "open_since": ""}', TOTALS.decode().encode("utf-16"), STORY]
+    "value",
+    [
+        *NOT_OURS,
+        b'{"closed": []}',
+        b'{"closed": [], "open_since": ""}',
+        TOTALS.decode().encode("utf-16"),
+        STORY,
+    ],
 )
 def test_what_is_no_totals_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="no totals of a ledger"):
@@ -137,15 +194,22 @@ NO_TEXTS = ["3", "true", '["a"]', r'"\ud800"', "{}", "null"]
         (("action",), [*NO_TEXTS, '"repaired"']),
         *(((name,), NO_TEXTS) for name in ("by", "why", "selection")),
         (("at",), NO_NUMBERS),
-        *(((name,), [*NO_NUMBERS, "-1", str(MAX_ATTEMPT + 1)]) for name in ("attempt", "attempts_since_reopen")),
+        *(
+            ((name,), [*NO_NUMBERS, "-1", str(MAX_ATTEMPT + 1)])
+            for name in ("attempt", "attempts_since_reopen")
+        ),
         (("repair",), ["null", "[]", "{}", '"steps"']),
         (("repair", "steps"), ["null", "{}", '"reframe=3"']),
         *((("repair", *path), NO_TEXTS) for path in (("steps", 0), ("before",), ("after",))),
     ],
     ids=lambda given: "-".join(map(str, given)) if isinstance(given, tuple) else "",
 )
-def test_a_story_with_a_value_that_we_do_not_write_is_refused(path: tuple[str | int, ...], texts: list[str]) -> None:
-    """DLQ-11: one record of others in the ledger is an error that names it, and no other exception."""
+def test_a_story_with_a_value_that_we_do_not_write_is_refused(
+    path: tuple[str | int, ...], texts: list[str]
+) -> None:
+    """DLQ-11: one record of others in the ledger is an error that names it, and no other
+    exception.
+    """
     for text in texts:
         with pytest.raises(ValueError, match="no story of a letter"):
             history_from_json(with_value(STORY, ("entries", 0, *path), text))
@@ -154,7 +218,19 @@ def test_a_story_with_a_value_that_we_do_not_write_is_refused(path: tuple[str | 
 @pytest.mark.parametrize(
     ("path", "texts"),
     [
-        (("closed",), ["null", "{}", "3", "[3]", "[[]]", '[["T", "", 1, 1]]', '["abc"]', '[["T", "", 1], ["T", "", 1]]']),
+        (
+            ("closed",),
+            [
+                "null",
+                "{}",
+                "3",
+                "[3]",
+                "[[]]",
+                '[["T", "", 1, 1]]',
+                '["abc"]',
+                '[["T", "", 1], ["T", "", 1]]',
+            ],
+        ),
         *((("closed", 0, number), NO_TEXTS) for number in (0, 1)),
         (("closed", 0, 2), [*NO_NUMBERS, "-1"]),
         (("open_since",), [text for text in NO_NUMBERS if text != "null"]),
@@ -162,13 +238,22 @@ def test_a_story_with_a_value_that_we_do_not_write_is_refused(path: tuple[str | 
         (("sent", "topic_id"), NO_TEXTS),
         (
             ("sent", "end_offsets"),
-            ["null", "[]", *(f'{{"{name}": 1}}' for name in ("", "x", "-1", "01", " 1", "1_0", "\u0661", "9" * 10, "9" * 5000))],
+            [
+                "null",
+                "[]",
+                *(
+                    f'{{"{name}": 1}}'
+                    for name in ("", "x", "-1", "01", " 1", "1_0", "\u0661", "9" * 10, "9" * 5000)
+                ),
+            ],
         ),
         (("sent", "end_offsets", "0"), [*NO_NUMBERS, "-1", str(2**63)]),
     ],
     ids=lambda given: "-".join(map(str, given)) if isinstance(given, tuple) else "",
 )
-def test_totals_with_a_value_that_we_do_not_write_are_refused(path: tuple[str | int, ...], texts: list[str]) -> None:
+def test_totals_with_a_value_that_we_do_not_write_are_refused(
+    path: tuple[str | int, ...], texts: list[str]
+) -> None:
     """DLQ-7, DLQ-11: every command reads them."""
     for text in texts:
         with pytest.raises(ValueError, match="no totals of a ledger"):
@@ -176,11 +261,19 @@ def test_totals_with_a_value_that_we_do_not_write_are_refused(path: tuple[str | 
 
 
 def test_totals_come_back_as_they_were_written() -> None:
-    """DLQ-7. Where a letter of others says when it failed, that may be any number of milliseconds; `sent` came with a later release."""
+    """DLQ-7. Where a letter of others says when it failed, that may be any number of milliseconds;
+    `sent` came with a later release.
+    """
     far = (2**63 - 1) * 1000
-    for totals in (Totals({}), Totals({("T", ""): 2, ("T", "a-1"): 1}, -far, Sent("T", {0: 2**63 - 1, 2**31 - 1: 0})), Totals({}, far)):
+    for totals in (
+        Totals({}),
+        Totals({("T", ""): 2, ("T", "a-1"): 1}, -far, Sent("T", {0: 2**63 - 1, 2**31 - 1: 0})),
+        Totals({}, far),
+    ):
         assert totals_from_json(totals_to_json(totals)) == totals
-    assert totals_from_json(b'{"closed": [["T", "eu", 3]], "open_since": null}') == Totals({("T", "eu"): 3})
+    assert totals_from_json(b'{"closed": [["T", "eu", 3]], "open_since": null}') == Totals(
+        {("T", "eu"): 3}
+    )
 
 
 def test_what_a_newer_release_adds_is_passed_over() -> None:
@@ -197,7 +290,10 @@ def test_an_error_about_a_record_of_others_stays_short() -> None:
 def test_a_story_stays_small_enough_for_a_record() -> None:
     kept = Ledger()
     for number in range(MAX_ENTRIES + 5):
-        kept.keep("id", kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)))
+        kept.keep(
+            "id",
+            kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)),
+        )
     assert [found.attempt for found in kept.story("id")] == list(range(5, MAX_ENTRIES + 5))
     texts = dict.fromkeys(("by", "why", "selection"), "ü" * 5000)
     long = LedgerEntry(Action.PARKED, 1, **texts)
@@ -206,9 +302,17 @@ def test_a_story_stays_small_enough_for_a_record() -> None:
 
 def test_letters_are_counted_by_how_they_stand() -> None:
     kept = Ledger()
-    for name, action in (("a", Action.PARKED), ("b", Action.REPLAYED), ("c", Action.REPLAYED), ("d", Action.REOPENED)):
+    for name, action in (
+        ("a", Action.PARKED),
+        ("b", Action.REPLAYED),
+        ("c", Action.REPLAYED),
+        ("d", Action.REOPENED),
+    ):
         kept.keep(name, (entry(action),))
-    assert (len(kept), kept.states()) == (4, {LetterState.PARKED: 1, LetterState.REPLAYED: 2, LetterState.OPEN: 1})
+    assert (len(kept), kept.states()) == (
+        4,
+        {LetterState.PARKED: 1, LetterState.REPLAYED: 2, LetterState.OPEN: 1},
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,11 +323,29 @@ def test_letters_are_counted_by_how_they_stand() -> None:
         ("MkU3OEVBNTcwNTJENDM2Qg-3-17-a-1-2", ("MkU3OEVBNTcwNTJENDM2Qg", "a-1-2")),
         ("a-1-2-BNTcwNTJENDM2QgX-3-17", ("a-1-2-BNTcwNTJENDM2QgX", "")),
         ("T-3-17-eu", ("T", "eu")),
-        *((other, ("", "")) for other in ("", "totals", "T", "T-3", "T-x-17", "T-3-x", "T-3-17-", "T-3-17--a", "T-3-17-ü", "-3-17")),
+        *(
+            (other, ("", ""))
+            for other in (
+                "",
+                "totals",
+                "T",
+                "T-3",
+                "T-x-17",
+                "T-3-x",
+                "T-3-17-",
+                "T-3-17--a",
+                "T-3-17-ü",
+                "-3-17",
+            )
+        ),
     ],
 )
-def test_closed_letters_are_counted_by_topic_and_table_as_their_ids_have_them(letter_id: str, family: tuple[str, str]) -> None:
-    """DLQ-7: Kafka's topic ids and the names of tables have hyphens, too. An id that is no letter's counts for no topic."""
+def test_closed_letters_are_counted_by_topic_and_table_as_their_ids_have_them(
+    letter_id: str, family: tuple[str, str]
+) -> None:
+    """DLQ-7: Kafka's topic ids and the names of tables have hyphens, too. An id that is no letter's
+    counts for no topic.
+    """
     kept = Ledger()
     assert kept.totals({letter_id: (entry(Action.DISCARDED),)}).closed == {family: 1}
     kept.keep(letter_id, (entry(Action.DISCARDED),))
@@ -234,7 +356,12 @@ def test_a_letter_counts_as_closed_while_it_is_replayed_or_discarded() -> None:
     """DLQ-7: whatever was known of it before, also where that is the longer story."""
     kept, of_us = Ledger(), {(POSITION.topic_id, ""): 1}
     story: tuple[LedgerEntry, ...] = ()
-    for action, closed in ((Action.PARKED, {}), (Action.DISCARDED, of_us), (Action.REOPENED, {}), (Action.REPLAYED, of_us)):
+    for action, closed in (
+        (Action.PARKED, {}),
+        (Action.DISCARDED, of_us),
+        (Action.REOPENED, {}),
+        (Action.REPLAYED, of_us),
+    ):
         story = (*story, entry(action))
         assert kept.totals({letter().id: story}).closed == closed
         kept.keep(letter().id, story)
@@ -254,18 +381,30 @@ def test_totals_say_since_when_and_up_to_where_as_the_ledger_does() -> None:
 
 def test_only_a_replay_in_the_story_makes_a_claim_true() -> None:
     """DLQ-10, DLQ-14: what was parked after four attempts was not sent as the fourth."""
-    again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(replay_header(letter().id, 4),))
-    assert ledger(entry(Action.PARKED, 4, 1)).standing(again) == LetterStatus(LetterState.OPEN, 0, 0)
-    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).standing(again) == LetterStatus(LetterState.OPEN, 4, 1)
+    again = letter(
+        position=Position("orders", "T", 0, 99), attempt=0, headers=(replay_header(letter().id, 4),)
+    )
+    assert ledger(entry(Action.PARKED, 4, 1)).standing(again) == LetterStatus(
+        LetterState.OPEN, 0, 0
+    )
+    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).standing(
+        again
+    ) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
 def test_a_letter_with_a_story_of_its_own_stands_by_that() -> None:
     """DLQ-11: whatever its headers say."""
-    again = letter(position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),))
+    again = letter(
+        position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),)
+    )
     kept = ledger(entry(Action.REPLAYED, 4, 1))
     kept.keep(again.id, (entry(Action.PARKED, 4, 3),))
     assert kept.standing(again) == LetterStatus(LetterState.PARKED, 4, 3)
-    assert (kept.ids(LetterState.PARKED), kept.ids(LetterState.REPLAYED), kept.ids(LetterState.OPEN)) == (
+    assert (
+        kept.ids(LetterState.PARKED),
+        kept.ids(LetterState.REPLAYED),
+        kept.ids(LetterState.OPEN),
+    ) == (
         {again.id},
         {letter().id},
         frozenset(),
@@ -277,7 +416,9 @@ def test_the_greatest_attempt_of_the_tables_of_a_change_counts() -> None:
     kept = Ledger()
     for table, attempt in (("a", 2), ("b", 5), ("c", 3)):
         kept.keep(letter(table=table).id, (entry(Action.REPLAYED, attempt, 1),))
-    kept.keep(letter().id, (entry(Action.REPLAYED, 9, 9),))  # of the record, which no table letter is of
+    kept.keep(
+        letter().id, (entry(Action.REPLAYED, 9, 9),)
+    )  # of the record, which no table letter is of
     assert kept.standing(letter(table="d", attempt=1)) == LetterStatus(LetterState.OPEN, 5, 0)
     assert kept.standing(letter(table="a", attempt=1)) == LetterStatus(LetterState.REPLAYED, 5, 1)
     assert kept.standing(letter(table="d", attempt=7)) == LetterStatus(LetterState.OPEN, 7, 0)

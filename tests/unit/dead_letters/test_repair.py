@@ -11,13 +11,29 @@ from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import RepairNote
-from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, edited, from_view, note, repair, view
+from connector.dead_letters.repair import (
+    Content,
+    Step,
+    Unrepairable,
+    content_of,
+    edited,
+    from_view,
+    note,
+    repair,
+    view,
+)
 from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, Record, SetCell
 from connector.records.rejection import Headers
 from tests.property.strategies import HEADERS, RECORDS, dead_letters
 
-CHANGE = DataChange(stream_partition="p", table="users", row_key=b"k", commit_timestamp=9, entries=(SetCell("f", b"q", b"v", 9),))
+CHANGE = DataChange(
+    stream_partition="p",
+    table="users",
+    row_key=b"k",
+    commit_timestamp=9,
+    entries=(SetCell("f", b"q", b"v", 9),),
+)
 BODY = encode(CHANGE, 4)
 SCHEMAS = Schemas()
 
@@ -53,7 +69,9 @@ def test_reframing_names_another_schema_for_the_same_body(value: bytes) -> None:
 
 
 def test_another_systems_framing_is_cut_and_ours_put_in_its_place() -> None:
-    assert repair_note(of(b"\x03\x00" + b"u" * 16 + BODY), "cut-prefix=18", "reframe=12").value == frame(BODY, 12)
+    assert repair_note(
+        of(b"\x03\x00" + b"u" * 16 + BODY), "cut-prefix=18", "reframe=12"
+    ).value == frame(BODY, 12)
     assert "has 2 bytes" in why_not(of(b"ab"), "cut-prefix=3")
     assert repair_note(of(b"ab"), "cut-prefix=2").value == b""
     assert "has 0 bytes" in why_not(of(None), "cut-prefix=1")
@@ -64,7 +82,10 @@ def test_the_key_is_set_or_taken_from_the_record() -> None:
     assert repair_note(of(BODY), "set-key=u#1").key == b"u#1"
     assert repair_note(of(BODY), "set-key=base64:/w==").key == b"\xff"
     assert repair_note(of(frame(BODY, None), key=b"wrong"), "key-from-record").key == b"k"
-    assert repair_note(of(frame(encode(Heartbeat("p", 1), 4), None)), "key-from-record").key == CONTROL_KEY
+    assert (
+        repair_note(of(frame(encode(Heartbeat("p", 1), 4), None)), "key-from-record").key
+        == CONTROL_KEY
+    )
     assert "cannot be decoded" in why_not(of(b"rubbish"), "key-from-record")
 
 
@@ -88,17 +109,51 @@ def test_the_commit_timestamp_is_set() -> None:
         found = record(repair_note(of(frame(BODY, None)), f"commit-timestamp={text}"))
         assert isinstance(found, DataChange)
         assert (found.commit_timestamp, found.entries) == (1735722000000000, CHANGE.entries)
-    assert "there is no" in why_not(of(frame(encode(Heartbeat("p", 1), 4), None)), "commit-timestamp=1")
+    assert "there is no" in why_not(
+        of(frame(encode(Heartbeat("p", 1), 4), None)), "commit-timestamp=1"
+    )
 
 
-@pytest.mark.parametrize("place", ["nothing.table", "data_change.entries[7].family", "data_change.table.x", "data_change.entries[1]"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "nothing.table",
+        "data_change.entries[7].family",
+        "data_change.table.x",
+        "data_change.entries[1]",
+    ],
+)
 def test_a_field_that_the_record_does_not_have_is_said(place: str) -> None:
     assert "there is no" in why_not(of(frame(BODY, None)), f'replace={place}="x"')
 
 
-NO_STEPS = ["", "x", "reframe", "reframe=", "reframe=-1", "cut-prefix=0", "cut-prefix=x", "cut-prefix=١", "set-header=x", "set-header==x"]
-NO_STEPS += ["reframe=2147483648", "cut-prefix=2147483648", "commit-timestamp=12345678901234567890", "replace=a=[", "set-header=a=base64:!"]
-NO_STEPS += ["set-key=base64:!", "key-from-record=k", "replace=table", "replace=table=users", "replace==1", "commit-timestamp=soon"]
+NO_STEPS = [
+    "",
+    "x",
+    "reframe",
+    "reframe=",
+    "reframe=-1",
+    "cut-prefix=0",
+    "cut-prefix=x",
+    "cut-prefix=١",
+    "set-header=x",
+    "set-header==x",
+]
+NO_STEPS += [
+    "reframe=2147483648",
+    "cut-prefix=2147483648",
+    "commit-timestamp=12345678901234567890",
+    "replace=a=[",
+    "set-header=a=base64:!",
+]
+NO_STEPS += [
+    "set-key=base64:!",
+    "key-from-record=k",
+    "replace=table",
+    "replace=table=users",
+    "replace==1",
+    "commit-timestamp=soon",
+]
 
 
 @pytest.mark.parametrize("text", [*NO_STEPS, "commit-timestamp=2025-01-01T09:00:00"])
@@ -107,7 +162,14 @@ def test_a_step_that_is_none_is_refused_before_any_letter_is_looked_at(text: str
         Step.parse(text)
 
 
-NOT_UTF_8 = ["\udcff", "set-key=\udcff", "set-key=base64:\udcff", "set-header=\udcff=x", "set-header=x=\udcff", "drop-header=\udcff"]
+NOT_UTF_8 = [
+    "\udcff",
+    "set-key=\udcff",
+    "set-key=base64:\udcff",
+    "set-header=\udcff=x",
+    "set-header=x=\udcff",
+    "drop-header=\udcff",
+]
 NOT_UTF_8 += [
     "replace=\udcff=1",
     'replace=data_change.table="\udcff"',
@@ -118,18 +180,34 @@ NOT_UTF_8 += [
 
 @pytest.mark.parametrize("text", NOT_UTF_8)
 def test_a_step_that_is_not_utf_8_is_refused_before_any_letter_is_looked_at(text: str) -> None:
-    """DLQ-11, DLQ-12: on a command line that is not UTF-8; neither a record nor the ledger could hold it."""
+    """DLQ-11, DLQ-12: on a command line that is not UTF-8; neither a record nor the ledger could
+    hold it.
+    """
     with pytest.raises(ValueError, match="is not UTF-8"):
         Step.parse(text)
 
 
 @pytest.mark.parametrize(
-    "place", ["table", "source_cluster_id", "change_sequence_number", "entries[0].family", "row_key", "x", "transaction", "change_type"]
+    "place",
+    [
+        "table",
+        "source_cluster_id",
+        "change_sequence_number",
+        "entries[0].family",
+        "row_key",
+        "x",
+        "transaction",
+        "change_type",
+    ],
 )
 def test_escapes_in_json_that_stand_for_no_text_are_no_record(place: str) -> None:
     """DLQ-12, REC-14: a step may say in ASCII what is no text."""
     for text in (r'"\udcff"', r'{"\udcff": 1}', r'{"server_transaction_id": "\udcff"}'):
-        assert "Unrepairable" in repr(repair(of(frame(BODY, None)), [Step.parse(f"replace=data_change.{place}={text}")], SCHEMAS))
+        assert "Unrepairable" in repr(
+            repair(
+                of(frame(BODY, None)), [Step.parse(f"replace=data_change.{place}={text}")], SCHEMAS
+            )
+        )
 
 
 NEAR_THE_LIMIT = range(800, 1000, 2)
@@ -137,7 +215,13 @@ NEAR_THE_LIMIT = range(800, 1000, 2)
 
 
 @pytest.mark.parametrize(
-    "step", ["record={}", 'record={{"x": {}}}', "replace=data_change.table={}", "replace=data_change.entries[0].value={}"]
+    "step",
+    [
+        "record={}",
+        'record={{"x": {}}}',
+        "replace=data_change.table={}",
+        "replace=data_change.entries[0].value={}",
+    ],
 )
 def test_json_of_any_depth_is_refused_as_a_step_or_for_the_letter(step: str) -> None:
     """DLQ-12: of many letters, one that a step is not fit for concerns that one."""
@@ -152,13 +236,17 @@ def test_json_of_any_depth_is_refused_as_a_step_or_for_the_letter(step: str) -> 
     assert all(isinstance(one, Unrepairable) for one in found)
 
 
-@pytest.mark.parametrize("given", ["NaN", "[1e999]", '{"heartbeat": -Infinity}', "9" * 5000, r'"\udcff"', "[" * 100_000])
+@pytest.mark.parametrize(
+    "given", ["NaN", "[1e999]", '{"heartbeat": -Infinity}', "9" * 5000, r'"\udcff"', "[" * 100_000]
+)
 def test_json_that_cannot_be_written_again_is_no_record_of_an_editor(given: str) -> None:
     assert isinstance(edited(of(frame(BODY, None)), SCHEMAS, lambda text: given), Unrepairable)
 
 
 @given(RECORDS, st.integers(1, 9))
-def test_the_view_in_an_editor_unchanged_gives_the_same_record(known: Record, kafka_partitions: int) -> None:
+def test_the_view_in_an_editor_unchanged_gives_the_same_record(
+    known: Record, kafka_partitions: int
+) -> None:
     """DLQ-12, REC-22."""
     content = of(frame(encode(known, kafka_partitions), None))
     shown = view(content, SCHEMAS)
@@ -168,7 +256,11 @@ def test_the_view_in_an_editor_unchanged_gives_the_same_record(known: Record, ka
 
 def test_an_editor_makes_a_step_of_what_was_changed() -> None:
     """DLQ-12."""
-    content = of(frame(encode(replace(CHANGE, entries=(SetCell("f", b"q", b"\xe2\x80\xae\x1b", 9),)), 4), None))
+    content = of(
+        frame(
+            encode(replace(CHANGE, entries=(SetCell("f", b"q", b"\xe2\x80\xae\x1b", 9),)), 4), None
+        )
+    )
     seen: list[str] = []
 
     def edit(text: str) -> str:
@@ -191,7 +283,10 @@ def test_an_editor_gets_json_also_where_characters_are_escaped() -> None:
     assert record(repair_note(content, step.text)) == Heartbeat("a\u202ec", 9)
 
 
-@pytest.mark.parametrize(("given", "why"), [("{", "not JSON"), ("{}", "exactly one of"), ('{"heartbeat": 3}', "stream_partition")])
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [("{", "not JSON"), ("{}", "exactly one of"), ('{"heartbeat": 3}', "stream_partition")],
+)
 def test_what_comes_out_of_an_editor_must_be_a_record(given: str, why: str) -> None:
     found = edited(of(frame(BODY, None)), SCHEMAS, lambda text: given)
     assert isinstance(found, Unrepairable)
@@ -204,8 +299,21 @@ def test_an_editor_that_changes_nothing_makes_no_step() -> None:
     assert isinstance(edited(of(b"rubbish"), SCHEMAS, lambda text: text), Unrepairable)
 
 
-STEPS = ["cut-prefix=1", "reframe=3", "reframe=single-object", "set-key=", "key-from-record", "drop-header=a", "set-header=a=b"]
-STEPS += ['replace=data_change.table="t"', "replace=data_change={}", "replace=heartbeat=[]", "commit-timestamp=1"]
+STEPS = [
+    "cut-prefix=1",
+    "reframe=3",
+    "reframe=single-object",
+    "set-key=",
+    "key-from-record",
+    "drop-header=a",
+    "set-header=a=b",
+]
+STEPS += [
+    'replace=data_change.table="t"',
+    "replace=data_change={}",
+    "replace=heartbeat=[]",
+    "commit-timestamp=1",
+]
 
 
 @given(dead_letters(), st.lists(st.sampled_from(STEPS)))
@@ -218,10 +326,19 @@ def test_mending_never_raises_and_leaves_the_original(letter: DeadLetter, steps:
 
 
 @given(st.none() | st.binary(), st.none() | st.binary(), HEADERS)
-def test_contents_that_differ_have_other_digests(key: bytes | None, value: bytes | None, headers: Headers) -> None:
+def test_contents_that_differ_have_other_digests(
+    key: bytes | None, value: bytes | None, headers: Headers
+) -> None:
     one = Content(key, value, headers)
-    others = [Content(value, key, headers), Content(key, value, (*headers, ("a", None))), Content(key, (value or b"") + b"x", headers)]
-    others += [Content((key or b"") + b"x", value, headers), Content(key, value, (("a", b"x"), *headers))]
+    others = [
+        Content(value, key, headers),
+        Content(key, value, (*headers, ("a", None))),
+        Content(key, (value or b"") + b"x", headers),
+    ]
+    others += [
+        Content((key or b"") + b"x", value, headers),
+        Content(key, value, (("a", b"x"), *headers)),
+    ]
     assert all((other == one) == (other.digest() == one.digest()) for other in others)
 
 
@@ -229,16 +346,25 @@ def test_what_was_mended_is_noted_with_digests() -> None:
     """DLQ-12."""
     before, after = of(b"a"), of(b"b")
     assert note([], before, before) is None
-    assert note([Step.parse("reframe=1")], before, after) == RepairNote(("reframe=1",), before.digest(), after.digest())
-    assert note([], before, after, is_forced=True) == RepairNote(("--force",), before.digest(), after.digest())
+    assert note([Step.parse("reframe=1")], before, after) == RepairNote(
+        ("reframe=1",), before.digest(), after.digest()
+    )
+    assert note([], before, after, is_forced=True) == RepairNote(
+        ("--force",), before.digest(), after.digest()
+    )
     long = f"set-key={'k' * 1000}"
-    assert note([Step.parse(long)], before, after) == RepairNote((long[:500],), before.digest(), after.digest())
+    assert note([Step.parse(long)], before, after) == RepairNote(
+        (long[:500],), before.digest(), after.digest()
+    )
 
 
 def test_a_whole_record_says_over_how_many_kafka_partitions_its_keys_are_spread() -> None:
     """DLQ-12, REC-24."""
-    assert "kafka_partitions is missing" in why_not(of(BODY), 'record={"stream_partition": "p", "heartbeat": {"timestamp": 5}}')
+    assert "kafka_partitions is missing" in why_not(
+        of(BODY), 'record={"stream_partition": "p", "heartbeat": {"timestamp": 5}}'
+    )
     found = repair_note(
-        of(BODY, headers=(("a", b"1"),)), 'record={"stream_partition": "p", "kafka_partitions": 3, "heartbeat": {"timestamp": 5}}'
+        of(BODY, headers=(("a", b"1"),)),
+        'record={"stream_partition": "p", "kafka_partitions": 3, "heartbeat": {"timestamp": 5}}',
     )
     assert found == of(frame(encode(Heartbeat("p", 5), 3), None), headers=(("a", b"1"),))

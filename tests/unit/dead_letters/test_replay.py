@@ -12,7 +12,16 @@ from hypothesis import given
 from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
 from connector.dead_letters.ledger import LetterState, LetterStatus, RepairNote
 from connector.dead_letters.repair import FORCE, Step, content_of
-from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Force, ReplayTarget, Tally, Verdict, decide
+from connector.dead_letters.replay import (
+    ALREADY_REPLAYED,
+    MAX_ATTEMPTS,
+    Decision,
+    Force,
+    ReplayTarget,
+    Tally,
+    Verdict,
+    decide,
+)
 from connector.records.codec import ChangeRecord, Schemas, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, SetCell
 from connector.records.rejection import Headers, Position, Reason, Rejection
@@ -23,15 +32,35 @@ from connector.validation import KafkaRecord, Limits, validate_record
 from tests.property.strategies import dead_letters
 from tests.unit.dead_letters.test_envelope import POSITION, letter
 
-CHANGE = DataChange(stream_partition="p", table="users", row_key=b"k", commit_timestamp=9, entries=(SetCell("f", b"q", b"v", 9),))
+CHANGE = DataChange(
+    stream_partition="p",
+    table="users",
+    row_key=b"k",
+    commit_timestamp=9,
+    entries=(SetCell("f", b"q", b"v", 9),),
+)
 VALUE = frame(encode(CHANGE, 4), None)
 BEAT = frame(encode(Heartbeat("p", 5), 4), None)
 NOW = 1_800_000_000_000_000
-NUMBERS = TableDefinition(name="eu", stream="s", source="users", key=Key(parts=(KeyPart("id", DataType.INT64),), form=KeyForm.DELIMITED))
+NUMBERS = TableDefinition(
+    name="eu",
+    stream="s",
+    source="users",
+    key=Key(parts=(KeyPart("id", DataType.INT64),), form=KeyForm.DELIMITED),
+)
 
 
-def validated(record: KafkaRecord, schemas: Schemas, horizon: int | None = None, kafka_partitions: int = 4) -> ChangeRecord | Rejection:
-    return validate_record(record, schemas=schemas, limits=Limits(), kafka_partitions=kafka_partitions, tables=None, horizon=horizon)
+def validated(
+    record: KafkaRecord, schemas: Schemas, horizon: int | None = None, kafka_partitions: int = 4
+) -> ChangeRecord | Rejection:
+    return validate_record(
+        record,
+        schemas=schemas,
+        limits=Limits(),
+        kafka_partitions=kafka_partitions,
+        tables=None,
+        horizon=horizon,
+    )
 
 
 DOOR = ReplayTarget("orders", 4, 1_000_000, validated, {"eu": NUMBERS})
@@ -51,11 +80,18 @@ def decided(
     now: int = NOW,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Decision:
-    how, parsed = standing or LetterStatus(LetterState.OPEN, 0, 0), [Step.parse(step) for step in steps]
-    return decide(subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts, force=force)
+    how, parsed = (
+        standing or LetterStatus(LetterState.OPEN, 0, 0),
+        [Step.parse(step) for step in steps],
+    )
+    return decide(
+        subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts, force=force
+    )
 
 
-def asked(answer: Callable[[DataChange], DataChange | str]) -> tuple[Force, list[tuple[DeadLetter, DataChange]]]:
+def asked(
+    answer: Callable[[DataChange], DataChange | str],
+) -> tuple[Force, list[tuple[DeadLetter, DataChange]]]:
     """A `Force` that answers so, and what it was asked."""
     calls: list[tuple[DeadLetter, DataChange]] = []
 
@@ -67,10 +103,26 @@ def asked(answer: Callable[[DataChange], DataChange | str]) -> tuple[Force, list
 
 
 def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
-    """DLQ-10: same key, original headers without ours, the Kafka partition of the key; a header with id and attempt + 1."""
-    ours: Headers = (("connector.dlq.id", b"x"), ("connector.replay", b"x/1"), ("__connect.errors.topic", b"t"), ("kafka_dlt-x", None))
-    found = decided(fit(headers=(("trace", b"1"), *ours, ("trace", None))), standing=LetterStatus(LetterState.OPEN, 2, 1))
-    assert (found.verdict, found.why, found.kafka_partition, found.attempt, found.attempts_since_reopen) == (Verdict.REPLAY, "", None, 3, 2)
+    """DLQ-10: same key, original headers without ours, the Kafka partition of the key; a header
+    with id and attempt + 1.
+    """
+    ours: Headers = (
+        ("connector.dlq.id", b"x"),
+        ("connector.replay", b"x/1"),
+        ("__connect.errors.topic", b"t"),
+        ("kafka_dlt-x", None),
+    )
+    found = decided(
+        fit(headers=(("trace", b"1"), *ours, ("trace", None))),
+        standing=LetterStatus(LetterState.OPEN, 2, 1),
+    )
+    assert (
+        found.verdict,
+        found.why,
+        found.kafka_partition,
+        found.attempt,
+        found.attempts_since_reopen,
+    ) == (Verdict.REPLAY, "", None, 3, 2)
     assert found.content is not None
     assert (found.content.key, found.content.value) == (b"k", VALUE)
     assert found.content.headers[:2] == (("trace", b"1"), ("trace", None))
@@ -81,7 +133,10 @@ def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
 def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
     """DLQ-10."""
     beat = fit(key=CONTROL_KEY, value=BEAT)
-    assert (decided(beat).verdict, decided(beat).kafka_partition) == (Verdict.REPLAY, POSITION.kafka_partition)
+    assert (decided(beat).verdict, decided(beat).kafka_partition) == (
+        Verdict.REPLAY,
+        POSITION.kafka_partition,
+    )
     for elsewhere in (Position("orders", "T", 4, 1), Position("orders.dead-letters", "T", 0, 1)):
         assert "came from" in decided(fit(key=CONTROL_KEY, value=BEAT, position=elsewhere)).why
     assert "not mended" in decided(beat, "set-header=a=b").why
@@ -96,11 +151,24 @@ def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
     ],
 )
 def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:
-    """DLQ-11, replay_is_safe: running it again doubles nothing, whatever else is to be said of the letter."""
+    """DLQ-11, replay_is_safe: running it again doubles nothing, whatever else is to be said of the
+    letter.
+    """
     force, calls = asked(lambda change: change)
-    for subject in (fit(), fit(reason=Reason.TOO_LATE), fit(value=None), letter(attempt=MAX_ATTEMPT)):
+    for subject in (
+        fit(),
+        fit(reason=Reason.TOO_LATE),
+        fit(value=None),
+        letter(attempt=MAX_ATTEMPT),
+    ):
         found = decided(subject, standing=LetterStatus(state, 4, 9), force=force)
-        assert (found.verdict, found.why, found.attempt, found.attempts_since_reopen, found.content) == (Verdict.REFUSE, why, 4, 9, None)
+        assert (
+            found.verdict,
+            found.why,
+            found.attempt,
+            found.attempts_since_reopen,
+            found.content,
+        ) == (Verdict.REFUSE, why, 4, 9, None)
     assert not calls
 
 
@@ -112,28 +180,51 @@ def test_a_letter_that_was_sent_before_is_told_from_others_that_are_refused() ->
 
 
 LATER = replace(CHANGE, commit_timestamp=NOW - 5, entries=(SetCell("f", b"q", b"today", 9),))
-FORCED_DOOR = ReplayTarget("orders", 7, 1_000_000, partial(validated, horizon=NOW - 10, kafka_partitions=7), {})
+FORCED_DOOR = ReplayTarget(
+    "orders", 7, 1_000_000, partial(validated, horizon=NOW - 10, kafka_partitions=7), {}
+)
 
 
 def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it_would_do() -> None:
-    """DLQ-13: with the letter's key, headers, id and attempt; the ledger has that it was forced, with digests."""
+    """DLQ-13: with the letter's key, headers, id and attempt; the ledger has that it was forced,
+    with digests.
+    """
     late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
-    door = replace(FORCED_DOOR, tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),)))})
+    door = replace(
+        FORCED_DOOR,
+        tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),)))},
+    )
     force, calls = asked(lambda change: LATER)
     found = decided(late, standing=LetterStatus(LetterState.OPEN, 2, 1), door=door, force=force)
-    assert (found.verdict, found.why, found.attempt, found.attempts_since_reopen, found.kafka_partition) == (Verdict.REPLAY, "", 3, 2, None)
+    assert (
+        found.verdict,
+        found.why,
+        found.attempt,
+        found.attempts_since_reopen,
+        found.kafka_partition,
+    ) == (Verdict.REPLAY, "", 3, 2, None)
     assert calls == [(late, CHANGE)]
     assert found.content is not None
     assert (found.content.key, found.content.value) == (b"k", frame(encode(LATER, 7), None))
-    assert (found.content.headers[:-1], replay_claim(found.content.headers)) == ((("trace", b"1"),), (late.id, 3))
+    assert (found.content.headers[:-1], replay_claim(found.content.headers)) == (
+        (("trace", b"1"),),
+        (late.id, 3),
+    )
     sent_before_ours = replace(content_of(late), value=found.content.value)
-    assert found.repair_note == RepairNote((FORCE,), content_of(late).digest(), sent_before_ours.digest())
+    assert found.repair_note == RepairNote(
+        (FORCE,), content_of(late).digest(), sent_before_ours.digest()
+    )
 
 
 def test_a_late_letter_is_mended_before_it_is_forced() -> None:
     """DLQ-12, DLQ-13."""
     force, calls = asked(lambda change: replace(LATER, table=change.table))
-    found = decided(fit(reason=Reason.TOO_LATE), 'replace=data_change.table="people"', door=FORCED_DOOR, force=force)
+    found = decided(
+        fit(reason=Reason.TOO_LATE),
+        'replace=data_change.table="people"',
+        door=FORCED_DOOR,
+        force=force,
+    )
     assert (found.verdict, [change.table for _, change in calls]) == (Verdict.REPLAY, ["people"])
     assert found.repair_note is not None
     assert found.repair_note.steps == ('replace=data_change.table="people"', FORCE)
@@ -143,12 +234,16 @@ def test_a_late_letter_is_mended_before_it_is_forced() -> None:
 
 
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.TOO_LATE])
-def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(reason: Reason) -> None:
+def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(
+    reason: Reason,
+) -> None:
     """DLQ-13: it is not asked what to make of it."""
     subject = fit(reason=reason, rule="ROW_KEY" if reason is Reason.INVALID else "")
     force, calls = asked(lambda change: LATER)
     assert decided(subject, force=force) == decided(subject)
-    assert decided(subject, force=force, door=FORCED_DOOR).why.startswith(("it would be rejected again as TOO_LATE", "it is a claim"))
+    assert decided(subject, force=force, door=FORCED_DOOR).why.startswith(
+        ("it would be rejected again as TOO_LATE", "it is a claim")
+    )
     assert not calls
 
 
@@ -165,12 +260,25 @@ def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(rea
     ],
     ids=lambda given: given[:40] if isinstance(given, str) else "",
 )
-def test_a_late_letter_that_cannot_be_forced_says_why(fields: dict[str, object], answer: DataChange | str, why: str) -> None:
+def test_a_late_letter_that_cannot_be_forced_says_why(
+    fields: dict[str, object], answer: DataChange | str, why: str
+) -> None:
     """DLQ-13: and keeps its attempts."""
     force, _ = asked(lambda change: answer)
-    found = decided(fit(reason=Reason.TOO_LATE, **fields), standing=LetterStatus(LetterState.OPEN, 2, 1), door=FORCED_DOOR, force=force)
+    found = decided(
+        fit(reason=Reason.TOO_LATE, **fields),
+        standing=LetterStatus(LetterState.OPEN, 2, 1),
+        door=FORCED_DOOR,
+        force=force,
+    )
     assert found.why.startswith(why)
-    assert (found.verdict, found.attempt, found.attempts_since_reopen, found.content, found.repair_note) == (
+    assert (
+        found.verdict,
+        found.attempt,
+        found.attempts_since_reopen,
+        found.content,
+        found.repair_note,
+    ) == (
         Verdict.REFUSE,
         2,
         1,
@@ -182,31 +290,57 @@ def test_a_late_letter_that_cannot_be_forced_says_why(fields: dict[str, object],
 def test_a_late_letter_that_was_tried_too_often_is_parked_rather_than_forced() -> None:
     """DLQ-13, DLQ-14."""
     force, calls = asked(lambda change: LATER)
-    assert decided(fit(reason=Reason.TOO_LATE), standing=LetterStatus(LetterState.OPEN, 3, 3), force=force).verdict is Verdict.PARK
+    assert (
+        decided(
+            fit(reason=Reason.TOO_LATE), standing=LetterStatus(LetterState.OPEN, 3, 3), force=force
+        ).verdict
+        is Verdict.PARK
+    )
     assert not calls
 
 
 def test_a_late_letter_is_refused_and_so_is_one_that_has_become_late() -> None:
     """DLQ-13: nothing older than the horizon is ever merged."""
     assert "too late" in decided(fit(reason=Reason.TOO_LATE)).why
-    assert "too late" in decided(fit(reason=Reason.TOO_LATE), "commit-timestamp=1700000000000000").why
+    assert (
+        "too late" in decided(fit(reason=Reason.TOO_LATE), "commit-timestamp=1700000000000000").why
+    )
     late = ReplayTarget("orders", 4, 1_000_000, partial(validated, horizon=10), {})
     assert "again as TOO_LATE" in decided(fit(), door=late).why
 
 
 def test_a_claim_of_a_wrong_clock_does_not_become_true() -> None:
     """DLQ-10, watermark_is_honest: also when its time has come."""
-    assert "wrong clock" in decided(fit(key=CONTROL_KEY, value=BEAT, reason=Reason.WATERMARK_IN_FUTURE)).why
+    assert (
+        "wrong clock"
+        in decided(fit(key=CONTROL_KEY, value=BEAT, reason=Reason.WATERMARK_IN_FUTURE)).why
+    )
 
 
 def test_a_letter_that_was_tried_too_often_is_parked() -> None:
     """DLQ-14."""
     assert decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 2)).verdict is Verdict.REPLAY
     found = decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 3))
-    assert (found.verdict, found.attempt, found.attempts_since_reopen, found.content) == (Verdict.PARK, 5, 3, None)
+    assert (found.verdict, found.attempt, found.attempts_since_reopen, found.content) == (
+        Verdict.PARK,
+        5,
+        3,
+        None,
+    )
     assert found.why == "it was replayed 3 times and rejected each time"
-    for attempts_since_reopen, verdict in ((0, Verdict.REPLAY), (1, Verdict.PARK), (2, Verdict.PARK)):
-        assert decided(fit(), standing=LetterStatus(LetterState.OPEN, 9, attempts_since_reopen), max_attempts=1).verdict is verdict
+    for attempts_since_reopen, verdict in (
+        (0, Verdict.REPLAY),
+        (1, Verdict.PARK),
+        (2, Verdict.PARK),
+    ):
+        assert (
+            decided(
+                fit(),
+                standing=LetterStatus(LetterState.OPEN, 9, attempts_since_reopen),
+                max_attempts=1,
+            ).verdict
+            is verdict
+        )
 
 
 def test_attempts_have_a_last_number() -> None:
@@ -222,7 +356,10 @@ def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
     wrong = fit(key=b"other", reason=Reason.KEY_MISMATCH)
     assert decided(wrong).why.startswith("it would be rejected again as KEY_MISMATCH: ")
     repair_note = decided(wrong, "key-from-record")
-    assert (repair_note.verdict, repair_note.content and repair_note.content.key) == (Verdict.REPLAY, b"k")
+    assert (repair_note.verdict, repair_note.content and repair_note.content.key) == (
+        Verdict.REPLAY,
+        b"k",
+    )
     assert repair_note.repair_note is not None
     assert repair_note.repair_note.before != repair_note.repair_note.after
     assert decided(wrong, "cut-prefix=9999").why.startswith("it cannot be mended: ")
@@ -230,7 +367,9 @@ def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
 
 def test_a_table_letter_is_tried_on_its_table() -> None:
     """TBL-9."""
-    assert "again as UNREADABLE_VALUE" in decided(fit(table="eu", reason=Reason.UNREADABLE_VALUE)).why
+    assert (
+        "again as UNREADABLE_VALUE" in decided(fit(table="eu", reason=Reason.UNREADABLE_VALUE)).why
+    )
     number = fit(
         table="eu",
         reason=Reason.UNREADABLE_VALUE,
@@ -243,19 +382,34 @@ def test_a_table_letter_is_tried_on_its_table() -> None:
 
 @pytest.mark.parametrize("headers", [(), (("trace", b"1"), ("null", None), ("ü", b"22"))])
 def test_a_record_that_the_topic_does_not_take_is_refused(headers: Headers) -> None:
-    """DLQ-10: to the byte, with room for what Kafka writes around a record and each of its headers."""
+    """DLQ-10: to the byte, with room for what Kafka writes around a record and each of its
+    headers.
+    """
     claim = ("connector.replay", f"{fit().id}/1".encode())
-    size = 128 + len(b"k") + len(VALUE) + sum(10 + len(name.encode()) + len(value or b"") for name, value in (*headers, claim))
-    assert decided(fit(headers=headers), door=ReplayTarget("orders", 4, size, validated, {})).verdict is Verdict.REPLAY
+    size = (
+        128
+        + len(b"k")
+        + len(VALUE)
+        + sum(10 + len(name.encode()) + len(value or b"") for name, value in (*headers, claim))
+    )
+    assert (
+        decided(fit(headers=headers), door=ReplayTarget("orders", 4, size, validated, {})).verdict
+        is Verdict.REPLAY
+    )
     found = decided(fit(headers=headers), door=ReplayTarget("orders", 4, size - 1, validated, {}))
-    assert (found.verdict, found.why) == (Verdict.REFUSE, f"it is too large: {size} bytes with its headers, orders takes {size - 1}")
+    assert (found.verdict, found.why) == (
+        Verdict.REFUSE,
+        f"it is too large: {size} bytes with its headers, orders takes {size - 1}",
+    )
 
 
 def test_a_wrong_clock_is_judged_by_the_time_of_the_replay() -> None:
     """DLQ-10: what lay in the future when it came may be the past by now."""
     early = replace(CHANGE, commit_timestamp=NOW + 400_000_000)
     subject = fit(reason=Reason.COMMIT_TIMESTAMP_IN_FUTURE, value=frame(encode(early, 4), None))
-    assert decided(subject).why.startswith("it would be rejected again as COMMIT_TIMESTAMP_IN_FUTURE: ")
+    assert decided(subject).why.startswith(
+        "it would be rejected again as COMMIT_TIMESTAMP_IN_FUTURE: "
+    )
     assert decided(subject, now=NOW + 200_000_000).verdict is Verdict.REPLAY
 
 
@@ -273,7 +427,11 @@ def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_thei
     ):
         tally.add(found)
     assert tally.verdicts == {Verdict.REPLAY: 1, Verdict.PARK: 2, Verdict.REFUSE: 4}
-    assert tally.refused == {"it is too late": 1, "it would be rejected again as KEY_MISMATCH": 2, "it is parked": 1}
+    assert tally.refused == {
+        "it is too late": 1,
+        "it would be rejected again as KEY_MISMATCH": 2,
+        "it is parked": 1,
+    }
 
 
 @given(dead_letters())

@@ -44,12 +44,27 @@ SPRING_KEY: Headers = (*SPRING[:3], ("kafka_dlt-key-exception-message", b"bad ke
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        (CONNECT, "Kafka Connect: orders, Kafka partition 3, offset 17: org.apache.kafka.connect.errors.DataException: no such field"),
-        (STREAMS, "Kafka Streams: orders, Kafka partition 3, offset 17: java.lang.NumberFormatException: For input string"),
+        (
+            CONNECT,
+            (
+                "Kafka Connect: orders, Kafka partition 3, offset 17:"
+                " org.apache.kafka.connect.errors.DataException: no such field"
+            ),
+        ),
+        (
+            STREAMS,
+            (
+                "Kafka Streams: orders, Kafka partition 3, offset 17:"
+                " java.lang.NumberFormatException: For input string"
+            ),
+        ),
         (SHARE_GROUP, "A share group: orders, Kafka partition 3, offset 17: rejected"),
         (
             SPRING,
-            "Spring Kafka: orders, Kafka partition 3, offset 17: o.s.ListenerExecutionFailedException: Listener failed",
+            (
+                "Spring Kafka: orders, Kafka partition 3, offset 17:"
+                " o.s.ListenerExecutionFailedException: Listener failed"
+            ),
         ),
         (SPRING_KEY, "Spring Kafka: orders, Kafka partition 3, offset 17: bad key"),
         ((("trace", b"1"),), None),
@@ -64,9 +79,20 @@ def test_a_letter_of_another_tool_says_what_that_tool_said() -> None:
     """DLQ-1: and goes by its own coordinates."""
     at = Position("orders.dead-letters", "T", 0, 5)
     letter = from_record(b"k", b"v", SPRING, at=at, record_timestamp=9)
-    assert (letter.position, letter.reason, letter.detail) == (at, Reason.REJECTED, describe_failure(SPRING))
+    assert (letter.position, letter.reason, letter.detail) == (
+        at,
+        Reason.REJECTED,
+        describe_failure(SPRING),
+    )
 
 
-@given(st.lists(st.tuples(st.sampled_from([name for name, _ in (*CONNECT, *STREAMS, *SPRING)]), st.none() | st.binary(max_size=9))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([name for name, _ in (*CONNECT, *STREAMS, *SPRING)]),
+            st.none() | st.binary(max_size=9),
+        )
+    )
+)
 def test_whatever_stands_in_them_nothing_is_raised(headers: list[tuple[str, bytes | None]]) -> None:
     assert isinstance(describe_failure(tuple(headers)), str | None)

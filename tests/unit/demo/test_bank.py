@@ -1,4 +1,6 @@
-"""The generated bank, its balances added up by hand, and the disorder in which changes are delivered."""
+"""The generated bank, its balances added up by hand, and the disorder in which changes are
+delivered.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,16 @@ SEEDS = st.integers(0, 2**32)
 FIRST, LAST = 1_700_000_000_000_000, 1_700_000_100_000_000
 
 
-def transactions(seed: int, accounts: int = 20, transfers: int = 300) -> list[tuple[DataChange, ...]]:
-    return list(bank.transactions(bank.operations(accounts=accounts, transfers=transfers, seed=seed), first=FIRST, last=LAST))
+def transactions(
+    seed: int, accounts: int = 20, transfers: int = 300
+) -> list[tuple[DataChange, ...]]:
+    return list(
+        bank.transactions(
+            bank.operations(accounts=accounts, transfers=transfers, seed=seed),
+            first=FIRST,
+            last=LAST,
+        )
+    )
 
 
 def test_balances_can_be_checked_by_hand() -> None:
@@ -29,14 +39,19 @@ def test_balances_can_be_checked_by_hand() -> None:
         bank.Open(b"account/1", "Eve", 7),
         bank.Transfer(b"account/1", b"account/2", 10),
     ]
-    assert truth.accounts(done) == {b"account/1": {"balance": -3, "owner": "Eve"}, b"account/2": {"balance": 160, "owner": "Bob"}}
+    assert truth.accounts(done) == {
+        b"account/1": {"balance": -3, "owner": "Eve"},
+        b"account/2": {"balance": 160, "owner": "Bob"},
+    }
     assert truth.deposits(done) == 157
 
 
 @given(SEEDS)
 def test_money_is_only_moved(seed: int) -> None:
     done = bank.operations(accounts=10, transfers=200, seed=seed)
-    assert sum(int(str(row["balance"])) for row in truth.accounts(done).values()) == truth.deposits(done)
+    assert sum(int(str(row["balance"])) for row in truth.accounts(done).values()) == truth.deposits(
+        done
+    )
 
 
 @given(SEEDS)
@@ -50,7 +65,11 @@ def test_changes_in_order_are_the_truth(seed: int) -> None:
             else:
                 assert isinstance(entry, DeleteFamily)
                 row.clear()
-    found = {key: {"balance": struct.unpack(">q", row[b"balance"])[0], "owner": row[b"owner"].decode()} for key, row in rows.items() if row}
+    found = {
+        key: {"balance": struct.unpack(">q", row[b"balance"])[0], "owner": row[b"owner"].decode()}
+        for key, row in rows.items()
+        if row
+    }
     assert found == truth.accounts(bank.operations(accounts=20, transfers=300, seed=seed))
 
 
@@ -59,7 +78,9 @@ def test_accounts_open_close_return_and_are_overdrawn() -> None:
     for seed in (1, 2, 3):
         done = bank.operations(accounts=100, transfers=2000, seed=seed)
         closed = {operation.account for operation in done if isinstance(operation, bank.Close)}
-        opened = Counter(operation.account for operation in done if isinstance(operation, bank.Open))
+        opened = Counter(
+            operation.account for operation in done if isinstance(operation, bank.Open)
+        )
         rows = truth.accounts(done)
         assert closed - rows.keys()
         assert any(opened[account] > 1 for account in closed)
@@ -82,12 +103,20 @@ def test_commit_timestamps_rise_within_their_bounds() -> None:
 
 
 @given(SEEDS, st.integers(1, 400), st.floats(0, 1), st.floats(0, 1))
-def test_disorder_loses_nothing_and_keeps_its_marks(seed: int, window: int, repeated: float, held_back: float) -> None:
+def test_disorder_loses_nothing_and_keeps_its_marks(
+    seed: int, window: int, repeated: float, held_back: float
+) -> None:
     """REC-18: after a mark nothing at or below it"""
     made = transactions(seed, accounts=5, transfers=60)
     going = list(disordered(made, Disorder(window, repeated, held_back), seed))
-    sent = Counter((change.row_key, change.commit_timestamp) for change in going if isinstance(change, DataChange))
-    assert sent.keys() == {(change.row_key, change.commit_timestamp) for transaction in made for change in transaction}
+    sent = Counter(
+        (change.row_key, change.commit_timestamp)
+        for change in going
+        if isinstance(change, DataChange)
+    )
+    assert sent.keys() == {
+        (change.row_key, change.commit_timestamp) for transaction in made for change in transaction
+    }
     assert set(sent.values()) <= {1, 2}
     mark = 0
     for one in going:

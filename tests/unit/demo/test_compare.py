@@ -11,7 +11,10 @@ from connector.demo.compare import SentPoison, letter_differences, row_differenc
 from connector.demo.poison import Poison
 from connector.records.rejection import Position, Reason
 
-TRUTH: dict[bytes, dict[str, object]] = {b"a": {"size": 1, "author": "Ada"}, b"b": {"size": None, "author": ""}}
+TRUTH: dict[bytes, dict[str, object]] = {
+    b"a": {"size": 1, "author": "Ada"},
+    b"b": {"size": None, "author": ""},
+}
 COLUMNS = ("path", "size", "author", "_unmapped")
 GOOD: list[tuple[object, ...]] = [(b"b", None, "", None), (b"a", 1, "Ada", [])]
 
@@ -36,7 +39,16 @@ def test_equal_tables_have_no_difference() -> None:
         ([GOOD[1], (b"b", 0, "", None)], "files b: size is 0, not None"),
         ([GOOD[0], (b"a", 1, "Ada", [("f:poisoned", b"x")])], "files a: _unmapped is"),
     ],
-    ids=["missing", "invented", "twice", "another value", "null", "null, not empty", "zero, not null", "a cell that nobody wrote"],
+    ids=[
+        "missing",
+        "invented",
+        "twice",
+        "another value",
+        "null",
+        "null, not empty",
+        "zero, not null",
+        "a cell that nobody wrote",
+    ],
 )
 def test_each_difference_is_named(rows: list[tuple[object, ...]], said: str) -> None:
     """nothing_lost, nothing_invented, newest_wins"""
@@ -52,7 +64,14 @@ def test_missing_column_is_a_difference_of_every_row() -> None:
 
 
 def test_text_keys_are_compared_as_their_bytes() -> None:
-    assert list(row_differences("accounts", "account", {"ä".encode(): {"n": 1}}, ("account", "n"), [("ä", 1)])) == []
+    assert (
+        list(
+            row_differences(
+                "accounts", "account", {"ä".encode(): {"n": 1}}, ("account", "n"), [("ä", 1)]
+            )
+        )
+        == []
+    )
 
 
 POISON = Poison("rubbish", b"k", b"\xff", (("h", None), ("h", b"\xff")), Reason.UNKNOWN_FRAMING)
@@ -88,11 +107,17 @@ def test_poison_that_came_back_as_it_was_is_no_difference() -> None:
     [
         ((), "dead letter id-1-7 (rubbish): it is missing"),
         ((LETTER, LETTER), "dead letter id-1-7: it is there twice"),
-        ((LETTER, replace(LETTER, position=replace(AT, offset=8))), "dead letter id-1-8: the record was not bad, but was rejected"),
+        (
+            (LETTER, replace(LETTER, position=replace(AT, offset=8))),
+            "dead letter id-1-8: the record was not bad, but was rejected",
+        ),
         ((replace(LETTER, reason=Reason.UNDECODABLE),), "dead letter id-1-7 (rubbish): reason is"),
         ((replace(LETTER, key=None),), "dead letter id-1-7 (rubbish): key is None"),
         ((replace(LETTER, value=b"\xfe"),), "dead letter id-1-7 (rubbish): value is"),
-        ((replace(LETTER, headers=LETTER.headers[:1]),), "dead letter id-1-7 (rubbish): headers is"),
+        (
+            (replace(LETTER, headers=LETTER.headers[:1]),),
+            "dead letter id-1-7 (rubbish): headers is",
+        ),
     ],
 )
 def test_each_difference_of_a_letter_is_named(found: tuple[DeadLetter, ...], said: str) -> None:

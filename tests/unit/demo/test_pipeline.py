@@ -1,4 +1,6 @@
-"""The pipeline's process: killed whole, its end noticed, and never left behind. In place of the pipeline, a shell that starts a child."""
+"""The pipeline's process: killed whole, its end noticed, and never left behind. In place of the
+pipeline, a shell that starts a child.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-TWO_PROCESSES = "import os, subprocess, sys; print('working', flush=True); subprocess.run(['sleep', '600'])"
+TWO_PROCESSES = (
+    "import os, subprocess, sys; print('working', flush=True); subprocess.run(['sleep', '600'])"
+)
 FAILS = "import sys; sys.exit('no broker')"
 ENDS_WELL = "print('applied')"
 
@@ -39,7 +43,9 @@ def eventually(true: Callable[[], bool]) -> bool:
     return true()
 
 
-def test_kill_takes_every_process_of_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_takes_every_process_of_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """resumable: nothing of a killed run may still be writing when the next one starts"""
     monkeypatch.setattr(pipeline, "_ENTRY", TWO_PROCESSES)
     with pipeline.running(DemoFolder(tmp_path), 1) as run:
@@ -48,41 +54,67 @@ def test_kill_takes_every_process_of_the_pipeline(tmp_path: Path, monkeypatch: p
         assert not lives(run.process.pid)
 
 
-def test_end_of_the_block_ends_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_the_block_ends_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pipeline, "_ENTRY", TWO_PROCESSES)
     with pytest.raises(ZeroDivisionError), pipeline.running(DemoFolder(tmp_path), 1) as run:
         _ = 1 / 0
     assert not lives(run.process.pid)
 
 
-def test_pipeline_that_fails_is_an_error_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_that_fails_is_an_error_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pipeline, "_ENTRY", FAILS)
-    with pipeline.running(DemoFolder(tmp_path), 1) as run, pytest.raises(ConnectorError, match="no broker"):
+    with (
+        pipeline.running(DemoFolder(tmp_path), 1) as run,
+        pytest.raises(ConnectorError, match="no broker"),
+    ):
         run.finish(lambda _: None)
-    with pipeline.running(DemoFolder(tmp_path), 2) as run, pytest.raises(ConnectorError, match="ended with code 1"):
+    with (
+        pipeline.running(DemoFolder(tmp_path), 2) as run,
+        pytest.raises(ConnectorError, match="ended with code 1"),
+    ):
         run.wait(lambda: False, lambda _: None)
 
 
-def test_pipeline_that_ends_well_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_that_ends_well_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pipeline, "_ENTRY", ENDS_WELL)
     with pipeline.running(DemoFolder(tmp_path), 1) as run:
         run.finish(lambda _: None)
         assert run.last_line() == "applied"
 
 
-def test_fresh_read_gives_the_rows_and_what_they_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    talk = "print('Picked up', file=sys.stderr); print('files as of ingest batch 3', file=sys.stderr); print('bye', file=sys.stderr)"
+def test_fresh_read_gives_the_rows_and_what_they_are_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = (
+        "print('Picked up', file=sys.stderr); print('files as of ingest batch 3', file=sys.stderr);"
+        " print('bye', file=sys.stderr)"
+    )
     monkeypatch.setattr(pipeline, "_ENTRY", f"import sys; print('1'); print('2'); {talk}")
-    assert pipeline.fresh_read(DemoFolder(tmp_path), "files", lambda _: None) == (["1", "2"], "files as of ingest batch 3")
+    assert pipeline.fresh_read(DemoFolder(tmp_path), "files", lambda _: None) == (
+        ["1", "2"],
+        "files as of ingest batch 3",
+    )
     monkeypatch.setattr(pipeline, "_ENTRY", FAILS)
     with pytest.raises(ConnectorError, match="connector read ended with code 1"):
         pipeline.fresh_read(DemoFolder(tmp_path), "files", lambda _: None)
 
 
-def test_settings_of_the_users_shell_do_not_reach_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_users_shell_do_not_reach_the_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OPS-1: variables outrank the file, which is the demo's own"""
     monkeypatch.setenv("CONNECTOR__WAREHOUSE", "/elsewhere")
-    monkeypatch.setattr(pipeline, "_ENTRY", "import os; print([n for n in os.environ if n.startswith('CONNECTOR__')])")
+    monkeypatch.setattr(
+        pipeline,
+        "_ENTRY",
+        "import os; print([n for n in os.environ if n.startswith('CONNECTOR__')])",
+    )
     with pipeline.running(DemoFolder(tmp_path), 1, settings={"CONNECTOR__OURS": "1"}) as run:
         run.finish(lambda _: None)
         assert run.last_line() == "['CONNECTOR__OURS']"

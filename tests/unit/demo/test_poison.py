@@ -1,4 +1,6 @@
-"""The bad records of the demo: each is rejected, for the reason that the demo expects, and for no other."""
+"""The bad records of the demo: each is rejected, for the reason that the demo expects, and for no
+other.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,25 @@ from connector.tables.values import DataType, Encoding, Unreadable, read_value
 from connector.validation import KafkaRecord, Limits, validate_record
 
 NOW = 1_800_000_000_000_000
-UNREADABLE = {"accounts": SetCell("a", b"balance", b"7 bytes"), "files": SetCell("f", b"size", b"many")}
+UNREADABLE = {
+    "accounts": SetCell("a", b"balance", b"7 bytes"),
+    "files": SetCell("f", b"size", b"many"),
+}
 
 
 def made(seed: int = 1) -> list[Poison]:
-    done = bank.transactions(bank.operations(accounts=5, transfers=20, seed=seed), first=NOW - 10**6, last=NOW)
+    done = bank.transactions(
+        bank.operations(accounts=5, transfers=20, seed=seed), first=NOW - 10**6, last=NOW
+    )
     targets = [change for transaction in done for change in transaction]
     return poison(targets, kafka_partitions=3, now=NOW, seed=seed, unreadable=UNREADABLE)
 
 
 def verdict(one: Poison) -> ChangeRecord | Rejection:
     record = KafkaRecord(Position("t", "id", 0, 0), NOW, one.key, one.value, one.headers)
-    return validate_record(record, schemas=Schemas(), limits=Limits(), kafka_partitions=3, tables=None)
+    return validate_record(
+        record, schemas=Schemas(), limits=Limits(), kafka_partitions=3, tables=None
+    )
 
 
 @pytest.mark.parametrize("one", made(), ids=lambda one: one.kind)
@@ -34,7 +43,9 @@ def test_each_is_rejected_for_its_own_reason(one: Poison) -> None:
     """REC-11, REC-13 to REC-16, DLQ-2: expected by hand, judged by the definition"""
     found = verdict(one)
     if one.table is not None:
-        assert isinstance(found, ChangeRecord), "only its table can see what is wrong with it (TBL-9)"
+        assert isinstance(found, ChangeRecord), (
+            "only its table can see what is wrong with it (TBL-9)"
+        )
         return
     assert isinstance(found, Rejection)
     assert (found.reason, found.rule) == (one.reason, one.rule)
@@ -44,12 +55,23 @@ def test_other_seeds_are_rejected_alike() -> None:
     for seed in range(50):
         for one in made(seed):
             found = verdict(one)
-            assert one.table or (isinstance(found, Rejection) and (found.reason, found.rule) == (one.reason, one.rule)), (seed, one)
+            assert one.table or (
+                isinstance(found, Rejection)
+                and (found.reason, found.rule) == (one.reason, one.rule)
+            ), (seed, one)
 
 
 def test_every_reason_that_ingest_can_give_is_among_them() -> None:
-    """The others need a table by sequence number, a horizon, an undeclared table that is rejected, ten megabytes, or a producer."""
-    elsewhere = {Reason.MISSING_SEQUENCE_NUMBER, Reason.TOO_LATE, Reason.UNKNOWN_TABLE, Reason.TOO_LARGE, Reason.REJECTED}
+    """The others need a table by sequence number, a horizon, an undeclared table that is rejected,
+    ten megabytes, or a producer.
+    """
+    elsewhere = {
+        Reason.MISSING_SEQUENCE_NUMBER,
+        Reason.TOO_LATE,
+        Reason.UNKNOWN_TABLE,
+        Reason.TOO_LARGE,
+        Reason.REJECTED,
+    }
     assert {one.reason for one in made()} == set(Reason) - elsewhere - {Reason.RETRIES_EXHAUSTED}
 
 
@@ -60,8 +82,12 @@ def test_most_rules_are_among_them() -> None:
 
 
 def test_values_for_table_letters_do_not_fit_their_columns() -> None:
-    assert isinstance(read_value(DataType.INT64, Encoding.BINARY, UNREADABLE["accounts"].value), Unreadable)
-    assert isinstance(read_value(DataType.INT64, Encoding.TEXT, UNREADABLE["files"].value), Unreadable)
+    assert isinstance(
+        read_value(DataType.INT64, Encoding.BINARY, UNREADABLE["accounts"].value), Unreadable
+    )
+    assert isinstance(
+        read_value(DataType.INT64, Encoding.TEXT, UNREADABLE["files"].value), Unreadable
+    )
     assert read_value(DataType.INT64, Encoding.BINARY, struct.pack(">q", -7)) == -7
 
 

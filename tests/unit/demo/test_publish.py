@@ -1,4 +1,6 @@
-"""What the demo publishes, through the real producer on librdkafka's mock cluster, and what a reader's frontier makes of it."""
+"""What the demo publishes, through the real producer on librdkafka's mock cluster, and what a
+reader's frontier makes of it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ class Reader:
     """Reads all that there is in the topic, and keeps the frontier."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
-        self._consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "enable.auto.commit": False})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "group.id": "g",
+                "enable.auto.commit": False,
+            }
+        )
         self._consumer.assign([TopicPartition("t", k, 0) for k in range(FACTS.kafka_partitions)])
         self.changes: list[DataChange] = []
         self.rejected = 0
@@ -41,7 +49,9 @@ class Reader:
         self.frontier: Frontier = UNKNOWN
 
     def read(self, records: int) -> None:
-        """Read on until so many were read in all, record by record; no change may lie behind the low watermark."""
+        """Read on until so many were read in all, record by record; no change may lie behind the
+        low watermark.
+        """
         while self.records < records:
             message = self._consumer.poll(10)
             assert message is not None, f"{self.records} of {records} records are in the topic"
@@ -55,7 +65,12 @@ class Reader:
                 case Heartbeat(name, at) if at < 2 * OPENS:
                     self._hear(BatchClaims(FACTS.kafka_partitions, {name: {k: at + 1}}))
                 case ChildPartitions() as lineage:
-                    self._hear(BatchClaims(FACTS.kafka_partitions, lineage=(LineageRecord(k, FACTS.kafka_partitions, lineage),)))
+                    self._hear(
+                        BatchClaims(
+                            FACTS.kafka_partitions,
+                            lineage=(LineageRecord(k, FACTS.kafka_partitions, lineage),),
+                        )
+                    )
 
     def _hear(self, heard: BatchClaims) -> None:
         self.frontier = advance(self.frontier, heard, now=1, roots=frozenset(["files", "accounts"]))
@@ -78,13 +93,31 @@ def sources(seed: int) -> list[Source]:
     operations = bank.operations(accounts=5, transfers=50, seed=seed)
     transfers = bank.transactions(operations, first=OPENS, last=2 * OPENS - 2)
     return [
-        Source("files", COMMITS, 1, FILES_LAYOUTS, history(Random(seed), COMMITS), SetCell("f", b"size", b"many")),
-        Source("accounts", len(operations), OPENS, bank.LAYOUTS, transfers, SetCell("a", b"balance", b"7 bytes")),
+        Source(
+            "files",
+            COMMITS,
+            1,
+            FILES_LAYOUTS,
+            history(Random(seed), COMMITS),
+            SetCell("f", b"size", b"many"),
+        ),
+        Source(
+            "accounts",
+            len(operations),
+            OPENS,
+            bank.LAYOUTS,
+            transfers,
+            SetCell("a", b"balance", b"7 bytes"),
+        ),
     ]
 
 
-def test_low_watermark_stands_at_each_mark_and_all_records_are_counted(kafka: KafkaConfig, seed: int) -> None:
-    """WMK-3, WMK-7, REC-18: also while one is silent, until it speaks again; and nothing_lost can be counted"""
+def test_low_watermark_stands_at_each_mark_and_all_records_are_counted(
+    kafka: KafkaConfig, seed: int
+) -> None:
+    """WMK-3, WMK-7, REC-18: also while one is silent, until it speaks again; and nothing_lost can
+    be counted
+    """
     said: list[str] = []
     files, accounts = sources(seed)
     with ChangeProducer(kafka, FACTS) as producer:

@@ -1,4 +1,6 @@
-"""What the demo takes for input, where it puts its folder, and the configuration it writes there."""
+"""What the demo takes for input, where it puts its folder, and the configuration it writes
+there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_short_history_has_the_bank_beside_it(repository: Repository) -> None:
     chosen = choose_input(repository.folder, now=NOW, seed=1)
     assert [one.table for one in chosen.sources] == ["files", "accounts"]
     assert chosen.operations
-    assert [change.row_key for transaction in chosen.sources[0].transactions for change in transaction] == [b"a", b"b"]
+    assert [
+        change.row_key for transaction in chosen.sources[0].transactions for change in transaction
+    ] == [b"a", b"b"]
 
 
 def test_bank_opens_when_the_history_has_ended(repository: Repository) -> None:
@@ -44,11 +48,18 @@ def test_bank_opens_when_the_history_has_ended(repository: Repository) -> None:
     repository.write("a", "from the future")
     repository.commit(date=4_102_444_800)
     files, accounts = choose_input(repository.folder, now=NOW, seed=1).sources
-    assert max(transaction[0].commit_timestamp for transaction in files.transactions) < accounts.begins
-    assert min(transaction[0].commit_timestamp for transaction in accounts.transactions) == accounts.begins
+    assert (
+        max(transaction[0].commit_timestamp for transaction in files.transactions) < accounts.begins
+    )
+    assert (
+        min(transaction[0].commit_timestamp for transaction in accounts.transactions)
+        == accounts.begins
+    )
 
 
-def test_long_history_stands_alone_and_is_told_in_full(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_history_stands_alone_and_is_told_in_full(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(source, "ENOUGH_CHANGES", 3)
     for number in range(5):
         repository.write("a", str(number))
@@ -56,7 +67,9 @@ def test_long_history_stands_alone_and_is_told_in_full(repository: Repository, m
     chosen = choose_input(repository.folder, now=NOW, seed=1)
     assert [one.table for one in chosen.sources] == ["files"]
     assert not chosen.operations
-    assert sum(map(len, chosen.sources[0].transactions)) == 7, "none of those looked at first is lost"
+    assert sum(map(len, chosen.sources[0].transactions)) == 7, (
+        "none of those looked at first is lost"
+    )
 
 
 def test_named_repository_without_history_is_an_error(tmp_path: Path) -> None:
@@ -64,7 +77,9 @@ def test_named_repository_without_history_is_an_error(tmp_path: Path) -> None:
         choose_input(tmp_path, now=NOW, seed=1)
 
 
-def test_checkout_without_history_falls_back_to_the_bank_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_without_history_falls_back_to_the_bank_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in an archive of the sources, or an installed package inside somebody's repository."""
     Repository(tmp_path).commit()
     (tmp_path / "lib" / "connector").mkdir(parents=True)
@@ -78,20 +93,30 @@ def test_checkout_without_history_falls_back_to_the_bank_and_says_so(tmp_path: P
 def test_shallow_clone_is_mentioned(repository: Repository, tmp_path: Path) -> None:
     repository.write("c")
     repository.commit()
-    repository.git("clone", "--quiet", "--depth=1", f"file://{repository.folder}", str(tmp_path / "shallow"))
-    assert any("shallow" in note for note in choose_input(tmp_path / "shallow", now=NOW, seed=1).notes)
+    repository.git(
+        "clone", "--quiet", "--depth=1", f"file://{repository.folder}", str(tmp_path / "shallow")
+    )
+    assert any(
+        "shallow" in note for note in choose_input(tmp_path / "shallow", now=NOW, seed=1).notes
+    )
 
 
 def test_configuration_is_accepted_and_maps_every_source(repository: Repository) -> None:
     """OPS-1"""
     chosen = choose_input(repository.folder, now=NOW, seed=1)
-    config = parse(tomllib.loads(configuration(chosen.sources, "127.0.0.1:9092", "/some/broker", 60)), {})
+    config = parse(
+        tomllib.loads(configuration(chosen.sources, "127.0.0.1:9092", "/some/broker", 60)), {}
+    )
     assert set(config.tables) == {"files", "accounts"}
     assert set(config.streams[STREAM].partitions) == {one.root for one in chosen.sources}
     for one in chosen.sources:
-        columns = {(column.family, column.qualifier): column for column in config.tables[one.table].columns}
+        columns = {
+            (column.family, column.qualifier): column for column in config.tables[one.table].columns
+        }
         column = columns[one.unreadable.family, one.unreadable.qualifier]
-        assert isinstance(read_value(column.type, column.encoding, one.unreadable.value), Unreadable)
+        assert isinstance(
+            read_value(column.type, column.encoding, one.unreadable.value), Unreadable
+        )
 
 
 def test_query_script_is_python() -> None:
@@ -107,7 +132,10 @@ def test_folder_of_somebody_else_is_refused_and_untouched(tmp_path: Path) -> Non
 
 def test_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConnectorError, match="cannot be used"), demo_folder(tmp_path / "file" / "below", {}):
+    with (
+        pytest.raises(ConnectorError, match="cannot be used"),
+        demo_folder(tmp_path / "file" / "below", {}),
+    ):
         pass
 
 
@@ -126,5 +154,9 @@ def test_next_demo_takes_the_last_ones_place_in_the_cache(tmp_path: Path) -> Non
 
 
 def test_folder_is_held_while_the_demo_is_at_work(tmp_path: Path) -> None:
-    with demo_folder(tmp_path / "new", {}) as folder, (folder.root / ".lowmark-demo").open() as mark, pytest.raises(BlockingIOError):
+    with (
+        demo_folder(tmp_path / "new", {}) as folder,
+        (folder.root / ".lowmark-demo").open() as mark,
+        pytest.raises(BlockingIOError),
+    ):
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""The truth of the demo, and that the capture's changes lead to it, on the histories that repositories really have."""
+"""The truth of the demo, and that the capture's changes lead to it, on the histories that
+repositories really have.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 def assert_agree(folder: Path) -> dict[bytes, truth.Row]:
     """The changes, applied in order, are the truth; returns it."""
-    rows = rows_of(change for transaction in capture_of(folder).transactions() for change in transaction)
+    rows = rows_of(
+        change for transaction in capture_of(folder).transactions() for change in transaction
+    )
     expected = truth.files(folder, find_history(folder).head)
     assert rows == expected
     return expected
@@ -106,7 +110,9 @@ def merges(repository: Repository) -> None:
     repository.git("checkout", "--quiet", "main")
     repository.write("main", "2")
     repository.commit("on main")
-    repository.git("merge", "--quiet", "--no-ff", "-m", "merge of two lines\nthat have a second one", "side")
+    repository.git(
+        "merge", "--quiet", "--no-ff", "-m", "merge of two lines\nthat have a second one", "side"
+    )
 
 
 def empty_commits(repository: Repository) -> None:
@@ -123,7 +129,9 @@ def ends_empty(repository: Repository) -> None:
 
 
 def wild_dates(repository: Repository) -> None:
-    for number, date in enumerate((START, START - 86_400, 0, 4_102_444_800, 1, 253402300799, START)):
+    for number, date in enumerate(
+        (START, START - 86_400, 0, 4_102_444_800, 1, 253402300799, START)
+    ):
         repository.write("a", str(number))
         repository.commit(f"at {date}", date=date)
         repository.write(f"b{number}")
@@ -134,16 +142,31 @@ def odd_texts(repository: Repository) -> None:
     repository.write("first")
     repository.commit()
     for number, message in enumerate(
-        (b"", b"\n\n  leading blanks \t\nsecond line  \n\nbody", b"caf\xe9 in no encoding", "x\n" * 5000, "é" * 5000)
+        (
+            b"",
+            b"\n\n  leading blanks \t\nsecond line  \n\nbody",
+            b"caf\xe9 in no encoding",
+            "x\n" * 5000,
+            "é" * 5000,
+        )
     ):
         repository.write(f"file{number}")
         repository.commit(message, GIT_AUTHOR_NAME=f"Zoë the {number}.")
     repository.write("latin")
     repository.git("-c", "i18n.commitEncoding=ISO-8859-1", "add", "latin")
-    repository.git("-c", "i18n.commitEncoding=ISO-8859-1", "commit", "--quiet", "--file=-", stdin=b"caf\xe9 cr\xe8me")
+    repository.git(
+        "-c",
+        "i18n.commitEncoding=ISO-8859-1",
+        "commit",
+        "--quiet",
+        "--file=-",
+        stdin=b"caf\xe9 cr\xe8me",
+    )
     repository.write("says-utf8")
     repository.git("add", "says-utf8")
-    repository.git("-c", "i18n.commitEncoding=utf8", "commit", "--quiet", "--file=-", stdin="café".encode())
+    repository.git(
+        "-c", "i18n.commitEncoding=utf8", "commit", "--quiet", "--file=-", stdin="café".encode()
+    )
 
 
 def broken_commits(repository: Repository) -> None:
@@ -160,7 +183,9 @@ def broken_commits(repository: Repository) -> None:
     repository.raw_commit(b"author no mail\n" + bob)
     repository.raw_commit(b"author Ada <a<b>@b> 1600000000 +0000\n" + bob)
     repository.raw_commit(ada + bob + b"encoding no-such-encoding\n", b"\xff\xfe\n")
-    repository.raw_commit(ada + bob + b"gpgsig -----BEGIN\n author Eve <e@e> 1 +0000\n \n -----END\n", b"signed\n")
+    repository.raw_commit(
+        ada + bob + b"gpgsig -----BEGIN\n author Eve <e@e> 1 +0000\n \n -----END\n", b"signed\n"
+    )
     repository.raw_commit(ada + bob, b"")
     repository.raw_commit(ada + bob, b"form\x0cfeed \x0b\n\x0c\nnot blank to git\n")
     repository.raw_commit(ada + bob, b"cut\0here\n")
@@ -172,9 +197,16 @@ def old_modes(repository: Repository) -> None:
     plain(repository)
     blob = bytes.fromhex(repository.git("rev-parse", "HEAD:a"))
     for mode in (b"100664", b"100644", b"100775", b"100755"):
-        tree = repository.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", stdin=mode + b" a\0" + blob)
+        tree = repository.git(
+            "hash-object", "-t", "tree", "-w", "--stdin", "--literally", stdin=mode + b" a\0" + blob
+        )
         repository.clock += 60
-        repository.git("reset", "--quiet", "--soft", repository.git("commit-tree", tree, "-p", "HEAD", "-m", mode))
+        repository.git(
+            "reset",
+            "--quiet",
+            "--soft",
+            repository.git("commit-tree", tree, "-p", "HEAD", "-m", mode),
+        )
 
 
 HISTORIES = [
@@ -184,14 +216,18 @@ HISTORIES = [
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
-def test_changes_in_order_are_the_truth(history: Callable[[Repository], None], tmp_path: Path) -> None:
+def test_changes_in_order_are_the_truth(
+    history: Callable[[Repository], None], tmp_path: Path
+) -> None:
     repository = Repository(tmp_path / "repository")
     history(repository)
     assert_agree(repository.folder)
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
-def test_changes_up_to_each_commit_are_its_tree(history: Callable[[Repository], None], tmp_path: Path) -> None:
+def test_changes_up_to_each_commit_are_its_tree(
+    history: Callable[[Repository], None], tmp_path: Path
+) -> None:
     """TBL-17: what a snapshot between two commits has to equal"""
     repository = Repository(tmp_path / "repository")
     history(repository)
@@ -200,7 +236,10 @@ def test_changes_up_to_each_commit_are_its_tree(history: Callable[[Repository], 
         changes += transaction
         facts = transaction[0].transaction
         assert facts is not None
-        found = {path: {name: row[name] for name in ("mode", "blob", "size")} for path, row in rows_of(changes).items()}
+        found = {
+            path: {name: row[name] for name in ("mode", "blob", "size")}
+            for path, row in rows_of(changes).items()
+        }
         assert found == truth.tree(repository.folder, facts.server_transaction_id)
 
 
@@ -226,7 +265,9 @@ def test_object_ids_may_be_sha256(tmp_path: Path) -> None:
 def test_oldest_commit_of_a_shallow_clone_counts_as_the_first(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository")
     renames_and_returns(repository)
-    repository.git("clone", "--quiet", "--depth=2", f"file://{repository.folder}", str(tmp_path / "shallow"))
+    repository.git(
+        "clone", "--quiet", "--depth=2", f"file://{repository.folder}", str(tmp_path / "shallow")
+    )
     history = find_history(tmp_path / "shallow")
     assert (history.is_shallow, history.commits) == (True, 2)
     rows = assert_agree(tmp_path / "shallow")
@@ -247,8 +288,20 @@ def test_settings_of_the_user_do_not_change_what_is_captured(tmp_path: Path) -> 
     submodules(repository)
     before = assert_agree(repository.folder)
     settings = (
-        *("diff.ignoreSubmodules=all", "diff.renames=copies", "diff.relative=true", "log.showSignature=true", "log.showRoot=false"),
-        *("log.diffMerges=combined", "color.ui=always", "core.quotePath=false", "i18n.logOutputEncoding=UTF-16", "format.pretty=oneline"),
+        *(
+            "diff.ignoreSubmodules=all",
+            "diff.renames=copies",
+            "diff.relative=true",
+            "log.showSignature=true",
+            "log.showRoot=false",
+        ),
+        *(
+            "log.diffMerges=combined",
+            "color.ui=always",
+            "core.quotePath=false",
+            "i18n.logOutputEncoding=UTF-16",
+            "format.pretty=oneline",
+        ),
     )
     for setting in settings:
         repository.git("config", *setting.split("="))

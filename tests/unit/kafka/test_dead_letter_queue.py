@@ -12,7 +12,13 @@ from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConf
 from connector.dead_letters.ledger import Action, LedgerEntry
 from connector.errors import RegistryError, TopicError
 from connector.kafka import DeadLetterQueue
-from connector.kafka.dead_letters.ledger_topic import MAX_BYTES, LedgerWrite, Outgoing, check, in_transactions
+from connector.kafka.dead_letters.ledger_topic import (
+    MAX_BYTES,
+    LedgerWrite,
+    Outgoing,
+    check,
+    in_transactions,
+)
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import READER_SCHEMA
 from tests.unit.registry_stub import running_registry
@@ -26,7 +32,9 @@ def deed(number: int, size: int | None) -> LedgerWrite:
 
 
 @given(st.lists(st.none() | st.sampled_from(list(VALUES)), max_size=40), st.integers(1, 10))
-def test_transactions_have_all_deeds_in_order_and_end_in_time(sizes: list[int | None], at_most: int) -> None:
+def test_transactions_have_all_deeds_in_order_and_end_in_time(
+    sizes: list[int | None], at_most: int
+) -> None:
     """DLQ-11: up to 1,000 letters; fewer where they are large. One that is too large goes alone."""
     deeds = [deed(number, size) for number, size in enumerate(sizes)]
     found = list(in_transactions(iter(deeds), at_most))
@@ -43,17 +51,35 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
     stream = StreamConfig(name="s", topic="t")
     with running_registry() as registry:
         registry.add(READER_SCHEMA, 7)
-        queue = DeadLetterQueue(ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), RegistryConfig(registry.url)), stream, by="ada")
+        queue = DeadLetterQueue(
+            ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), RegistryConfig(registry.url)),
+            stream,
+            by="ada",
+        )
         assert registry.requests == []
-        assert [queue.schemas.by_id.get(number) for number in (7, 7, 8, 8)] == [READER_SCHEMA, READER_SCHEMA, None, None]
+        assert [queue.schemas.by_id.get(number) for number in (7, 7, 8, 8)] == [
+            READER_SCHEMA,
+            READER_SCHEMA,
+            None,
+            None,
+        ]
         assert len(registry.requests) == 2
     with pytest.raises(RegistryError):
         queue.schemas.by_id.get(9)
-    assert DeadLetterQueue(ConnectorConfig("w", KafkaConfig("127.0.0.1:1")), stream, by="ada").schemas.by_id.get(7) is None
+    assert (
+        DeadLetterQueue(
+            ConnectorConfig("w", KafkaConfig("127.0.0.1:1")), stream, by="ada"
+        ).schemas.by_id.get(7)
+        is None
+    )
 
 
-@pytest.mark.parametrize(("policy", "partitions"), [("delete", 1), ("compact,delete", 1), ("compact", 2)])
-def test_a_ledger_that_would_forget_or_have_no_order_is_refused(policy: str, partitions: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "partitions"), [("delete", 1), ("compact,delete", 1), ("compact", 2)]
+)
+def test_a_ledger_that_would_forget_or_have_no_order_is_refused(
+    policy: str, partitions: int
+) -> None:
     """DLQ-1, DLQ-11."""
     check(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
     with pytest.raises(TopicError, match="must have one Kafka partition and be compacted only"):

@@ -1,4 +1,6 @@
-"""What the producer makes of the brokers' answers, on librdkafka's mock cluster (REC-17, REC-18, PUB-5)."""
+"""What the producer makes of the brokers' answers, on librdkafka's mock cluster (REC-17, REC-18,
+PUB-5).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime
 
 def change(number: int) -> DataChange:
     return DataChange(
-        stream_partition="p", table="t", row_key=b"k%d" % number, commit_timestamp=number + 1, entries=(SetCell("f", b"q", b"v"),)
+        stream_partition="p",
+        table="t",
+        row_key=b"k%d" % number,
+        commit_timestamp=number + 1,
+        entries=(SetCell("f", b"q", b"v"),),
     )
 
 
@@ -90,8 +96,12 @@ def send_again_what_failed(producer: ChangeProducer) -> None:
             break
 
 
-def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(cluster: MockCluster) -> None:
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}) as producer:
+def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(
+    cluster: MockCluster,
+) -> None:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}
+    ) as producer:
         producer.send(change(0))
         producer.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
@@ -106,7 +116,7 @@ def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes
         producer.send(Heartbeat("p", 20))
 
 
-# ── acknowledgements and batches (PUB-5) ─────────────────────────────────────────────────────────────────────────────
+# ── acknowledgements and batches (PUB-5) ──────────────────────────────────────────────────────────
 
 
 def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockCluster) -> None:
@@ -121,7 +131,9 @@ def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockC
     assert set(told.calls.values()) == {1}
 
 
-def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(cluster: MockCluster) -> None:
+def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(
+    cluster: MockCluster,
+) -> None:
     """PUB-5: `flush` raises as it does for who has not asked."""
     told = Told()
     with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
@@ -142,7 +154,9 @@ def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(cluster:
 def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> None:
     """PUB-5: what has no report counts as failed, and its answer does not come a second time."""
     told = Told()
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}) as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}
+    ) as producer:
         producer.send(change(0))
         producer.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
@@ -151,7 +165,9 @@ def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> N
         with pytest.raises(DeliveryError, match="were not delivered"):
             producer.flush(30)
         assert told.calls == Counter(map(change, range(1, 20)))
-        assert {record for record, error in told.errors.items() if error} == set(producer.undelivered())
+        assert {record for record, error in told.errors.items() if error} == set(
+            producer.undelivered()
+        )
         cluster.answer_with(mock_cluster.PRODUCE)
         send_again_what_failed(producer)
     assert told.calls.total() == 19
@@ -184,8 +200,12 @@ def test_who_is_told_may_not_wait(cluster: MockCluster, what: str) -> None:
             producer.flush()
 
 
-def test_what_the_application_raises_is_raised_where_nothing_is_half_done(cluster: MockCluster) -> None:
-    """PUB-5: the answer counts all the same, the others are told later, and a `send` that raises it has sent nothing."""
+def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
+    cluster: MockCluster,
+) -> None:
+    """PUB-5: the answer counts all the same, the others are told later, and a `send` that raises it
+    has sent nothing.
+    """
     told = Told()
 
     def fail(_record: Record, _error: str | None) -> None:
@@ -216,7 +236,13 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(cluste
 def test_what_is_open_when_a_producer_closes_is_told_as_failed() -> None:
     """PUB-5: as that which finds no room."""
     told = Told()
-    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.1, settings={"queue.buffering.max.messages": "2"}, announce=False)
+    producer = ChangeProducer(
+        DEAD,
+        FACTS,
+        queue_timeout_s=0.1,
+        settings={"queue.buffering.max.messages": "2"},
+        announce=False,
+    )
     producer.send(change(0), on_delivery=told)
     producer.send(change(1), on_delivery=told)
     with pytest.raises(DeliveryError, match="was not taken"):
@@ -234,9 +260,17 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
     told = Told()
     too_late, too_large = (
         change(2),
-        DataChange(stream_partition="q", table="t", row_key=b"k", commit_timestamp=9, entries=(SetCell("f", b"q", b"v" * 2000),)),
+        DataChange(
+            stream_partition="q",
+            table="t",
+            row_key=b"k",
+            commit_timestamp=9,
+            entries=(SetCell("f", b"q", b"v" * 2000),),
+        ),
     )
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, max_record_bytes=1000) as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, max_record_bytes=1000
+    ) as producer:
         producer.send(Heartbeat("p", 5))
         producer.flush()
         for bad, field_name in ((too_late, "commit_timestamp"), (too_large, "record")):
@@ -245,21 +279,35 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
             assert (caught.value.index, caught.value.field) == (3, field_name)
         assert producer.undelivered() == {}
         producer.flush()
-        assert (producer.delivered, producer.announced, told.calls) == (1, 1, Counter()), "q would be waited for"
+        assert (producer.delivered, producer.announced, told.calls) == (
+            1,
+            1,
+            Counter(),
+        ), "q would be waited for"
         producer.send_many(map(change, range(5, 8)), on_delivery=told)
         producer.flush()
         assert told.errors == dict.fromkeys(map(change, range(5, 8)))
 
 
 def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
-    """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for them."""
+    """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for
+    them.
+    """
     told = Told()
-    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.1, settings={"queue.buffering.max.messages": "2"}, announce=False)
+    producer = ChangeProducer(
+        DEAD,
+        FACTS,
+        queue_timeout_s=0.1,
+        settings={"queue.buffering.max.messages": "2"},
+        announce=False,
+    )
     with pytest.raises(DeliveryError, match="was not taken"):
         producer.send_many(map(change, range(5)), on_delivery=told)
     assert list(producer.undelivered()) == [change(2), change(3), change(4), change(0), change(1)]
     assert producer.poll() == 3
-    assert "not sent, since one before it was not taken: the queue stayed full" in str(told.errors[change(4)])
+    assert "not sent, since one before it was not taken: the queue stayed full" in str(
+        told.errors[change(4)]
+    )
     with pytest.raises(DeliveryError, match=r"is not true yet|would claim more"):
         producer.send(Heartbeat("p", 6))
     with pytest.raises(DeliveryError, match="5 records were not delivered"):
@@ -269,7 +317,9 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
 def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCluster) -> None:
     """PUB-5, REC-17: acknowledged by the brokers is not yet delivered."""
     told = Told()
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
+    ) as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(change(0), on_delivery=told)
             while producer._outbox.items:  # the brokers have it
@@ -288,10 +338,14 @@ def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCl
         assert told.calls == Counter([change(0), *map(change, range(4))])
 
 
-def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(cluster: MockCluster) -> None:
+def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
+    cluster: MockCluster,
+) -> None:
     """PUB-5: and `flush` returns when those who were sent thereby are told, too."""
     told = Told()
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
+    ) as producer:
 
         def send_next(record: Record, error: str | None) -> None:
             told(record, error)
@@ -302,7 +356,9 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(clus
         producer.send(change(0), on_delivery=send_next)
         with producer.transaction():
             producer.send(change(9))
-            assert set(told.errors) == {change(0)}, "change 1 was sent before this one began, and is told after it"
+            assert set(told.errors) == {change(0)}, (
+                "change 1 was sent before this one began, and is told after it"
+            )
         producer.flush()
         assert told.errors == dict.fromkeys(map(change, range(5)))
 
@@ -310,7 +366,13 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(clus
 def test_what_was_given_up_is_answered_once() -> None:
     """REC-17: its report may come later."""
     answers: list[tuple[str, str]] = []
-    outbox = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer), queue_timeout_s=1, transactional_id=None)
+    outbox = SendQueue[str](
+        DEAD,
+        FACTS,
+        lambda *answer: answers.append(answer),
+        queue_timeout_s=1,
+        transactional_id=None,
+    )
     outbox.put("item", b"k", b"v", 0, [])
     outbox.give_up("no answer")
     assert not outbox.items
@@ -318,23 +380,34 @@ def test_what_was_given_up_is_answered_once() -> None:
     assert answers == [("item", "no answer")]
 
 
-# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── transactions ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION])
+@pytest.mark.parametrize(
+    "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
+)
 def test_what_passes_is_asked_for_again(cluster: MockCluster, request_kind: int) -> None:
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
+    ) as producer:
         cluster.answer_with(request_kind, *[mock_cluster.CONCURRENT_TRANSACTIONS] * 2)
         producer.send(change(0))
         assert producer.delivered == 1
 
 
-def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(cluster: MockCluster) -> None:
+def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(
+    cluster: MockCluster,
+) -> None:
     """A change in it is not acknowledged before it is committed."""
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
+    ) as producer:
         producer.send(change(0))
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
-        with pytest.raises(DeliveryError, match="was not committed") as caught, producer.transaction():
+        with (
+            pytest.raises(DeliveryError, match="was not committed") as caught,
+            producer.transaction(),
+        ):
             producer.send(change(1))
             producer.send(change(2))
         assert caught.value.undelivered == 2
@@ -347,9 +420,13 @@ def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(cl
         assert producer.delivered == 4
 
 
-def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(cluster: MockCluster) -> None:
+def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
+    cluster: MockCluster,
+) -> None:
     """REC-18: its heartbeat may have been read, so nothing new may come before it."""
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
+    ) as producer:
         cluster.answer_with(mock_cluster.END_TRANSACTION, mock_cluster.INVALID_STATE)
         with pytest.raises(DeliveryError, match="was not committed"), producer.transaction():
             producer.send(change(1))
@@ -362,12 +439,16 @@ def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(cluster: 
         assert producer.delivered == 2
 
 
-@pytest.mark.parametrize("request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION])
+@pytest.mark.parametrize(
+    "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
+)
 def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kind: int) -> None:
     producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
     cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
     for _ in range(2):
-        with pytest.raises(WriterConflictError, match="Another producer has taken over the transactions of x on t"):
+        with pytest.raises(
+            WriterConflictError, match="Another producer has taken over the transactions of x on t"
+        ):
             producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         producer.close()
@@ -376,7 +457,10 @@ def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kin
 def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockCluster) -> None:
     producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
-    with pytest.raises(WriterConflictError, match="Another producer has taken over"), producer.transaction():
+    with (
+        pytest.raises(WriterConflictError, match="Another producer has taken over"),
+        producer.transaction(),
+    ):
         producer.send(change(1))
         time.sleep(1)  # the client knows by then, and has told nobody
         producer.send(change(2))
@@ -393,7 +477,9 @@ def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockClu
 
 def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster) -> None:
     """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x") as producer:
+    with ChangeProducer(
+        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
+    ) as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(Heartbeat("p", 5))
             raise ZeroDivisionError

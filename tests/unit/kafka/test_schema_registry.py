@@ -36,7 +36,9 @@ def test_an_absent_id_is_asked_for_again(stub: RegistryStub) -> None:
 
 
 def test_an_id_that_no_registry_gives_out_is_not_asked_for(stub: RegistryStub) -> None:
-    """Registries answer it with an error of their web server: a rubbish record must not halt the stream."""
+    """Registries answer it with an error of their web server: a rubbish record must not halt the
+    stream.
+    """
     with RegistryClient(RegistryConfig(stub.url)) as client:
         assert client.schema(2**31) is None
     assert stub.requests == []
@@ -45,14 +47,20 @@ def test_an_id_that_no_registry_gives_out_is_not_asked_for(stub: RegistryStub) -
 def test_a_page_that_is_no_registry_makes_no_dead_letters(stub: RegistryStub) -> None:
     """DLQ-4: only a registry's own "not found" is one."""
     stub.failures = [(404, "<html>nginx</html>")]
-    with RegistryClient(RegistryConfig(stub.url)) as client, pytest.raises(RegistryError, match="no usable answer"):
+    with (
+        RegistryClient(RegistryConfig(stub.url)) as client,
+        pytest.raises(RegistryError, match="no usable answer"),
+    ):
         client.schema(1)
 
 
 @pytest.mark.parametrize("answer", ["[]", '"text"', "{}", '{"schema": 5}', "\u00ff"])
 def test_an_answer_of_another_form_is_an_error(stub: RegistryStub, answer: str) -> None:
     stub.failures = [(200, answer)]
-    with RegistryClient(RegistryConfig(stub.url)) as client, pytest.raises(RegistryError, match="no usable answer"):
+    with (
+        RegistryClient(RegistryConfig(stub.url)) as client,
+        pytest.raises(RegistryError, match="no usable answer"),
+    ):
         client.schema(1)
 
 
@@ -65,13 +73,19 @@ def test_a_passing_failure_is_tried_again(stub: RegistryStub) -> None:
 
 def test_a_lasting_failure_is_an_error(stub: RegistryStub) -> None:
     stub.failures = [(500, "broken")] * 3
-    with RegistryClient(RegistryConfig(stub.url)) as client, pytest.raises(RegistryError, match="cannot be reached") as caught:
+    with (
+        RegistryClient(RegistryConfig(stub.url)) as client,
+        pytest.raises(RegistryError, match="cannot be reached") as caught,
+    ):
         client.schema(7)
     assert "HTTP 500: broken" in caught.value.cause
 
 
 def test_nobody_there_is_an_error() -> None:
-    with RegistryClient(RegistryConfig("http://127.0.0.1:1")) as client, pytest.raises(RegistryError, match="cannot be reached"):
+    with (
+        RegistryClient(RegistryConfig("http://127.0.0.1:1")) as client,
+        pytest.raises(RegistryError, match="cannot be reached"),
+    ):
         client.schema(7)
 
 
@@ -83,8 +97,13 @@ def test_the_schema_of_a_topic_is_looked_up_under_its_subject(stub: RegistryStub
     assert stub.requests == ["POST /subjects/my%20topic-value"]
 
 
-def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(stub: RegistryStub) -> None:
-    with RegistryClient(RegistryConfig(stub.url)) as client, pytest.raises(RegistryError, match="does not have our schema") as caught:
+def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(
+    stub: RegistryStub,
+) -> None:
+    with (
+        RegistryClient(RegistryConfig(stub.url)) as client,
+        pytest.raises(RegistryError, match="does not have our schema") as caught,
+    ):
         client.schema_id("t", SCHEMA)
     assert "auto_register" in caught.value.remedy
     with RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client:
@@ -94,7 +113,10 @@ def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(stu
 
 def test_an_incompatible_schema_is_said_in_the_registrys_words(stub: RegistryStub) -> None:
     stub.failures = [(409, '{"error_code": 409, "message": "reader is missing field x"}')]
-    with RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client, pytest.raises(RegistryError) as caught:
+    with (
+        RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client,
+        pytest.raises(RegistryError) as caught,
+    ):
         client.schema_id("t", SCHEMA)
     assert "reader is missing field x" in caught.value.cause
 
@@ -108,7 +130,10 @@ def test_basic_credentials_are_sent(stub: RegistryStub) -> None:
 
 def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
     stub.require("me", "right")
-    with RegistryClient(RegistryConfig(stub.url, user="me", password="hunter2")) as client, pytest.raises(RegistryError) as caught:
+    with (
+        RegistryClient(RegistryConfig(stub.url, user="me", password="hunter2")) as client,
+        pytest.raises(RegistryError) as caught,
+    ):
         client.schema(1)
     assert "refuses us" in str(caught.value)
     assert "hunter2" not in str(caught.value)
@@ -116,7 +141,11 @@ def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
 
 def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="ca_location"):
-        RegistryClient(RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem")))
+        RegistryClient(
+            RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
+        )
     (tmp_path / "none.pem").write_text("rubbish")
     with pytest.raises(RegistryError, match="ca_location"):
-        RegistryClient(RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem")))
+        RegistryClient(
+            RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
+        )

@@ -40,15 +40,23 @@ def damage(writer: Any, data: bytes) -> tuple[int, str]:
         ("string", b"\x04\xc3\xa4", "ä"),
         (["null", "long"], b"\x00", None),
         ({"type": "array", "items": "int"}, b"\x02\x02\x03\x04\x04\x06\x00", [1, 2, 3]),
-        ({"type": "array", "items": "int"}, b"\x03\x02\x00\x02\x00", [0, 1]),  # two items, said to be one byte
+        (
+            {"type": "array", "items": "int"},
+            b"\x03\x02\x00\x02\x00",
+            [0, 1],
+        ),  # two items, said to be one byte
         ({"type": "map", "values": "int"}, b"\x02\x02a\x02\x01\x06\x02b\x04\x00", {"a": 1, "b": 2}),
         ({"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x02", "B"),
     ],
     ids=str,
 )
-def test_legal_avro_is_read_also_where_it_is_written_in_an_unusual_way(kind: Any, data: bytes, value: Any) -> None:
-    """REC-12, REC-13: numbers with spare bytes, several blocks, sizes of blocks; surplus bits fall off as in Avro for Java."""
+def test_legal_avro_is_read_also_where_it_is_written_in_an_unusual_way(
+    kind: Any, data: bytes, value: Any
+) -> None:
+    """REC-12, REC-13: numbers with spare bytes, several blocks, sizes of blocks; surplus bits fall
+    off as in Avro for Java.
+    """
     assert reader(kind)(b"??" + data, 2) == (value, len(data) + 2)
 
 
@@ -63,14 +71,24 @@ def test_legal_avro_is_read_also_where_it_is_written_in_an_unusual_way(kind: Any
         ("boolean", b"", 0, "the end of the bytes"),
         ("bytes", b"\x01", 0, "a negative length, -1"),
         ("bytes", b"\x06ab", 0, "3 bytes announced, 2 left"),
-        ("bytes", b"\x82\x80\x80\x10", 0, f"a length of {MAX_LENGTH_BYTES + 1} bytes, above the limit of {MAX_LENGTH_BYTES}"),
+        (
+            "bytes",
+            b"\x82\x80\x80\x10",
+            0,
+            f"a length of {MAX_LENGTH_BYTES + 1} bytes, above the limit of {MAX_LENGTH_BYTES}",
+        ),
         ("bytes", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 0, f"a negative length, {-(2**63)}"),
         ("string", b"\x06a\xffb", 2, "text that is not UTF-8"),
         ("string", b"\x06\xed\xa0\x80", 1, "text that is not UTF-8"),
         (["null", "long"], b"\x04", 0, "branch 2 of a union with 2"),
         (["null", "long"], b"\x01", 0, "branch -1 of a union with 2"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", 0, "symbol 1 of an enum with 1"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x01", 0, "symbol -1 of an enum with 1"),
+        (
+            {"type": "enum", "name": "E", "symbols": ["A"]},
+            b"\x01",
+            0,
+            "symbol -1 of an enum with 1",
+        ),
         ({"type": "fixed", "name": "F", "size": 3}, b"ab", 0, "3 bytes needed, 2 left"),
         ("double", b"1234567", 0, "8 bytes needed, 7 left"),
         (
@@ -79,7 +97,12 @@ def test_legal_avro_is_read_also_where_it_is_written_in_an_unusual_way(kind: Any
             0,
             f"{2**63 - 1} items, above the limit of {MAX_ITEMS}",
         ),
-        ({"type": "map", "values": "int"}, b"\xfe\xff\xff\xff\x0f\x00", 0, f"{2**31 - 1} items, above the limit of {MAX_ITEMS}"),
+        (
+            {"type": "map", "values": "int"},
+            b"\xfe\xff\xff\xff\x0f\x00",
+            0,
+            f"{2**31 - 1} items, above the limit of {MAX_ITEMS}",
+        ),
     ],
     ids=str,
 )
@@ -101,7 +124,11 @@ def test_the_limit_of_items_holds_over_all_blocks() -> None:
 def test_damage_inside_of_lists_and_records_says_where() -> None:
     """DLQ-9."""
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "y", "type": "string"}]}
-    outer = {"type": "record", "name": "Outer", "fields": [{"name": "xs", "type": {"type": "array", "items": inner}}]}
+    outer = {
+        "type": "record",
+        "name": "Outer",
+        "fields": [{"name": "xs", "type": {"type": "array", "items": inner}}],
+    }
     with pytest.raises(DamagedError) as caught:
         reader(outer)(b"\x04\x02a\x02", 0)
     assert list(reversed(caught.value.path)) == ["xs", "[1]", "y"]
@@ -113,7 +140,10 @@ for level in range(12):
     DEEP = {
         "type": "record",
         "name": f"L{level}",
-        "fields": [{"name": "a", "type": DEEP}, {"name": "b", "type": DEEP if level == 0 else f"L{level - 1}"}],
+        "fields": [
+            {"name": "a", "type": DEEP},
+            {"name": "b", "type": DEEP if level == 0 else f"L{level - 1}"},
+        ],
     }
 
 
@@ -122,16 +152,24 @@ for level in range(12):
     [
         ({"type": "array", "items": "null"}, "items that take no bytes"),
         ({"type": "array", "items": NULLS}, "items that take no bytes"),
-        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, "items that take no bytes"),
+        (
+            {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
+            "items that take no bytes",
+        ),
         ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, "within itself"),
         (DEEP, "more than 1000 types"),
-        (reduce(lambda inner, _: {"type": "array", "items": inner}, range(64), "int"), "more than 64 of them within each other"),
+        (
+            reduce(lambda inner, _: {"type": "array", "items": inner}, range(64), "int"),
+            "more than 64 of them within each other",
+        ),
     ],
     ids=["nulls", "records of nulls", "empty fixed", "recursive", "exponential", "deep"],
 )
 def test_schemas_that_ask_for_unbounded_work_are_refused(writer: Any, why: str) -> None:
     """REC-12: a count of 2^62 items that take no bytes would keep a reader busy for ever."""
-    parsed = fastavro.parse_schema({"type": "record", "name": "Top", "fields": [{"name": "x", "type": writer}]})
+    parsed = fastavro.parse_schema(
+        {"type": "record", "name": "Top", "fields": [{"name": "x", "type": writer}]}
+    )
     nothing = fastavro.parse_schema({"type": "record", "name": "Top", "fields": []})
     with pytest.raises(UnreadableSchemaError, match=why):
         compile_reader(parsed, nothing)
@@ -158,7 +196,9 @@ E_A_DEFAULT = E_A | {"default": "A"}
     ],
     ids=str,
 )
-def test_what_avro_lets_differ_is_resolved(writer: Any, wanted: Any, data: bytes, value: Any) -> None:
+def test_what_avro_lets_differ_is_resolved(
+    writer: Any, wanted: Any, data: bytes, value: Any
+) -> None:
     """REC-12."""
     assert reader(writer, wanted)(data, 0) == (value, len(data))
 
@@ -171,7 +211,11 @@ def test_a_type_is_known_by_its_name_wherever_it_was_declared() -> None:
     """REC-12: in a union, a list or a field."""
     for declared, data, value in (
         (["null", record("S", {"name": "y", "type": "int"})], b"\x02\x02", {"y": 1}),
-        ({"type": "array", "items": record("S", {"name": "y", "type": "int"})}, b"\x02\x02\x00", [{"y": 1}]),
+        (
+            {"type": "array", "items": record("S", {"name": "y", "type": "int"})},
+            b"\x02\x02\x00",
+            [{"y": 1}],
+        ),
         (record("S", {"name": "y", "type": "int"}), b"\x02", {"y": 1}),
     ):
         read = reader(record("R", {"name": "a", "type": declared}, {"name": "b", "type": "S"}))
@@ -183,15 +227,23 @@ def test_a_type_is_known_by_its_name_wherever_it_was_declared() -> None:
     [
         (["null", ["int"]], "a union within a union"),
         (["int", "int"], "two types that cannot be told apart"),
-        ([{"type": "map", "values": "int"}, {"type": "map", "values": "long"}], "two types that cannot be told apart"),
-        (record("R", {"name": "a", "type": "int"}, {"name": "a", "type": "int"}), "two fields of one name in R"),
+        (
+            [{"type": "map", "values": "int"}, {"type": "map", "values": "long"}],
+            "two types that cannot be told apart",
+        ),
+        (
+            record("R", {"name": "a", "type": "int"}, {"name": "a", "type": "int"}),
+            "two fields of one name in R",
+        ),
         (record("R", {"name": "a-b", "type": "int"}), "the name 'a-b', which is not legal"),
         (record("int"), "the name 'int', which is not legal"),
     ],
     ids=str,
 )
 def test_a_schema_that_other_readers_refuse_is_refused(writer: Any, why: str) -> None:
-    """REC-12: what Avro forbids, also in a field that is dropped and in a branch that is not used."""
+    """REC-12: what Avro forbids, also in a field that is dropped and in a branch that is not
+    used.
+    """
     for place in (writer, {"type": "array", "items": writer}):
         for wanted in (None, record("Top")):
             with pytest.raises(UnreadableSchemaError, match=why):
@@ -200,7 +252,12 @@ def test_a_schema_that_other_readers_refuse_is_refused(writer: Any, why: str) ->
 
 def test_fields_are_matched_by_name_or_alias_and_defaults_fill_what_is_missing() -> None:
     """REC-12."""
-    writer = record("ns.R", {"name": "dropped", "type": "string"}, {"name": "old", "type": "int"}, {"name": "b", "type": "int"})
+    writer = record(
+        "ns.R",
+        {"name": "dropped", "type": "string"},
+        {"name": "old", "type": "int"},
+        {"name": "b", "type": "int"},
+    )
     wanted = record(
         "R",
         {"name": "b", "type": "long"},
@@ -224,7 +281,9 @@ def test_fields_are_matched_by_name_or_alias_and_defaults_fill_what_is_missing()
     ],
     ids=["missing field", "other name", "narrowing", "no branch"],
 )
-def test_schemas_that_do_not_fit_are_refused_before_any_bytes_are_read(writer: Any, wanted: Any, why: str) -> None:
+def test_schemas_that_do_not_fit_are_refused_before_any_bytes_are_read(
+    writer: Any, wanted: Any, why: str
+) -> None:
     """REC-12."""
     with pytest.raises(UnreadableSchemaError, match=why):
         reader(writer, wanted)
@@ -232,7 +291,9 @@ def test_schemas_that_do_not_fit_are_refused_before_any_bytes_are_read(writer: A
 
 def test_a_branch_that_does_not_fit_is_damage_only_where_it_is_used() -> None:
     """REC-12: a newer producer may have a kind of record that this release lacks."""
-    writer = record("R", {"name": "x", "type": ["null", "long", record("New", {"name": "y", "type": "int"})]})
+    writer = record(
+        "R", {"name": "x", "type": ["null", "long", record("New", {"name": "y", "type": "int"})]}
+    )
     wanted = record("R", {"name": "x", "type": ["null", "long"]})
     read = reader(writer, wanted)
     assert read(b"\x02\x02", 0) == ({"x": 1}, 2)
@@ -253,11 +314,23 @@ LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 
 
 @pytest.mark.parametrize(
-    ("kind", "first"), [({"type": "array", "items": "int"}, b"\x02\x06"), ({"type": "map", "values": "int"}, b"\x02\x02a\x06")], ids=str
+    ("kind", "first"),
+    [
+        ({"type": "array", "items": "int"}, b"\x02\x06"),
+        ({"type": "map", "values": "int"}, b"\x02\x02a\x06"),
+    ],
+    ids=str,
 )
-def test_a_later_block_of_as_many_items_as_no_number_can_say_is_damage(kind: Any, first: bytes) -> None:
-    """REC-13: at the byte of the block; as the first block it is an empty list, as in Avro for Java."""
-    assert damage(kind, first + LEAST + b"\x00\x00") == (len(first), f"{2**63 + 1} items, above the limit of {MAX_ITEMS}")
+def test_a_later_block_of_as_many_items_as_no_number_can_say_is_damage(
+    kind: Any, first: bytes
+) -> None:
+    """REC-13: at the byte of the block; as the first block it is an empty list, as in Avro for
+    Java.
+    """
+    assert damage(kind, first + LEAST + b"\x00\x00") == (
+        len(first),
+        f"{2**63 + 1} items, above the limit of {MAX_ITEMS}",
+    )
     assert damage(kind, b"\x01\x02" + first[1:] + LEAST + b"\x00\x00")[0] == len(first) + 1
     read, end = reader(kind)(LEAST + b"\x00\x00", 0)
     assert (len(read), end) == (0, len(LEAST) + 1)
@@ -284,8 +357,15 @@ DROPPED: list[tuple[Any, bytes]] = [
 
 @pytest.mark.parametrize(("kind", "data"), DROPPED, ids=str)
 def test_a_field_that_is_dropped_is_skipped_and_never_gone_back_in(kind: Any, data: bytes) -> None:
-    """REC-12, REC-13: a length or a size of a block below 0 counts as 0, so that what follows is read from where it lies."""
-    writer = record("R", {"name": "before", "type": "int"}, {"name": "dropped", "type": kind}, {"name": "x", "type": "int"})
+    """REC-12, REC-13: a length or a size of a block below 0 counts as 0, so that what follows is
+    read from where it lies.
+    """
+    writer = record(
+        "R",
+        {"name": "before", "type": "int"},
+        {"name": "dropped", "type": kind},
+        {"name": "x", "type": "int"},
+    )
     wanted = record("R", {"name": "x", "type": "int"}, {"name": "before", "type": "int"})
     written = b"\x08" + data + b"\x06"
     assert reader(writer, wanted)(written, 0) == ({"before": 4, "x": 3}, len(written))
@@ -299,26 +379,48 @@ def test_a_field_that_is_dropped_is_skipped_and_never_gone_back_in(kind: Any, da
     [
         ("bytes", b"\x06ab", 0, "3 bytes announced, 2 left"),
         ({"type": "array", "items": "int"}, b"\x01\x06ab", 1, "3 bytes announced, 2 left"),
-        ({"type": "array", "items": "int"}, b"\x02\x06" + LEAST + b"\x06ab", 12, "3 bytes announced, 2 left"),
+        (
+            {"type": "array", "items": "int"},
+            b"\x02\x06" + LEAST + b"\x06ab",
+            12,
+            "3 bytes announced, 2 left",
+        ),
         ({"type": "map", "values": "int"}, b"\x02\x06ab", 1, "3 bytes announced, 2 left"),
-        ({"type": "array", "items": "int"}, b"\x02" + b"\x80" * 6, 1, "a number of more than 5 bytes"),
+        (
+            {"type": "array", "items": "int"},
+            b"\x02" + b"\x80" * 6,
+            1,
+            "a number of more than 5 bytes",
+        ),
         ({"type": "fixed", "name": "F", "size": 3}, b"ab", 0, "3 bytes needed, 2 left"),
         (["null", "int"], b"\x04", 0, "branch 2 of a union with 2"),
     ],
     ids=str,
 )
-def test_damage_in_a_field_that_is_dropped_is_named_with_its_byte(kind: Any, data: bytes, offset: int, what: str) -> None:
+def test_damage_in_a_field_that_is_dropped_is_named_with_its_byte(
+    kind: Any, data: bytes, offset: int, what: str
+) -> None:
     """REC-13, DLQ-9."""
     read = reader(record("R", {"name": "dropped", "type": kind}), record("R"))
     with pytest.raises(DamagedError) as caught:
         read(data, 0)
-    assert (caught.value.offset, caught.value.what, caught.value.path) == (offset, what, ["dropped"])
+    assert (caught.value.offset, caught.value.what, caught.value.path) == (
+        offset,
+        what,
+        ["dropped"],
+    )
 
 
 def test_the_lengths_and_items_that_are_allowed_reach_the_limit() -> None:
     """REC-13: 16 MiB and a million items, and not one more."""
     assert (MAX_LENGTH_BYTES, MAX_ITEMS) == (16_777_216, 1_000_000)
-    assert len(reader("bytes")(b"\x80\x80\x80\x10" + bytes(MAX_LENGTH_BYTES), 0)[0]) == MAX_LENGTH_BYTES
+    assert (
+        len(reader("bytes")(b"\x80\x80\x80\x10" + bytes(MAX_LENGTH_BYTES), 0)[0])
+        == MAX_LENGTH_BYTES
+    )
     booleans = {"type": "array", "items": "boolean"}
     assert len(reader(booleans)(b"\x80\x89\x7a" + bytes(MAX_ITEMS) + b"\x00", 0)[0]) == MAX_ITEMS
-    assert damage(booleans, b"\x82\x89\x7a") == (0, f"{MAX_ITEMS + 1} items, above the limit of {MAX_ITEMS}")
+    assert damage(booleans, b"\x82\x89\x7a") == (
+        0,
+        f"{MAX_ITEMS + 1} items, above the limit of {MAX_ITEMS}",
+    )

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from connector.records.checks import CHANGE_CHECKS, CHILD_PARTITIONS_CHECKS, ENTRY_CHECKS, HEARTBEAT_CHECKS, RECORD_CHECKS, to_record
+from connector.records.checks import (
+    CHANGE_CHECKS,
+    CHILD_PARTITIONS_CHECKS,
+    ENTRY_CHECKS,
+    HEARTBEAT_CHECKS,
+    RECORD_CHECKS,
+    to_record,
+)
 from connector.records.codec import to_datum
 from connector.records.model import (
     CONTROL_KEY,
@@ -73,14 +80,20 @@ LATER_FAULTS: list[tuple[Reason, str, dict[str, Any]]] = [
     *[(Reason.INVALID, rule.value, fault) for rule, fault in ENTRY_FAULTS],
     (Reason.INVALID_SEQUENCE_NUMBER, "", {"data_change__change_sequence_number": "0x"}),
 ]
-IN_ORDER = [(Reason.INVALID, rule.value, fault) for rule, fault in FAULTS_OF_A_CHANGE] + LATER_FAULTS
+IN_ORDER = [
+    (Reason.INVALID, rule.value, fault) for rule, fault in FAULTS_OF_A_CHANGE
+] + LATER_FAULTS
 
 
-@pytest.mark.parametrize("index", range(len(IN_ORDER)), ids=lambda index: f"{IN_ORDER[index][0]} {IN_ORDER[index][1]}")
+@pytest.mark.parametrize(
+    "index", range(len(IN_ORDER)), ids=lambda index: f"{IN_ORDER[index][0]} {IN_ORDER[index][1]}"
+)
 def test_of_several_faults_the_first_of_the_list_is_named(index: int) -> None:
     """REC-14, REC-16: alone, and with every fault behind it in the list."""
     reason, rule, fault = IN_ORDER[index]
-    everything = {path: value for _, _, later in reversed(IN_ORDER[index:]) for path, value in later.items()}
+    everything = {
+        path: value for _, _, later in reversed(IN_ORDER[index:]) for path, value in later.items()
+    }
     assert verdict(with_faults(CHANGE, **fault)) == (reason, rule)
     if reason is not Reason.UNKNOWN_ENTRY:
         everything.pop("data_change__entries__2__kind", None)
@@ -90,19 +103,36 @@ def test_of_several_faults_the_first_of_the_list_is_named(index: int) -> None:
 
 
 def test_no_entries_is_named_before_their_kind() -> None:
-    assert verdict(with_faults(CHANGE, data_change__entries=[])) == (Reason.INVALID, Rule.ENTRY_COUNT)
+    assert verdict(with_faults(CHANGE, data_change__entries=[])) == (
+        Reason.INVALID,
+        Rule.ENTRY_COUNT,
+    )
     unknown = to_datum(CHANGE, 4)["data_change"]["entries"][0] | {"kind": "UNKNOWN", "family": ""}
-    assert verdict(with_faults(CHANGE, data_change__entries=[unknown] * 100_001)) == (Reason.INVALID, Rule.ENTRY_COUNT)
-    assert verdict(with_faults(CHANGE, data_change__entries=[unknown])) == (Reason.UNKNOWN_ENTRY, "")
+    assert verdict(with_faults(CHANGE, data_change__entries=[unknown] * 100_001)) == (
+        Reason.INVALID,
+        Rule.ENTRY_COUNT,
+    )
+    assert verdict(with_faults(CHANGE, data_change__entries=[unknown])) == (
+        Reason.UNKNOWN_ENTRY,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
     ("rule", "record", "faults"),
     [
         (Rule.BRANCHES, CHANGE, {"data_change": None}),
-        (Rule.RESUME_TOKEN, Heartbeat("p", 5), {"heartbeat__resume_token": b"r" * 65537, "heartbeat__timestamp": 0}),
+        (
+            Rule.RESUME_TOKEN,
+            Heartbeat("p", 5),
+            {"heartbeat__resume_token": b"r" * 65537, "heartbeat__timestamp": 0},
+        ),
         (Rule.HEARTBEAT_TIMESTAMP, Heartbeat("p", 5), {"heartbeat__timestamp": 0}),
-        (Rule.START_TIMESTAMP, CHILDREN, {"child_partitions__start_timestamp": -1, "child_partitions__children__0__token": ""}),
+        (
+            Rule.START_TIMESTAMP,
+            CHILDREN,
+            {"child_partitions__start_timestamp": -1, "child_partitions__children__0__token": ""},
+        ),
         (Rule.CHILDREN, CHILDREN, {"child_partitions__children__0__token": "ä" * 513}),
         (Rule.CHILDREN, CHILDREN, {"child_partitions__children__0__parent_partition_tokens": [""]}),
         (Rule.CHILDREN, CHILDREN, {"child_partitions__children__0__end_key": b"a"}),
@@ -121,7 +151,9 @@ def test_the_other_faults(rule: Rule, record: Any, faults: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("start", [None, b""])
 @pytest.mark.parametrize("end", [None, b""])
-def test_a_key_range_is_open_where_its_key_is_empty_or_absent(start: bytes | None, end: bytes | None) -> None:
+def test_a_key_range_is_open_where_its_key_is_empty_or_absent(
+    start: bytes | None, end: bytes | None
+) -> None:
     """ING-5: as in Bigtable; the record has the keys as they were sent."""
     for child in (
         ChildPartition("c", ("p",), start, end),
@@ -141,23 +173,44 @@ def test_a_key_range_is_open_where_its_key_is_empty_or_absent(start: bytes | Non
         (CHANGE, {"data_change__row_key": b"k" * 4096}),
         (CHANGE, {"data_change__commit_timestamp": 1}),
         (CHANGE, {"data_change__commit_timestamp": MAX_TIMESTAMP}),
-        (CHANGE, {"data_change__change_type": "GARBAGE_COLLECTION", "data_change__source_cluster_id": ""}),
+        (
+            CHANGE,
+            {
+                "data_change__change_type": "GARBAGE_COLLECTION",
+                "data_change__source_cluster_id": "",
+            },
+        ),
         (CHANGE, {"data_change__resume_token": b"r" * 65536}),
         (CHANGE, {"data_change__estimated_low_watermark": 0}),
         (CHANGE, {"data_change__transaction__record_sequence": 0}),
         (CHANGE, {"data_change__entries__1__family": "f" * 64}),
         (CHANGE, {"data_change__entries__1__qualifier": b"q" * 16384}),
         (CHANGE, {"data_change__entries__1__cell_timestamp": 0}),
-        (CHANGE, {"data_change__entries__2__range_start": 8, "data_change__entries__2__range_end": 9}),
-        (CHANGE, {"data_change__entries__2__range_start": 0, "data_change__entries__2__range_end": 0}),
-        (CHANGE, {"data_change__entries__2__range_start": 9, "data_change__entries__2__range_end": 0}),
+        (
+            CHANGE,
+            {"data_change__entries__2__range_start": 8, "data_change__entries__2__range_end": 9},
+        ),
+        (
+            CHANGE,
+            {"data_change__entries__2__range_start": 0, "data_change__entries__2__range_end": 0},
+        ),
+        (
+            CHANGE,
+            {"data_change__entries__2__range_start": 9, "data_change__entries__2__range_end": 0},
+        ),
         (Heartbeat("p", 5), {"heartbeat__timestamp": 1, "heartbeat__resume_token": b"r" * 65536}),
         (Heartbeat("p", 5), {"heartbeat__timestamp": MAX_TIMESTAMP}),
         (CHILDREN, {"child_partitions__start_timestamp": 1}),
         (CHILDREN, {"child_partitions__children": []}),
         (CHILDREN, {"child_partitions__children__0__start_key": None}),
         (CHILDREN, {"child_partitions__children__0__end_key": None}),
-        (CHILDREN, {"child_partitions__children__0__start_key": b"", "child_partitions__children__0__end_key": b"\x00"}),
+        (
+            CHILDREN,
+            {
+                "child_partitions__children__0__start_key": b"",
+                "child_partitions__children__0__end_key": b"\x00",
+            },
+        ),
     ],
     ids=str,
 )
@@ -182,7 +235,11 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         ),
         ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),
         ({"kafka_partitions": 5}, Reason.INVALID, "kafka_partitions is 5, but the topic has 4"),
-        ({"data_change__entries": []}, Reason.INVALID, "entries is a list of 0, but must be 1 to 100000 entries"),
+        (
+            {"data_change__entries": []},
+            Reason.INVALID,
+            "entries is a list of 0, but must be 1 to 100000 entries",
+        ),
         (
             {"data_change__transaction__record_sequence": -1},
             Reason.INVALID,
@@ -191,18 +248,28 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         (
             {"data_change__table": "t" * 129},
             Reason.INVALID,
-            f"table is '{'t' * 80}' (cut, 129 long), but must be 1 to 128 of the characters - _ . a-z A-Z 0-9",
+            (
+                f"table is '{'t' * 80}' (cut, 129 long), but must be 1 to 128 of the characters - _"
+                " . a-z A-Z 0-9"
+            ),
         ),
         (
             {"data_change__table": "!" * 80},
             Reason.INVALID,
             f"table is '{'!' * 80}', but must be 1 to 128 of the characters - _ . a-z A-Z 0-9",
         ),
-        ({"data_change__entries__1__kind": "UNKNOWN"}, Reason.UNKNOWN_ENTRY, "entry 1 of 3 is of a kind that is not known here"),
+        (
+            {"data_change__entries__1__kind": "UNKNOWN"},
+            Reason.UNKNOWN_ENTRY,
+            "entry 1 of 3 is of a kind that is not known here",
+        ),
         (
             {"data_change__entries__2__range_start": 9},
             Reason.INVALID,
-            "entries[2]: it must be that range_start is at least 0, and below range_end unless that is 0",
+            (
+                "entries[2]: it must be that range_start is at least 0, and below range_end unless"
+                " that is 0"
+            ),
         ),
         (
             {"data_change__change_sequence_number": "0" * 81},
@@ -212,7 +279,9 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
     ],
     ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",
 )
-def test_each_kind_of_fault_says_what_it_found(faults: dict[str, Any], reason: Reason, detail: str) -> None:
+def test_each_kind_of_fault_says_what_it_found(
+    faults: dict[str, Any], reason: Reason, detail: str
+) -> None:
     """DLQ-2"""
     rejection = to_record(with_faults(CHANGE, **faults), 4)
     assert isinstance(rejection, Rejection)
@@ -229,7 +298,10 @@ def test_more_kafka_partitions_than_the_topic_has_are_invalid_where_the_topic_is
 def test_unused_fields_of_a_kind_are_ignored_and_ranges_count_for_one_kind_only() -> None:
     """REC-5, REC-7."""
     datum = with_faults(
-        CHANGE, data_change__entries__0__range_end=-5, data_change__entries__0__value=b"v", data_change__entries__1__range_start=9
+        CHANGE,
+        data_change__entries__0__range_end=-5,
+        data_change__entries__0__value=b"v",
+        data_change__entries__1__range_start=9,
     )
     assert to_record(datum, 4) == CHANGE
 
@@ -258,4 +330,7 @@ def test_a_detail_names_field_value_and_limit_and_stays_short() -> None:
     assert "(cut, 5000 long), but must be 1 to 4096 bytes" in rejection.detail
     entry = to_record(with_faults(CHANGE, data_change__entries__1__family="ß"), 4)
     assert isinstance(entry, Rejection)
-    assert entry.detail == "entries[1]: family is 'ß', but must be 1 to 64 of the characters - _ . a-z A-Z 0-9"
+    assert (
+        entry.detail
+        == "entries[1]: family is 'ß', but must be 1 to 64 of the characters - _ . a-z A-Z 0-9"
+    )

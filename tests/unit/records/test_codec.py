@@ -34,7 +34,11 @@ from connector.records.rejection import Reason, Rejection
 
 HEARTBEAT = Heartbeat("p", 7)
 CHANGE = DataChange(
-    stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=(DeleteFamily("f"), SetCell("f", b"q", b"v"))
+    stream_partition="p",
+    table="t",
+    row_key=b"k",
+    commit_timestamp=7,
+    entries=(DeleteFamily("f"), SetCell("f", b"q", b"v")),
 )
 BODY = encode(HEARTBEAT, 4)
 SINGLE = frame(BODY, None)
@@ -70,7 +74,9 @@ def test_a_bare_body_that_begins_with_a_zero_counts_as_a_schema_id() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [SINGLE[:length] for length in range(2, 10)] + [b"\x00\x00\x00\x00\x07"[:length] for length in range(1, 5)]
+    "value",
+    [SINGLE[:length] for length in range(2, 10)]
+    + [b"\x00\x00\x00\x00\x07"[:length] for length in range(1, 5)],
 )
 def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
     """REC-13."""
@@ -81,8 +87,14 @@ def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
     ("value", "detail"),
     [
         (b"\xc3\x01ABCDEFGH" + BODY, "no released schema has the fingerprint 4142434445464748"),
-        (frame(BODY, 7), "no schema with the id 7 is known: the registry has none, or no registry is configured"),
-        (frame(BODY, 8), "no schema with the id 8 is known: the registry has none, or no registry is configured"),
+        (
+            frame(BODY, 7),
+            "no schema with the id 7 is known: the registry has none, or no registry is configured",
+        ),
+        (
+            frame(BODY, 8),
+            "no schema with the id 8 is known: the registry has none, or no registry is configured",
+        ),
         (frame(BODY, 9), "the schema 9 is no Avro schema"),
         (frame(BODY, 10), "the schema 10 has Other where lowmark.ChangeRecord is needed"),
         (frame(BODY, 11), "the schema 11 lacks the field stream_partition"),
@@ -94,8 +106,18 @@ def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
 )
 def test_a_schema_that_cannot_be_used_is_unknown(value: bytes, detail: str) -> None:
     """REC-11, REC-12."""
-    texts = {8: None, 9: "no json", 12: '{"type": "record"}', 13: '"string"', 14: "[" * 100_000, 15: '{"type": "record", "name": ["."]}'}
-    texts |= {10: '{"type": "record", "name": "Other", "fields": []}', 11: '{"type": "record", "name": "ChangeRecord", "fields": []}'}
+    texts = {
+        8: None,
+        9: "no json",
+        12: '{"type": "record"}',
+        13: '"string"',
+        14: "[" * 100_000,
+        15: '{"type": "record", "name": ["."]}',
+    }
+    texts |= {
+        10: '{"type": "record", "name": "Other", "fields": []}',
+        11: '{"type": "record", "name": "ChangeRecord", "fields": []}',
+    }
     verdict = rejected(value, Schemas(texts))
     assert verdict.reason is Reason.UNKNOWN_SCHEMA
     assert detail in verdict.detail
@@ -107,7 +129,9 @@ def test_damage_says_byte_and_field() -> None:
     assert value.count(b"\x02q") == 1
     place = value.index(b"\x02q")
     assert rejected(value[:place] + b"\x03q" + value[place + 2 :]) == Rejection(
-        Reason.UNDECODABLE, f"at byte {place} of {len(value)}, in data_change.entries[1].qualifier: a negative length, -2"
+        Reason.UNDECODABLE,
+        f"at byte {place} of {len(value)}, in data_change.entries[1].qualifier: a negative"
+        " length, -2",
     )
 
 
@@ -143,7 +167,9 @@ def test_a_branch_of_a_newer_schema_is_undecodable_and_the_others_stay_readable(
 
 def test_the_id_is_there_for_whoever_asks_the_registry() -> None:
     """DLQ-4: asked before decoding, so that an unreachable registry makes no letters."""
-    assert [confluent_id(value) for value in (None, b"", b"\x00\x01", SINGLE, frame(BODY, 2**32 - 1))] == [
+    assert [
+        confluent_id(value) for value in (None, b"", b"\x00\x01", SINGLE, frame(BODY, 2**32 - 1))
+    ] == [
         None,
         None,
         None,
@@ -179,7 +205,9 @@ def test_schemas_are_found_beside_the_package_or_inside_it() -> None:
 
 def test_the_number_of_kafka_partitions_travels_with_the_record() -> None:
     """REC-24."""
-    assert decode(frame(encode(HEARTBEAT, 2**31 - 1), None), Schemas()) == ChangeRecord(HEARTBEAT, 2**31 - 1)
+    assert decode(frame(encode(HEARTBEAT, 2**31 - 1), None), Schemas()) == ChangeRecord(
+        HEARTBEAT, 2**31 - 1
+    )
     with pytest.raises(AssertionError):
         encode(HEARTBEAT, 0)
 
@@ -192,8 +220,16 @@ def test_lengths_that_would_exhaust_the_memory_are_refused_at_once() -> None:
 
 def test_entries_keep_their_order_also_where_they_repeat_or_contradict_each_other() -> None:
     """REC-6: an upsert of a whole row is a deletion of each family, then its cells."""
-    entries = (SetCell("f", b"q", b"1"), DeleteFamily("f"), SetCell("f", b"q", b"2"), DeleteFamily("g"), SetCell("f", b"q", b"2"))
-    upsert = DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=entries)
+    entries = (
+        SetCell("f", b"q", b"1"),
+        DeleteFamily("f"),
+        SetCell("f", b"q", b"2"),
+        DeleteFamily("g"),
+        SetCell("f", b"q", b"2"),
+    )
+    upsert = DataChange(
+        stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=entries
+    )
     decoded = decode(frame(encode(upsert, 1), None), Schemas())
     assert decoded == ChangeRecord(upsert, 1)
 
@@ -202,12 +238,20 @@ def test_what_was_there_before_travels_apart_from_the_entries() -> None:
     """REC-8."""
     image = RowImage(ModType.UPDATE, "OLD_AND_NEW", (), (OldCell("f", b"q", b"old", 3),))
     change = DataChange(
-        stream_partition="p", table="t", row_key=b"k", commit_timestamp=7, entries=(SetCell("f", b"q", b"new"),), row_image=image
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=7,
+        entries=(SetCell("f", b"q", b"new"),),
+        row_image=image,
     )
     decoded = decode(frame(encode(change, 1), None), Schemas())
     assert isinstance(decoded, ChangeRecord)
     assert isinstance(decoded.record, DataChange)
-    assert (decoded.record.row_image, decoded.record.entries) == (image, (SetCell("f", b"q", b"new", 7),))
+    assert (decoded.record.row_image, decoded.record.entries) == (
+        image,
+        (SetCell("f", b"q", b"new", 7),),
+    )
 
 
 def test_a_list_that_goes_on_with_an_impossible_block_is_undecodable() -> None:

@@ -26,7 +26,12 @@ from connector.records.model import (
 
 T = 1_714_475_984_000_001
 ISO = "2024-04-30T11:19:44.000001Z"
-SMALL: dict[str, Any] = {"table": "t", "row_key": "k", "commit_timestamp": T, "entries": [{"kind": "DELETE_FAMILY", "family": "f"}]}
+SMALL: dict[str, Any] = {
+    "table": "t",
+    "row_key": "k",
+    "commit_timestamp": T,
+    "entries": [{"kind": "DELETE_FAMILY", "family": "f"}],
+}
 
 
 def read(**fields: Any) -> Any:
@@ -54,7 +59,12 @@ def test_a_change_reads_as_its_avro_fields() -> None:
         table="t",
         row_key=b"user#1",
         commit_timestamp=T,
-        entries=(DeleteFamily("f"), SetCell("f", b"name", "Åsa".encode()), SetCell("f", b"\xff", b"\x00", 0), DeleteCells("f", b"q", 0, T)),
+        entries=(
+            DeleteFamily("f"),
+            SetCell("f", b"name", "Åsa".encode()),
+            SetCell("f", b"\xff", b"\x00", 0),
+            DeleteCells("f", b"q", 0, T),
+        ),
         transaction=Transaction("tx", number_of_records_in_transaction=2),
         row_image=RowImage(ModType.INSERT, old_cells=(OldCell("f", b"q", b"v"),)),
     )
@@ -69,7 +79,13 @@ def test_a_change_reads_as_its_avro_fields() -> None:
             "source_cluster_id": "default",
             "entries": [
                 {"kind": "DELETE_FAMILY", "family": "f"},
-                {"kind": "SET_CELL", "family": "f", "qualifier": "name", "cell_timestamp": ISO, "value": "Åsa"},
+                {
+                    "kind": "SET_CELL",
+                    "family": "f",
+                    "qualifier": "name",
+                    "cell_timestamp": ISO,
+                    "value": "Åsa",
+                },
                 {
                     "kind": "SET_CELL",
                     "family": "f",
@@ -80,7 +96,10 @@ def test_a_change_reads_as_its_avro_fields() -> None:
                 {"kind": "DELETE_CELLS", "family": "f", "qualifier": "q", "range_end": ISO},
             ],
             "transaction": {"server_transaction_id": "tx", "number_of_records_in_transaction": 2},
-            "row_image": {"mod_type": "INSERT", "old_cells": [{"family": "f", "qualifier": "q", "value": "v"}]},
+            "row_image": {
+                "mod_type": "INSERT",
+                "old_cells": [{"family": "f", "qualifier": "q", "value": "v"}],
+            },
         },
     }
 
@@ -88,14 +107,20 @@ def test_a_change_reads_as_its_avro_fields() -> None:
 def test_control_records_read_as_their_avro_fields() -> None:
     """REC-22."""
     assert written(Heartbeat("p", T)) == {"stream_partition": "p", "heartbeat": {"timestamp": ISO}}
-    assert written(ChildPartitions("p", T, 0, (ChildPartition("c", ("p",), b"", None),)))["child_partitions"] == {
+    assert written(ChildPartitions("p", T, 0, (ChildPartition("c", ("p",), b"", None),)))[
+        "child_partitions"
+    ] == {
         "start_timestamp": ISO,
         "record_sequence": 0,
         "children": [{"token": "c", "parent_partition_tokens": ["p"], "start_key": ""}],
     }
     whole = ChildPartitions("p", T, 0, (ChildPartition("c", (), b"", b""),))
-    assert written(whole)["child_partitions"]["children"] == [{"token": "c", "start_key": "", "end_key": ""}]
-    assert from_json(to_json(whole, None)).record == whole, "ING-5: an empty end is the end of the key space"
+    assert written(whole)["child_partitions"]["children"] == [
+        {"token": "c", "start_key": "", "end_key": ""}
+    ]
+    assert from_json(to_json(whole, None)).record == whole, (
+        "ING-5: an empty end is the end of the key space"
+    )
 
 
 def test_text_stands_as_it_is() -> None:
@@ -112,11 +137,31 @@ def test_printable_text_is_written_as_text(value: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\x00", "a\nb", "\t", "\x1b[2J", "\x7f", "\x85", "\u200b", "\u202e", "\u2028", "\u2029", "\ufeff", "\ue000", "\u0378", "\xa0", "\xad"],
+    [
+        "\x00",
+        "a\nb",
+        "\t",
+        "\x1b[2J",
+        "\x7f",
+        "\x85",
+        "\u200b",
+        "\u202e",
+        "\u2028",
+        "\u2029",
+        "\ufeff",
+        "\ue000",
+        "\u0378",
+        "\xa0",
+        "\xad",
+    ],
 )
 def test_what_does_not_print_is_written_as_base64(text: str) -> None:
-    """REC-22, DLQ-9: control, format, private, unassigned characters, line ends and strange spaces."""
-    assert list(written(Heartbeat("p", T, text.encode()))["heartbeat"]["resume_token"]) == ["base64"]
+    """REC-22, DLQ-9: control, format, private, unassigned characters, line ends and strange
+    spaces.
+    """
+    assert list(written(Heartbeat("p", T, text.encode()))["heartbeat"]["resume_token"]) == [
+        "base64"
+    ]
     line = to_json(Heartbeat(text, T), None)
     assert line.isprintable()
     assert from_json(line).record == Heartbeat(text, T)
@@ -134,12 +179,26 @@ def test_what_does_not_print_is_written_as_base64(text: str) -> None:
         ("9999-12-31T23:59:59.999999Z", MAX_TIMESTAMP),
     ],
 )
-def test_times_are_read_as_integers_and_as_iso_8601_with_a_zone(value: object, microseconds: int) -> None:
+def test_times_are_read_as_integers_and_as_iso_8601_with_a_zone(
+    value: object, microseconds: int
+) -> None:
     """REC-22; digits beyond microseconds are cut off, not rounded."""
     assert read(commit_timestamp=value).commit_timestamp == microseconds
 
 
-@pytest.mark.parametrize("value", ["2024-04-30T11:19:44", "2024-04-30", "yesterday", "", 1.5e15, True, {"base64": ""}, "1714475984000000"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2024-04-30T11:19:44",
+        "2024-04-30",
+        "yesterday",
+        "",
+        1.5e15,
+        True,
+        {"base64": ""},
+        "1714475984000000",
+    ],
+)
 def test_other_times_are_refused_with_what_they_must_be(value: object) -> None:
     """REC-22: no zone, no time."""
     error = problem({"stream_partition": "p", "data_change": SMALL | {"commit_timestamp": value}})
@@ -154,11 +213,19 @@ def test_cell_timestamps_beyond_the_year_9999_stay_integers() -> None:
         table="t",
         row_key=b"k",
         commit_timestamp=T,
-        entries=(SetCell("f", b"q", b"v", MAX_TIMESTAMP), SetCell("f", b"q", b"v", MAX_TIMESTAMP + 1), DeleteCells("f", b"q", 1, MAX_LONG)),
+        entries=(
+            SetCell("f", b"q", b"v", MAX_TIMESTAMP),
+            SetCell("f", b"q", b"v", MAX_TIMESTAMP + 1),
+            DeleteCells("f", b"q", 1, MAX_LONG),
+        ),
         row_image=RowImage(ModType.UPDATE, old_cells=(OldCell("f", b"", b"", -1),)),
     )
     view = written(change)["data_change"]
-    assert [found.get("cell_timestamp") for found in view["entries"]] == ["9999-12-31T23:59:59.999999Z", MAX_TIMESTAMP + 1, None]
+    assert [found.get("cell_timestamp") for found in view["entries"]] == [
+        "9999-12-31T23:59:59.999999Z",
+        MAX_TIMESTAMP + 1,
+        None,
+    ]
     assert view["entries"][2]["range_end"] == MAX_LONG
     assert view["row_image"]["old_cells"][0]["cell_timestamp"] == -1
     assert from_json(to_json(change, None)).record == change
@@ -166,40 +233,77 @@ def test_cell_timestamps_beyond_the_year_9999_stay_integers() -> None:
 
 def test_what_is_left_out_has_the_default_of_the_model() -> None:
     """REC-22: what `publish` takes from people."""
-    assert read() == DataChange(stream_partition="p", table="t", row_key=b"k", commit_timestamp=T, entries=(DeleteFamily("f"),))
+    assert read() == DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=T,
+        entries=(DeleteFamily("f"),),
+    )
     assert read(transaction=None, tie_breaker=None) == read()
     assert read(change_type="GARBAGE_COLLECTION").source_cluster_id == ""
-    assert entry(kind="SET_CELL", family="f", qualifier="q", value="v") == SetCell("f", b"q", b"v", T)
+    assert entry(kind="SET_CELL", family="f", qualifier="q", value="v") == SetCell(
+        "f", b"q", b"v", T
+    )
     assert entry(kind="DELETE_CELLS", family="f", qualifier="q") == DeleteCells("f", b"q")
 
 
 def test_the_number_of_kafka_partitions_may_be_missing() -> None:
     """REC-22, REC-24: `publish` fills it in."""
-    assert from_json('{"stream_partition": "p", "heartbeat": {"timestamp": 5}}') == JsonRecord(Heartbeat("p", 5), None)
-    assert problem({"stream_partition": "p", "kafka_partitions": 0, "heartbeat": {"timestamp": 5}}).field == "kafka_partitions"
+    assert from_json('{"stream_partition": "p", "heartbeat": {"timestamp": 5}}') == JsonRecord(
+        Heartbeat("p", 5), None
+    )
+    assert (
+        problem(
+            {"stream_partition": "p", "kafka_partitions": 0, "heartbeat": {"timestamp": 5}}
+        ).field
+        == "kafka_partitions"
+    )
 
 
 UNKNOWN = [
     ({"stream_partition": "p", "hartbeat": {}}, "hartbeat", "heartbeat"),
     ({"stream_partition": "p", "heartbeat": {"timestmp": 5}}, "heartbeat.timestmp", "timestamp"),
-    ({"stream_partition": "p", "heartbeat": {"time stamp": 5}}, 'heartbeat."time stamp"', "timestamp"),
-    ({"stream_partition": "p", "heartbeat": {"timéstamp": 5}}, r'heartbeat."tim\u00e9stamp"', "timestamp"),
-    ({"stream_partition": "p", "data_change": SMALL | {"rowkey": "k"}}, "data_change.rowkey", "row_key"),
     (
-        {"stream_partition": "p", "data_change": SMALL | {"entries": [{"kind": "SET_CELL", "famly": "f"}]}},
+        {"stream_partition": "p", "heartbeat": {"time stamp": 5}},
+        'heartbeat."time stamp"',
+        "timestamp",
+    ),
+    (
+        {"stream_partition": "p", "heartbeat": {"timéstamp": 5}},
+        r'heartbeat."tim\u00e9stamp"',
+        "timestamp",
+    ),
+    (
+        {"stream_partition": "p", "data_change": SMALL | {"rowkey": "k"}},
+        "data_change.rowkey",
+        "row_key",
+    ),
+    (
+        {
+            "stream_partition": "p",
+            "data_change": SMALL | {"entries": [{"kind": "SET_CELL", "famly": "f"}]},
+        },
         "data_change.entries[0].famly",
         "family",
     ),
     (
-        {"stream_partition": "p", "data_change": SMALL | {"transaction": {"server_transaction": "x"}}},
+        {
+            "stream_partition": "p",
+            "data_change": SMALL | {"transaction": {"server_transaction": "x"}},
+        },
         "data_change.transaction.server_transaction",
         "server_transaction_id",
     ),
 ]
 
 
-@pytest.mark.parametrize(("document", "field", "near"), UNKNOWN, ids=[field for _, field, _ in UNKNOWN])
-def test_an_unknown_field_is_named_with_the_nearest_known_one(document: Any, field: str, near: str) -> None:
+@pytest.mark.parametrize(
+    ("document", "field", "near"), UNKNOWN, ids=[field for _, field, _ in UNKNOWN]
+)
+def test_an_unknown_field_is_named_with_the_nearest_known_one(
+    document: Any, field: str, near: str
+) -> None:
     """REC-22."""
     error = problem(document)
     assert error.field == field
@@ -209,8 +313,18 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(document: Any, fie
 
 def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
     """REC-5: a wrong combination cannot be written down."""
-    error = problem({"stream_partition": "p", "data_change": SMALL | {"entries": [{"kind": "DELETE_FAMILY", "family": "f", "value": ""}]}})
-    assert str(error) == "data_change.entries[0].value is not a field of a DELETE_FAMILY. There are: kind, family"
+    error = problem(
+        {
+            "stream_partition": "p",
+            "data_change": (
+                SMALL | {"entries": [{"kind": "DELETE_FAMILY", "family": "f", "value": ""}]}
+            ),
+        }
+    )
+    assert (
+        str(error)
+        == "data_change.entries[0].value is not a field of a DELETE_FAMILY. There are: kind, family"
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,25 +335,76 @@ def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
         ("[]", "", "but must be an object"),
         ('{"a": 1, "a": 2}', "a", "given twice"),
         ({"stream_partition": "p"}, "data_change", "it has none of them"),
-        ({"stream_partition": "p", "heartbeat": {}, "data_change": {}}, "heartbeat", "it has data_change and heartbeat"),
+        (
+            {"stream_partition": "p", "heartbeat": {}, "data_change": {}},
+            "heartbeat",
+            "it has data_change and heartbeat",
+        ),
         ({"heartbeat": {"timestamp": 5}}, "stream_partition", "stream_partition is missing"),
-        ({"stream_partition": "", "heartbeat": {"timestamp": 5}}, "stream_partition", "1 to 1024 bytes"),
+        (
+            {"stream_partition": "", "heartbeat": {"timestamp": 5}},
+            "stream_partition",
+            "1 to 1024 bytes",
+        ),
         ({"stream_partition": "p", "heartbeat": {}}, "heartbeat.timestamp", "is missing"),
-        ({"stream_partition": "p", "heartbeat": {"timestamp": 0}}, "heartbeat.timestamp", "microseconds from 1"),
-        ({"stream_partition": "p", "data_change": SMALL | {"row_key": 5}}, "data_change.row_key", "base64"),
-        ({"stream_partition": "p", "data_change": SMALL | {"row_key": {"base64": "!"}}}, "data_change.row_key", "cannot be read as bytes"),
-        ({"stream_partition": "p", "data_change": SMALL | {"row_key": {"base64": "AA==", "x": 1}}}, "data_change.row_key", "base64"),
-        ({"stream_partition": "p", "data_change": SMALL | {"row_key": "\ud800"}}, "data_change.row_key", "cannot be read as bytes"),
-        ({"stream_partition": "p", "data_change": SMALL | {"row_key": ""}}, "data_change.row_key", "1 to 4096 bytes"),
-        ({"stream_partition": "p", "data_change": SMALL | {"entries": {}}}, "data_change.entries", "a list"),
-        ({"stream_partition": "p", "data_change": SMALL | {"entries": []}}, "data_change.entries", "1 to 100000 entries"),
+        (
+            {"stream_partition": "p", "heartbeat": {"timestamp": 0}},
+            "heartbeat.timestamp",
+            "microseconds from 1",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"row_key": 5}},
+            "data_change.row_key",
+            "base64",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"row_key": {"base64": "!"}}},
+            "data_change.row_key",
+            "cannot be read as bytes",
+        ),
+        (
+            {
+                "stream_partition": "p",
+                "data_change": SMALL | {"row_key": {"base64": "AA==", "x": 1}},
+            },
+            "data_change.row_key",
+            "base64",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"row_key": "\ud800"}},
+            "data_change.row_key",
+            "cannot be read as bytes",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"row_key": ""}},
+            "data_change.row_key",
+            "1 to 4096 bytes",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"entries": {}}},
+            "data_change.entries",
+            "a list",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"entries": []}},
+            "data_change.entries",
+            "1 to 100000 entries",
+        ),
         (
             {"stream_partition": "p", "data_change": SMALL | {"entries": [{"kind": "UNKNOWN"}]}},
             "data_change.entries[0].kind",
             "one of SET_CELL",
         ),
-        ({"stream_partition": "p", "data_change": SMALL | {"tie_breaker": 2**63}}, "data_change.tie_breaker", "2^63"),
-        ({"stream_partition": "p", "data_change": SMALL | {"change_type": "USR"}}, "data_change.change_type", "one of USER"),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"tie_breaker": 2**63}},
+            "data_change.tie_breaker",
+            "2^63",
+        ),
+        (
+            {"stream_partition": "p", "data_change": SMALL | {"change_type": "USR"}},
+            "data_change.change_type",
+            "one of USER",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -258,17 +423,25 @@ def test_every_fault_names_its_field(document: Any, field: str, text: str) -> No
         ('{"x": []}', "x"),
         ('{"stream_partition": [], "heartbeat": {"timestamp": 5}}', "stream_partition"),
         ('{"stream_partition": "p", "data_change": []}', "data_change"),
-        ('{"stream_partition": "p", "data_change": {"table": "t", "row_key": []}}', "data_change.row_key"),
+        (
+            '{"stream_partition": "p", "data_change": {"table": "t", "row_key": []}}',
+            "data_change.row_key",
+        ),
         ('{"stream_partition": "p", "data_change": {"table": []}}', "data_change.table"),
         ('{"stream_partition": "p", "heartbeat": {"timestamp": []}}', "heartbeat.timestamp"),
     ],
 )
 def test_a_line_of_any_depth_is_refused_as_other_lines_are(line: str, field: str) -> None:
     """REC-22: by its field, as far as Python reads it."""
-    errors = [problem(line.replace("[]", "[" * depth + "]" * depth)) for depth in range(800, 1000, 2)]
+    errors = [
+        problem(line.replace("[]", "[" * depth + "]" * depth)) for depth in range(800, 1000, 2)
+    ]
     assert {error.field for error in errors} == {field, ""}
     assert max(len(str(error)) for error in errors) < 300
-    assert all(problem(line.replace("[]", '{"x":' * depth + "1" + "}" * depth)) for depth in range(800, 1000, 2))
+    assert all(
+        problem(line.replace("[]", '{"x":' * depth + "1" + "}" * depth))
+        for depth in range(800, 1000, 2)
+    )
 
 
 def test_what_is_wrong_is_shown_as_far_as_it_fits() -> None:

@@ -30,7 +30,13 @@ from connector.records.model import (
 
 
 def change(**fields: Any) -> DataChange:
-    legal: dict[str, Any] = {"stream_partition": "p", "table": "t", "row_key": b"k", "commit_timestamp": 5, "entries": (DeleteFamily("f"),)}
+    legal: dict[str, Any] = {
+        "stream_partition": "p",
+        "table": "t",
+        "row_key": b"k",
+        "commit_timestamp": 5,
+        "entries": (DeleteFamily("f"),),
+    }
     return DataChange(**legal | fields)
 
 
@@ -84,7 +90,9 @@ def test_a_value_at_its_limit_is_legal(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(("rule", "field", "value"), ILLEGAL, ids=lambda value: repr(value)[:20])
-def test_a_value_beyond_its_limit_names_rule_and_field(rule: str, field: str, value: object) -> None:
+def test_a_value_beyond_its_limit_names_rule_and_field(
+    rule: str, field: str, value: object
+) -> None:
     """REC-9, REC-14, REC-16: before anything is sent."""
     with pytest.raises(InvalidChangeError) as caught:
         change(**{field: value})
@@ -151,7 +159,10 @@ def test_a_cell_that_two_changes_share_gets_the_time_of_each() -> None:
     """REC-14: the cell that was given stays as it is."""
     cell = SetCell("f", b"a", b"1")
     built = change(entries=(cell,)), change(entries=[cell], commit_timestamp=6)
-    assert [one.entries for one in built] == [(SetCell("f", b"a", b"1", 5),), (SetCell("f", b"a", b"1", 6),)]
+    assert [one.entries for one in built] == [
+        (SetCell("f", b"a", b"1", 5),),
+        (SetCell("f", b"a", b"1", 6),),
+    ]
     assert cell == SetCell("f", b"a", b"1", SERVER_TIME)
 
 
@@ -164,18 +175,28 @@ def test_a_list_of_entries_is_taken_as_it_is_now() -> None:
 
 def test_a_column_is_no_part_of_the_primary_key_unless_that_is_said() -> None:
     """REC-8."""
-    assert ColumnType("name", "STRING") == ColumnType("name", "STRING", is_primary_key=False, ordinal_position=0)
+    assert ColumnType("name", "STRING") == ColumnType(
+        "name", "STRING", is_primary_key=False, ordinal_position=0
+    )
 
 
 def test_garbage_collection_has_no_cluster() -> None:
     """REC-9."""
-    assert change(change_type=ChangeType.GARBAGE_COLLECTION, source_cluster_id="").source_cluster_id == ""
+    assert (
+        change(change_type=ChangeType.GARBAGE_COLLECTION, source_cluster_id="").source_cluster_id
+        == ""
+    )
 
 
 def test_control_records_share_the_key_that_no_row_may_have() -> None:
     """REC-1, REC-3."""
     assert kafka_key(change()) == b"k"
-    assert kafka_key(Heartbeat("p", 1)) == kafka_key(ChildPartitions("p", 1, 0, ())) == CONTROL_KEY == b"\x00connector.control"
+    assert (
+        kafka_key(Heartbeat("p", 1))
+        == kafka_key(ChildPartitions("p", 1, 0, ()))
+        == CONTROL_KEY
+        == b"\x00connector.control"
+    )
 
 
 def test_a_record_cannot_be_changed() -> None:

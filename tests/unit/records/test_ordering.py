@@ -6,21 +6,36 @@ from itertools import combinations
 import pytest
 
 from connector.errors import InvalidChangeError
-from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, SequenceNumber, change_order, sequence_number
+from connector.records.ordering import (
+    ChangeOrder,
+    OrderBy,
+    OrderPosition,
+    SequenceNumber,
+    change_order,
+    sequence_number,
+)
 from tests.changes import change, put
 
 HERE = OrderPosition(7, 0, 123)
 
 
 def order(
-    at: int = 1, tie_breaker: int = 0, record_sequence: int | None = None, position: OrderPosition = HERE, entry_index: int = 0
+    at: int = 1,
+    tie_breaker: int = 0,
+    record_sequence: int | None = None,
+    position: OrderPosition = HERE,
+    entry_index: int = 0,
 ) -> ChangeOrder:
-    both = change(put("a"), put("b"), at=at, tie_breaker=tie_breaker, record_sequence=record_sequence)
+    both = change(
+        put("a"), put("b"), at=at, tie_breaker=tie_breaker, record_sequence=record_sequence
+    )
     return change_order(both, position, OrderBy.COMMIT, entry_index)
 
 
 def test_each_part_decides_only_where_the_parts_before_are_equal() -> None:
-    """MRG-1: commit timestamp, tie breaker, record sequence, ingest position, index of the entry."""
+    """MRG-1: commit timestamp, tie breaker, record sequence, ingest position, index of the
+    entry.
+    """
     rising = [
         order(1, 9, 9, OrderPosition(9, 9, 9, 9), 1),
         order(2, -5, 9, OrderPosition(9, 9, 9, 9), 1),
@@ -44,14 +59,20 @@ def test_sequence_number_replaces_what_the_commit_says() -> None:
     """MRG-2: an older commit with a larger number wins."""
     larger = change(at=1, change_sequence_number="B")
     smaller = change(at=9, tie_breaker=9, record_sequence=9, change_sequence_number="a")
-    assert change_order(larger, HERE, OrderBy.SEQUENCE_NUMBER) > change_order(smaller, HERE, OrderBy.SEQUENCE_NUMBER)
+    assert change_order(larger, HERE, OrderBy.SEQUENCE_NUMBER) > change_order(
+        smaller, HERE, OrderBy.SEQUENCE_NUMBER
+    )
     assert change_order(larger, HERE, OrderBy.COMMIT) < change_order(smaller, HERE, OrderBy.COMMIT)
 
 
 def test_equal_sequence_numbers_are_decided_by_arrival() -> None:
     """MRG-2, MRG-3: however they are spelt."""
-    first = change_order(change(change_sequence_number="0a/0"), OrderPosition(1, 0, 0), OrderBy.SEQUENCE_NUMBER)
-    second = change_order(change(change_sequence_number="A"), OrderPosition(1, 0, 1), OrderBy.SEQUENCE_NUMBER)
+    first = change_order(
+        change(change_sequence_number="0a/0"), OrderPosition(1, 0, 0), OrderBy.SEQUENCE_NUMBER
+    )
+    second = change_order(
+        change(change_sequence_number="A"), OrderPosition(1, 0, 1), OrderBy.SEQUENCE_NUMBER
+    )
     assert first < second
     assert first.rank == second.rank
 
@@ -79,7 +100,10 @@ def test_retention_counts_commits_or_with_sequence_numbers_batches() -> None:
         ("8000000000000000", "7FFFFFFFFFFFFFFF"),
         ("fff/abc", "FFF/ABB"),
         ("0/0/0/1", "0"),
-        ("FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF", "FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF"),
+        (
+            "FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF",
+            "FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF/FFFFFFFFFFFFFFFF",
+        ),
     ],
 )
 def test_sequence_numbers_of_the_field(larger: str, smaller: str) -> None:
@@ -93,7 +117,25 @@ def test_missing_sections_count_as_0() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/", "1/", "/1", "1//2", "G", "0x1", "-1", "+1", " 1", "1\n", "1 ", "1/2/3/4/5", "0" * 17, "\u0661", "1_0"]
+    "text",
+    [
+        "",
+        "/",
+        "1/",
+        "/1",
+        "1//2",
+        "G",
+        "0x1",
+        "-1",
+        "+1",
+        " 1",
+        "1\n",
+        "1 ",
+        "1/2/3/4/5",
+        "0" * 17,
+        "\u0661",
+        "1_0",
+    ],
 )
 def test_what_is_no_sequence_number(text: str) -> None:
     """REC-10: 1 to 4 sections of 1 to 16 hexadecimal digits, nothing else."""
@@ -108,7 +150,11 @@ def test_what_is_no_sequence_number_is_shown_with_what_it_must_be() -> None:
     for made, shown, wanted in (
         (lambda: SequenceNumber.parse("0x1"), "'0x1'", limit),
         (sequence_number, "()", "made of 1 to 4 parts"),
-        (lambda: sequence_number(-1), "-1", "made of integers from 0 to 2^64 - 1 and times with a zone, from 1970 on"),
+        (
+            lambda: sequence_number(-1),
+            "-1",
+            "made of integers from 0 to 2^64 - 1 and times with a zone, from 1970 on",
+        ),
     ):
         with pytest.raises(InvalidChangeError) as caught:
             made()
@@ -130,7 +176,10 @@ NAIVE = datetime(2024, 4, 30)  # noqa: DTZ001
 BEFORE_1970 = datetime(1969, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("parts", [(), (1, 2, 3, 4, 5), (-1,), (2**64,), (True,), (1.5,), ("7B",), (NAIVE,), (BEFORE_1970,)])
+@pytest.mark.parametrize(
+    "parts",
+    [(), (1, 2, 3, 4, 5), (-1,), (2**64,), (True,), (1.5,), ("7B",), (NAIVE,), (BEFORE_1970,)],
+)
 def test_what_no_sequence_number_is_made_of(parts: tuple[int, ...]) -> None:
     """REC-10."""
     with pytest.raises(InvalidChangeError):
@@ -143,7 +192,10 @@ def test_position_as_text() -> None:
     assert OrderPosition.parse("7/0/123/2") == OrderPosition(7, 0, 123, 2)
 
 
-@pytest.mark.parametrize("text", ["", "7/0/123", "7/0/123/0/0", "07/0/1/0", "-1/0/1/0", "7/0/1/0 ", "a/0/1/0", "7/0/1/0\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "7/0/123", "7/0/123/0/0", "07/0/1/0", "-1/0/1/0", "7/0/1/0 ", "a/0/1/0", "7/0/1/0\n"],
+)
 def test_what_is_no_position(text: str) -> None:
     """MRG-3: one way to write it."""
     with pytest.raises(ValueError, match="order position"):

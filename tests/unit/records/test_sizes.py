@@ -16,5 +16,7 @@ from connector.records.sizes import size_of
         (None, b"v", (("name", b"text"), ("näme", None)), 1 + 8 + 5),
     ],
 )
-def test_keys_values_and_headers_count(key: bytes | None, value: bytes | None, headers: tuple, size: int) -> None:
+def test_keys_values_and_headers_count(
+    key: bytes | None, value: bytes | None, headers: tuple, size: int
+) -> None:
     assert size_of(key, value, headers) == size

@@ -8,7 +8,10 @@ from connector.records.model import MAX_TIMESTAMP
 from connector.records.views import view_of_bytes, view_of_datum, view_of_time
 
 
-@pytest.mark.parametrize(("value", "view"), [(b"Ada", "Ada"), (b"", ""), (b"\n", {"base64": "Cg=="}), (b"\xff", {"base64": "/w=="})])
+@pytest.mark.parametrize(
+    ("value", "view"),
+    [(b"Ada", "Ada"), (b"", ""), (b"\n", {"base64": "Cg=="}), (b"\xff", {"base64": "/w=="})],
+)
 def test_bytes_are_text_where_all_of_it_can_be_printed(value: bytes, view: object) -> None:
     assert view_of_bytes(value) == view
 
@@ -27,6 +30,15 @@ def test_times_outside_of_iso_8601_stay_numbers(timestamp: int, view: object) ->
 
 
 def test_a_decoded_datum_is_shown_without_nulls() -> None:
-    datum = {"commit_timestamp": 1, "tie_breaker": 1, "row_image": None, "entries": [{"value": b"\0"}]}
-    shown = {"commit_timestamp": "1970-01-01T00:00:00.000001Z", "tie_breaker": 1, "entries": [{"value": {"base64": "AA=="}}]}
+    datum = {
+        "commit_timestamp": 1,
+        "tie_breaker": 1,
+        "row_image": None,
+        "entries": [{"value": b"\0"}],
+    }
+    shown = {
+        "commit_timestamp": "1970-01-01T00:00:00.000001Z",
+        "tie_breaker": 1,
+        "entries": [{"value": {"base64": "AA=="}}],
+    }
     assert view_of_datum(datum) == shown

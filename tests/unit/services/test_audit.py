@@ -1,7 +1,8 @@
-"""`connector audit` over changelogs on disk (TBL-6, nothing_lost). What a reader of the topic sees is handed in as a function.
+"""`connector audit` over changelogs on disk (TBL-6, nothing_lost). What a reader of the topic sees
+is handed in as a function.
 
-The changelogs are written by deltalake with the columns and the commit metadata of `connector.spark.storage.changelog`; that one's own are
-audited in tests/spark/test_audit.py.
+The changelogs are written by deltalake with the columns and the commit metadata of
+`connector.spark.storage.changelog`; that one's own are audited in tests/spark/test_audit.py.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ HEADERS = (("origin", b"\xff"), ("origin", None))
 
 @dataclass
 class Stream:
-    """A stream "s" whose topic, dead-letter topic and changelog are plain to see, and what the audit asked of Kafka."""
+    """A stream "s" whose topic, dead-letter topic and changelog are plain to see, and what the
+    audit asked of Kafka.
+    """
 
     warehouse: Path
     begin: dict[int, int] = field(default_factory=dict)
@@ -60,37 +63,69 @@ class Stream:
     def changelog(self) -> str:
         return f"{self.warehouse}/streams/s/changelog"
 
-    def ingest(self, end: Mapping[int, int], *, changes: Sequence[tuple[int, int]] = (), rejected: Sequence[tuple[int, int]] = ()) -> None:
+    def ingest(
+        self,
+        end: Mapping[int, int],
+        *,
+        changes: Sequence[tuple[int, int]] = (),
+        rejected: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """A batch up to `end` with these rows, its letters and its progress."""
         self.log(end, changes=changes, rejected=rejected)
         self.letters += [letter(self.batch, *place) for place in rejected]
         self.commit([], "progress", self.batch)
 
-    def log(self, end: Mapping[int, int], *, changes: Sequence[tuple[int, int]] = (), rejected: Sequence[tuple[int, int]] = ()) -> None:
+    def log(
+        self,
+        end: Mapping[int, int],
+        *,
+        changes: Sequence[tuple[int, int]] = (),
+        rejected: Sequence[tuple[int, int]] = (),
+    ) -> None:
         """Only the commit of the rows, as if killed behind it."""
         self.batch += 1
         self.begin = {**{number: self.end.get(number, 0) for number in end}, **self.begin}
         self.end.update(end)
         self.visible |= {*changes, *rejected}
-        rows = [row("change", self.batch, *place) for place in changes] + [row("rejected", self.batch, *place) for place in rejected]
+        rows = [row("change", self.batch, *place) for place in changes] + [
+            row("rejected", self.batch, *place) for place in rejected
+        ]
         self.commit(rows, "batch", self.batch - 1)
 
     def commit(self, rows: Sequence[dict[str, Any]], kind: str, settled: int) -> None:
         self.rows += len(rows)
         progress = {"ingest_batch": settled, "changes": self.rows, "control": 0, "rejected": {}}
-        names = {"stream": "s", "changelog_id": "c", "topic_id": "id", "ingest_batch": self.batch, "commit": kind}
-        self.write(rows, {**names, "first_offsets": self.begin, "end_offsets": self.end, "progress": progress})
+        names = {
+            "stream": "s",
+            "changelog_id": "c",
+            "topic_id": "id",
+            "ingest_batch": self.batch,
+            "commit": kind,
+        }
+        self.write(
+            rows,
+            {**names, "first_offsets": self.begin, "end_offsets": self.end, "progress": progress},
+        )
 
     def write(self, rows: Sequence[dict[str, Any]], table_state: dict[str, Any] | None) -> None:
         said = {} if table_state is None else {"userMetadata": json.dumps({"lowmark": table_state})}
         table = pa.Table.from_pylist(list(rows), COLUMNS)
-        write_deltalake(self.changelog, table, mode="append", commit_properties=CommitProperties(custom_metadata=said))
+        write_deltalake(
+            self.changelog,
+            table,
+            mode="append",
+            commit_properties=CommitProperties(custom_metadata=said),
+        )
 
     def audit(self, step_rows: int = STEP_ROWS) -> StreamAudit:
         logged = open_logged(str(self.warehouse), "s", step_rows)
         assert logged is not None
         return audit_stream(
-            "s", logged, AuditLog(str(self.warehouse), "s", "t", "c", "id"), KafkaSide(self._look, self._letters), now=lambda: 7
+            "s",
+            logged,
+            AuditLog(str(self.warehouse), "s", "t", "c", "id"),
+            KafkaSide(self._look, self._letters),
+            now=lambda: 7,
         )
 
     def _look(self, places: Mapping[int, Ranges]) -> dict[int, Seen]:
@@ -99,27 +134,57 @@ class Stream:
         for number, ranges in places.items():
             offsets = [offset for start, stop in ranges for offset in range(start, stop)]
             gone = [Range(o, o + 1) for o in offsets if o < self.first.get(number, 0)]
-            there = [Range(o, o + 1) for o in offsets if o >= self.first.get(number, 0) and (number, o) in self.visible]
+            there = [
+                Range(o, o + 1)
+                for o in offsets
+                if o >= self.first.get(number, 0) and (number, o) in self.visible
+            ]
             seen[number] = Seen(union_ranges(there), union_ranges(gone))
         return seen
 
-    def _letters(self, after: tuple[Position, ...]) -> tuple[list[tuple[DeadLetter, Position]], bool]:
+    def _letters(
+        self, after: tuple[Position, ...]
+    ) -> tuple[list[tuple[DeadLetter, Position]], bool]:
         begin = max([position.offset + 1 for position in after], default=0)
         places = list(enumerate(self.letters))[max(begin, self.taken_letters) :]
         self.letters_read = [found.id for _, found in places]
-        return [(found, Position("t.dead-letters", "dlq", 0, place)) for place, found in places], self.taken_letters <= begin
+        return [
+            (found, Position("t.dead-letters", "dlq", 0, place)) for place, found in places
+        ], self.taken_letters <= begin
 
 
 def row(kind: str, batch: int | None, number: int, offset: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": kind, "ingest_batch": batch, "kafka_partition": number, "offset": offset}
+    found: dict[str, Any] = {
+        "kind": kind,
+        "ingest_batch": batch,
+        "kafka_partition": number,
+        "offset": offset,
+    }
     headers = [{"key": name, "value": value} for name, value in HEADERS]
-    rejected = {"letter_id": f"id-{number}-{offset}", "key": b"k", "value": b"v%d" % offset, "headers": headers}
+    rejected = {
+        "letter_id": f"id-{number}-{offset}",
+        "key": b"k",
+        "value": b"v%d" % offset,
+        "headers": headers,
+    }
     return {**found, **rejected} if kind == "rejected" else found
 
 
 def letter(batch: int, number: int, offset: int) -> DeadLetter:
     return DeadLetter(
-        Position("t", "id", number, offset), b"k", b"v%d" % offset, HEADERS, Reason.UNDECODABLE, "", "", 0, 0, 0, None, batch, ""
+        Position("t", "id", number, offset),
+        b"k",
+        b"v%d" % offset,
+        HEADERS,
+        Reason.UNDECODABLE,
+        "",
+        "",
+        0,
+        0,
+        0,
+        None,
+        batch,
+        "",
     )
 
 
@@ -129,15 +194,21 @@ def places(number: int, *offsets: int) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def stream(tmp_path: Path) -> Stream:
-    """Two batches of two Kafka partitions, the second one added later; offset 3 is a marker, 0/5 and 1/1 were rejected."""
+    """Two batches of two Kafka partitions, the second one added later; offset 3 is a marker, 0/5
+    and 1/1 were rejected.
+    """
     stream = Stream(tmp_path)
     stream.ingest({0: 4}, changes=places(0, 0, 1, 2))
-    stream.ingest({0: 8, 1: 3}, changes=[*places(0, 4, 6, 7), *places(1, 0, 2)], rejected=[(0, 5), (1, 1)])
+    stream.ingest(
+        {0: 8, 1: 3}, changes=[*places(0, 4, 6, 7), *places(1, 0, 2)], rejected=[(0, 5), (1, 1)]
+    )
     return stream
 
 
 def test_nothing_lost_is_proved_and_the_next_audit_goes_on_from_it(stream: Stream) -> None:
-    """TBL-6: what was seen is asked again neither of the topic nor of the dead-letter topic, and holds when both have forgotten."""
+    """TBL-6: what was seen is asked again neither of the topic nor of the dead-letter topic, and
+    holds when both have forgotten.
+    """
     found = stream.audit()
     assert found.is_proved
     assert (found.counted("rows"), found.counted("empty"), found.letters.compared) == (10, 1, 2)
@@ -155,7 +226,9 @@ def test_nothing_lost_is_proved_and_the_next_audit_goes_on_from_it(stream: Strea
 
 
 def test_a_lost_row_is_found_before_and_after_a_proof(stream: Stream) -> None:
-    """nothing_lost: also one that somebody removes when it was proved already, and rows of whole batches."""
+    """nothing_lost: also one that somebody removes when it was proved already, and rows of whole
+    batches.
+    """
     assert stream.audit().is_proved
     DeltaTable(stream.changelog).delete('"offset" = 6')
     found = stream.audit()
@@ -181,7 +254,9 @@ def test_what_was_read_and_not_logged_is_lost(stream: Stream) -> None:
 
 @pytest.mark.parametrize("step_rows", [1, STEP_ROWS])
 @pytest.mark.parametrize("batch", [0, 1, 2, None])
-def test_a_doubled_row_is_found_in_its_batch_and_in_another(stream: Stream, batch: int | None, step_rows: int) -> None:
+def test_a_doubled_row_is_found_in_its_batch_and_in_another(
+    stream: Stream, batch: int | None, step_rows: int
+) -> None:
     """nothing_lost: also batch by batch, as a large changelog is read."""
     assert stream.audit(step_rows).is_proved
     stream.write([row("control", batch, 0, 1)], None)
@@ -191,9 +266,14 @@ def test_a_doubled_row_is_found_in_its_batch_and_in_another(stream: Stream, batc
 
 
 def test_rows_that_were_never_read_are_found(stream: Stream) -> None:
-    stream.write([row("change", 2, 0, 99), row("change", 2, 7, 0), row("something else", 2, 0, 1)], None)
+    stream.write(
+        [row("change", 2, 0, 99), row("change", 2, 7, 0), row("something else", 2, 0, 1)], None
+    )
     found = stream.audit()
-    assert (found.partitions[0].unexpected, found.partitions[7].unexpected) == ((Range(99, 100),), (Range(0, 1),))
+    assert (found.partitions[0].unexpected, found.partitions[7].unexpected) == (
+        (Range(99, 100),),
+        (Range(0, 1),),
+    )
     assert found.counted("duplicated") == 0
 
 
@@ -214,7 +294,9 @@ def test_a_gap_that_retention_took_first_is_unproved(stream: Stream) -> None:
 
 
 def test_a_missing_or_altered_letter_is_found(stream: Stream) -> None:
-    """nothing_lost, DLQ-1, DLQ-4: neither is taken for proved, so that the letter counts when it is published after all."""
+    """nothing_lost, DLQ-1, DLQ-4: neither is taken for proved, so that the letter counts when it is
+    published after all.
+    """
     good = stream.letters
     stream.letters = [good[0]]
     found = stream.audit()
@@ -236,7 +318,9 @@ def test_letters_that_retention_took_first_are_unproved(stream: Stream) -> None:
 
 
 def test_a_batch_whose_letters_are_under_way_owes_none_yet(stream: Stream) -> None:
-    """TBL-2: they follow the commit; those that are there already are read again by the audit that needs them."""
+    """TBL-2: they follow the commit; those that are there already are read again by the audit that
+    needs them.
+    """
     stream.log({0: 9, 1: 4}, rejected=[(0, 8), (1, 3)])
     stream.letters.append(letter(3, 0, 8))
     found = stream.audit()
@@ -252,7 +336,9 @@ def test_a_batch_whose_letters_are_under_way_owes_none_yet(stream: Stream) -> No
 
 
 def test_a_proof_of_letters_names_the_topic_of_each_place(tmp_path: Path) -> None:
-    """REC-4: a dead-letter topic that was made anew is not read on from a place in the old one; other changelogs have their own."""
+    """REC-4: a dead-letter topic that was made anew is not read on from a place in the old one;
+    other changelogs have their own.
+    """
     audit_log = AuditLog(str(tmp_path), "s", "t", "c", "id")
     assert audit_log.letters() == (0, ())
     read = [Position("t.dead-letters", "old", 0, 9), Position("t.dead-letters", "new", 1, 0)]
@@ -272,7 +358,10 @@ def test_batches_are_taken_as_many_at_a_time_as_memory_allows(stream: Stream) ->
         assert len(list(logged.steps())) == steps
 
 
-CONFIG = 'warehouse = "."\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\ntopic = "t"\n[streams.new]\ntopic = "u"\n'
+CONFIG = (
+    'warehouse = "."\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\ntopic ='
+    ' "t"\n[streams.new]\ntopic = "u"\n'
+)
 
 
 def connector(stream: Stream, *words: str) -> int:
@@ -280,7 +369,9 @@ def connector(stream: Stream, *words: str) -> int:
     return cli.invoke(["--config", str(stream.warehouse / "connector.toml"), "audit", *words])
 
 
-def test_the_command_asks_kafka_for_nothing_that_is_proved(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_asks_kafka_for_nothing_that_is_proved(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-10: all streams; data on standard output, talk on standard error."""
     stream.audit()
     assert connector(stream) == 0
@@ -293,7 +384,9 @@ def test_the_command_asks_kafka_for_nothing_that_is_proved(stream: Stream, capsy
     assert (found["verdict"], found["kafka_partitions"][0]["end"]) == ("passed", 8)
 
 
-def test_the_command_fails_with_problem_cause_and_remedy(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fails_with_problem_cause_and_remedy(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
     """OPS-10: also what a commit of somebody else did is found, not refused."""
     stream.audit()
     stream.write([row("change", 2, 0, 1)], None)
@@ -301,7 +394,10 @@ def test_the_command_fails_with_problem_cause_and_remedy(stream: Stream, capsys:
     said = capsys.readouterr()
     assert json.loads(said.out)["verdict"] == "failed"
     assert "1 commit of another program on top of its changelog" in said.err
-    assert "error:  Stream s breaks nothing_lost: 1 offset is in the changelog more than once" in said.err
+    assert (
+        "error:  Stream s breaks nothing_lost: 1 offset is in the changelog more than once"
+        in said.err
+    )
     assert "cause:" in said.err
     assert "remedy:" in said.err
 

@@ -32,7 +32,9 @@ def test_an_absolute_warehouse_stays(file: Path) -> None:
     assert load_config(file, {"CONNECTOR__WAREHOUSE": "/srv/wh"}).warehouse == "/srv/wh"
 
 
-def test_without_a_name_the_file_of_this_folder_counts(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_name_the_file_of_this_folder_counts(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OPS-1."""
     monkeypatch.chdir(file.parent)
     assert load_config(None, {}).warehouse == str(file.parent / "wh")
@@ -56,14 +58,21 @@ def test_a_missing_file_of_a_secret_is_said_by_its_variable(file: Path) -> None:
         load_config(file, {"CONNECTOR__KAFKA__SASL_PASSWORD_FILE": "/nowhere"})
 
 
-def test_no_configuration_is_an_error_that_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_configuration_is_an_error_that_says_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--config FILE"):
         load_config(None, {})
 
 
-@pytest.mark.parametrize(("content", "words"), [(b"warehouse = wh", "line 1"), (b"\xff", "UTF-8"), (b"a = 1\na = 2", "overwrite")])
-def test_a_broken_document_is_named_with_the_place(tmp_path: Path, content: bytes, words: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"warehouse = wh", "line 1"), (b"\xff", "UTF-8"), (b"a = 1\na = 2", "overwrite")],
+)
+def test_a_broken_document_is_named_with_the_place(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
     (tmp_path / "c.toml").write_bytes(content)
     with pytest.raises(ConfigError, match=r"c\.toml") as caught:
         load_config(tmp_path / "c.toml", {})

@@ -1,4 +1,6 @@
-"""What follows from rows, gaps and letters (TBL-6): each way in which nothing_lost can be broken, and what is only unproved."""
+"""What follows from rows, gaps and letters (TBL-6): each way in which nothing_lost can be broken,
+and what is only unproved.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import pytest
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.rejection import Position, Reason
-from connector.state.audit import LettersAudit, PartitionAudit, Range, Run, Seen, StreamAudit, compare_letters, digest
+from connector.state.audit import (
+    LettersAudit,
+    PartitionAudit,
+    Range,
+    Run,
+    Seen,
+    StreamAudit,
+    compare_letters,
+    digest,
+)
 
 READ = PartitionAudit(begin=10, end=20)
 WHOLE = READ.logged([Run(10, 20, 1)])
@@ -17,7 +28,21 @@ WHOLE = READ.logged([Run(10, 20, 1)])
 
 def letter(offset: int, value: bytes | None = b"v", **fields: object) -> DeadLetter:
     position = Position("t", "id", 0, offset)
-    common = DeadLetter(position, b"k", value, (("h", None),), Reason.UNDECODABLE, "", "", 0, 0, 0, None, 1, "1/0/0/0")
+    common = DeadLetter(
+        position,
+        b"k",
+        value,
+        (("h", None),),
+        Reason.UNDECODABLE,
+        "",
+        "",
+        0,
+        0,
+        0,
+        None,
+        1,
+        "1/0/0/0",
+    )
     return replace(common, **fields)  # type: ignore[arg-type]
 
 
@@ -72,7 +97,10 @@ def test_what_retention_took_is_unproved_and_breaks_nothing() -> None:
     [
         (READ.logged([Run(10, 12, 1), Run(12, 13, 2), Run(13, 20, 1)]), "more than once"),
         (WHOLE.logged([Run(14, 15, 1)]), "more than once"),
-        (READ.logged([Run(11, 20, 1)]).looked((Range(10, 11),), Seen()).logged([Run(10, 11, 1)]), "nothing to see"),
+        (
+            READ.logged([Run(11, 20, 1)]).looked((Range(10, 11),), Seen()).logged([Run(10, 11, 1)]),
+            "nothing to see",
+        ),
         (READ.logged([Run(9, 20, 1)]), "never read"),
         (READ.logged([Run(10, 21, 1)]), "never read"),
     ],
@@ -86,18 +114,32 @@ def test_rows_too_many_break_the_promise(partition: PartitionAudit, said: str) -
 
 
 def test_a_row_in_a_later_batch_fills_the_gap_that_it_left() -> None:
-    found = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked((Range(12, 13),), Seen(visible=(Range(12, 13),)))
+    found = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked(
+        (Range(12, 13),), Seen(visible=(Range(12, 13),))
+    )
     assert found.lost
     assert stream(found.logged([Run(12, 13, 1)])).is_proved
-    taken = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked((Range(12, 13),), Seen(gone=(Range(12, 13),)))
+    taken = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked(
+        (Range(12, 13),), Seen(gone=(Range(12, 13),))
+    )
     assert taken.unverified
     assert stream(taken.logged([Run(12, 13, 1)])).is_proved
 
 
 def test_letters_are_compared_byte_for_byte() -> None:
-    """DLQ-1, DLQ-4: one letter is enough, a second with the same id does no harm, and neither does that of a table."""
+    """DLQ-1, DLQ-4: one letter is enough, a second with the same id does no harm, and neither does
+    that of a table.
+    """
     wanted = [letter(1), letter(2), letter(3, value=None)]
-    there = [letter(9), letter(1, value=b"x"), letter(1), letter(2), letter(2), letter(3, value=b""), letter(3, value=None)]
+    there = [
+        letter(9),
+        letter(1, value=b"x"),
+        letter(1),
+        letter(2),
+        letter(2),
+        letter(3, value=b""),
+        letter(3, value=None),
+    ]
     assert compare_letters(rejected(*wanted), there) == LettersAudit(3)
     assert compare_letters(rejected(letter(1)), [letter(1, table="t")]).missing == ("id-0-1",)
 
@@ -127,11 +169,17 @@ def test_a_digest_tells_records_apart_that_differ_in_a_byte_or_in_where_it_stand
 
 
 def test_a_report_is_stable() -> None:
-    """TBL-6: who reads `audit --json` relies on every name; ranges are their bounds, the second one not included."""
+    """TBL-6: who reads `audit --json` relies on every name; ranges are their bounds, the second one
+    not included.
+    """
     broken = READ.logged([Run(10, 11, 1), Run(12, 13, 2), Run(14, 18, 1), Run(21, 22, 1)])
-    broken = broken.looked(broken.gaps(to_the_end=True), Seen(visible=(Range(11, 12),), gone=(Range(18, 19),)))
+    broken = broken.looked(
+        broken.gaps(to_the_end=True), Seen(visible=(Range(11, 12),), gone=(Range(18, 19),))
+    )
     letters = LettersAudit(4, missing=("a",), altered=("b",), unverified=("c", "d"))
-    report = StreamAudit("s", 3, {1: PartitionAudit(0, 2).logged([Run(0, 2, 1)]), 0: broken}, letters).to_json()
+    report = StreamAudit(
+        "s", 3, {1: PartitionAudit(0, 2).logged([Run(0, 2, 1)]), 0: broken}, letters
+    ).to_json()
     assert json.loads(json.dumps(report)) == {
         "stream": "s",
         "verdict": "failed",
@@ -169,19 +217,34 @@ def test_unproved_offsets_and_letters_add_up() -> None:
     taken = READ.logged([Run(13, 20, 1)]).looked((Range(10, 13),), Seen(gone=(Range(10, 12),)))
     other = PartitionAudit(0, 5).looked((Range(0, 5),), Seen(gone=(Range(0, 1), Range(2, 5))))
     audit = StreamAudit("s", 3, {0: taken, 1: other}, LettersAudit(9, unverified=("a", "b", "c")))
-    assert (audit.counted("unverified"), audit.unverified, audit.counted("rows"), audit.counted("empty")) == (6, 9, 7, 2)
-    assert (audit.fault(), audit.is_proved, audit.to_json()["verdict"]) == (None, False, "unverified")
+    assert (
+        audit.counted("unverified"),
+        audit.unverified,
+        audit.counted("rows"),
+        audit.counted("empty"),
+    ) == (6, 9, 7, 2)
+    assert (audit.fault(), audit.is_proved, audit.to_json()["verdict"]) == (
+        None,
+        False,
+        "unverified",
+    )
     assert stream(taken).unverified == 2
     assert stream(WHOLE, letters=LettersAudit(9, unverified=("a", "b", "c"))).unverified == 3
 
 
 def test_a_fault_names_three_examples_of_each_kind() -> None:
     """nothing_lost: the places are found in the topic, the letters by id."""
-    lost = READ.looked((Range(10, 20),), Seen(visible=(Range(10, 11), Range(12, 15), Range(16, 17), Range(18, 19))))
-    fault = StreamAudit("s", 3, {2: lost, 0: lost}, LettersAudit(9, missing=("a", "b", "c", "d"), altered=("e",))).fault()
+    lost = READ.looked(
+        (Range(10, 20),), Seen(visible=(Range(10, 11), Range(12, 15), Range(16, 17), Range(18, 19)))
+    )
+    fault = StreamAudit(
+        "s", 3, {2: lost, 0: lost}, LettersAudit(9, missing=("a", "b", "c", "d"), altered=("e",))
+    ).fault()
     assert fault is not None
-    assert fault.problem == (
-        "Stream s breaks nothing_lost: 12 offsets are read, but not in the changelog, though a reader of the topic can see them "
-        "(Kafka partition/offset 0/10, 0/12 to 14, 0/16, …); 4 letters are not in the dead-letter topic (a, b, c, …); "
-        "1 letter is there with other bytes than their records (e)"
+    assert (
+        fault.problem
+        == "Stream s breaks nothing_lost: 12 offsets are read, but not in the changelog, though a"
+        " reader of the topic can see them (Kafka partition/offset 0/10, 0/12 to 14, 0/16, …); 4"
+        " letters are not in the dead-letter topic (a, b, c, …); 1 letter is there with other"
+        " bytes than their records (e)"
     )

@@ -1,4 +1,6 @@
-"""Jobs, the bound that they recommend, and cuts, which are told from their revisions; on disk as in memory."""
+"""Jobs, the bound that they recommend, and cuts, which are told from their revisions; on disk as in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,27 @@ from deltalake import write_deltalake
 from connector.lake import jobs as lake_history
 from connector.lake import small_tables
 from connector.lake.jobs import History
-from connector.state.jobs import RECOMMENDED_OVER_S, CutRecord, Job, JobKind, keeps_bound, p95_s, recommended_bound_s
+from connector.state.jobs import (
+    RECOMMENDED_OVER_S,
+    CutRecord,
+    Job,
+    JobKind,
+    keeps_bound,
+    p95_s,
+    recommended_bound_s,
+)
 
 S = 1_000_000
 DAY = 24 * 60 * 60 * S
-CUT = CutRecord("s", low_watermark=50, to_batch=3, revision=0, merged=10, recorded_at=1, versions={"one": 4, "other": 7})
+CUT = CutRecord(
+    "s",
+    low_watermark=50,
+    to_batch=3,
+    revision=0,
+    merged=10,
+    recorded_at=1,
+    versions={"one": 4, "other": 7},
+)
 
 
 def apply_of(seconds: float, *, ended_at: int = 8 * DAY, error: str = "") -> Job:
@@ -47,7 +65,11 @@ def test_a_job_lasts_from_its_start_to_its_end() -> None:
 
 def test_applies_that_went_well_tell_how_long_they_take(tmp_path: Path) -> None:
     """TBL-19: failed applies, runtime merges, old ones and those of other tables do not count."""
-    others = [apply_of(9999, error="full"), apply_of(9999, ended_at=DAY - 1), replace(apply_of(9999), kind=JobKind.RUNTIME_MERGE)]
+    others = [
+        apply_of(9999, error="full"),
+        apply_of(9999, ended_at=DAY - 1),
+        replace(apply_of(9999), kind=JobKind.RUNTIME_MERGE),
+    ]
     history = History(str(tmp_path))
     for job in [apply_of(3), *others, replace(apply_of(9999), table="other"), apply_of(4)]:
         history.add_job(job)
@@ -55,14 +77,20 @@ def test_applies_that_went_well_tell_how_long_they_take(tmp_path: Path) -> None:
 
 
 def test_a_late_change_revises_a_cut() -> None:
-    """TBL-17: a later batch that changed a table at the same low watermark is a revision; one that changed nothing is the same state."""
+    """TBL-17: a later batch that changed a table at the same low watermark is a revision; one that
+    changed nothing is the same state.
+    """
     later = replace(CUT, to_batch=4)
     assert CUT.follows(None) == CUT
     assert CUT.follows(CUT) is None
     assert later.follows(CUT) is None
     assert replace(later, merged=11).follows(CUT) == replace(later, merged=11, revision=1)
-    assert replace(later, merged=11).follows(replace(CUT, revision=5)) == replace(later, merged=11, revision=6)
-    assert replace(later, low_watermark=60).follows(replace(CUT, revision=5)) == replace(later, low_watermark=60)
+    assert replace(later, merged=11).follows(replace(CUT, revision=5)) == replace(
+        later, merged=11, revision=6
+    )
+    assert replace(later, low_watermark=60).follows(replace(CUT, revision=5)) == replace(
+        later, low_watermark=60
+    )
     assert replace(later, versions={"one": 4, "new": 1}).follows(CUT) is not None
 
 
@@ -71,7 +99,9 @@ def test_a_record_of_no_later_batch_revises_nothing() -> None:
     assert replace(CUT, merged=11).follows(CUT) is None
     assert replace(CUT, merged=11, to_batch=2).follows(CUT) is None
     new_table = replace(CUT, to_batch=4, versions={"one": 4, "other": 7, "new": 1})
-    assert new_table.follows(replace(CUT, revision=5)) == replace(new_table, revision=5), "another table is no revision"
+    assert new_table.follows(replace(CUT, revision=5)) == replace(new_table, revision=5), (
+        "another table is no revision"
+    )
 
 
 def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
@@ -92,7 +122,11 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
     assert history.jobs("o'ne", limit=1) == [merge]
     assert history.jobs("o'ne", limit=1, kinds=(JobKind.APPLY, JobKind.REBUILD)) == [jobs[1]]
 
-    cuts = [CUT, replace(CUT, to_batch=4, merged=11, revision=1, recorded_at=2), replace(CUT, stream="other", recorded_at=3)]
+    cuts = [
+        CUT,
+        replace(CUT, to_batch=4, merged=11, revision=1, recorded_at=2),
+        replace(CUT, stream="other", recorded_at=3),
+    ]
     for cut in cuts:
         history.add_cut(cut)
     assert history.cuts("s") == [cuts[1], cuts[0]]
@@ -100,10 +134,15 @@ def test_what_is_kept_is_read_back(tmp_path: Path) -> None:
 
 
 def test_cuts_are_forgotten_by_the_versions_that_they_name(tmp_path: Path) -> None:
-    """TBL-23: one table that has left it too long ago is enough; never another stream's, never the one that stays."""
+    """TBL-23: one table that has left it too long ago is enough; never another stream's, never the
+    one that stays.
+    """
     history = History(str(tmp_path))
     history.forget_cuts("s", {"one": 9})
-    cuts = [replace(CUT, low_watermark=50 + n, recorded_at=n, versions={"one": n, "other": 10 * n}) for n in range(1, 6)]
+    cuts = [
+        replace(CUT, low_watermark=50 + n, recorded_at=n, versions={"one": n, "other": 10 * n})
+        for n in range(1, 6)
+    ]
     other = replace(CUT, stream="s'2")
     for cut in (*cuts, other):
         history.add_cut(cut)
@@ -115,10 +154,14 @@ def test_cuts_are_forgotten_by_the_versions_that_they_name(tmp_path: Path) -> No
 
 
 def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TBL-23: by age and number of its rows; few files, of rows and of the log, however many jobs there were."""
+    """TBL-23: by age and number of its rows; few files, of rows and of the log, however many jobs
+    there were.
+    """
     monkeypatch.setattr(small_tables, "TIDY_EVERY", 20)
     monkeypatch.setattr(small_tables, "OLD_VERSIONS_KEPT_H", 0)
-    monkeypatch.setattr(small_tables, "_KEPT", dict.fromkeys(small_tables._KEPT, "interval 0 seconds"))
+    monkeypatch.setattr(
+        small_tables, "_KEPT", dict.fromkeys(small_tables._KEPT, "interval 0 seconds")
+    )
     monkeypatch.setattr(lake_history, "MAX_JOBS", 30)
     history, folder = History(str(tmp_path)), tmp_path / "_connector" / "jobs"
     history.add_job(apply_of(1, ended_at=1))
@@ -126,7 +169,9 @@ def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
         history.add_job(apply_of(1, ended_at=40 * DAY + number))
     assert len(history.jobs("one")) == 19
     history.add_job(apply_of(1, ended_at=40 * DAY + 18))
-    assert [job.ended_at - 40 * DAY for job in history.jobs("one")] == list(range(18, -1, -1)), "the one of the first day is gone"
+    assert [job.ended_at - 40 * DAY for job in history.jobs("one")] == list(range(18, -1, -1)), (
+        "the one of the first day is gone"
+    )
     for number in range(19, 100):
         history.add_job(apply_of(1, ended_at=40 * DAY + number))
         assert len(list(folder.glob("*.parquet"))) <= 24
@@ -139,14 +184,28 @@ def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_history_of_an_older_release_is_read_and_gets_the_new_columns(tmp_path: Path) -> None:
     """TBL-19, JOB-1"""
     old = {
-        name: type_ for name, type_ in lake_history._JOBS.items() if name not in ("stream", "files", "bytes", "live_bytes", "disk_bytes")
+        name: type_
+        for name, type_ in lake_history._JOBS.items()
+        if name not in ("stream", "files", "bytes", "live_bytes", "disk_bytes")
     }
     before, history = apply_of(3), History(str(tmp_path))
     row = {name: getattr(before, name) for name in old}
-    write_deltalake(f"{tmp_path}/_connector/jobs", small_tables.as_arrow([{**row, "kind": "apply"}], old))
+    write_deltalake(
+        f"{tmp_path}/_connector/jobs", small_tables.as_arrow([{**row, "kind": "apply"}], old)
+    )
     assert history.maintenance(stream="s") == {}
     assert history.last_clean_up("one", "") is None
-    after = replace(before, kind=JobKind.CLEAN_UP, table="", stream="s", ended_at=9 * DAY, files=3, bytes=7, live_bytes=1, disk_bytes=2)
+    after = replace(
+        before,
+        kind=JobKind.CLEAN_UP,
+        table="",
+        stream="s",
+        ended_at=9 * DAY,
+        files=3,
+        bytes=7,
+        live_bytes=1,
+        disk_bytes=2,
+    )
     failed = replace(after, started_at=after.started_at + 1, ended_at=10 * DAY, error="full")
     for job in (after, failed):
         history.add_job(job)

@@ -42,8 +42,12 @@ FILES = st.lists(
 
 
 @given(FILES)
-def test_files_that_are_put_together_belong_together_and_are_fewer_then(files: list[DataFile]) -> None:
-    """TBL-15: each at most once, of one partition, not too large; a single one only for the rows that are gone from it."""
+def test_files_that_are_put_together_belong_together_and_are_fewer_then(
+    files: list[DataFile],
+) -> None:
+    """TBL-15: each at most once, of one partition, not too large; a single one only for the rows
+    that are gone from it.
+    """
     groups = to_compact(files)
     taken = [number for group in groups for number in group]
     assert len(taken) == len(set(taken))
@@ -51,11 +55,16 @@ def test_files_that_are_put_together_belong_together_and_are_fewer_then(files: l
         assert len({files[number].place for number in group}) == 1
         assert len(group) > 1 or files[group[0]].marked_share >= MARKED
         assert len(group) == 1 or sum(files[number].size for number in group) <= LARGEST_BYTES
-        assert all(files[number].size < SMALL_BYTES or files[number].marked_share >= MARKED for number in group)
+        assert all(
+            files[number].size < SMALL_BYTES or files[number].marked_share >= MARKED
+            for number in group
+        )
 
 
 def test_small_files_are_put_together_once_there_are_enough() -> None:
-    """TBL-15: by their number, on average in each partition; a partition that is alone does not wait for many."""
+    """TBL-15: by their number, on average in each partition; a partition that is alone does not
+    wait for many.
+    """
     assert to_compact([DataFile("a", KIB, 1)] * GAIN) == []
     assert [len(group) for group in to_compact([DataFile("a", KIB, 1)] * (GAIN + 1))] == [GAIN + 1]
     places = [f"p{number}" for number in range(16)]
@@ -67,14 +76,23 @@ def test_a_large_file_waits_until_small_ones_have_half_its_bytes() -> None:
     """TBL-15: no byte is rewritten often."""
     small = [DataFile("a", MIB // 10, 1)] * 40
     assert [len(group) for group in to_compact([DataFile("a", 9 * MIB, 1), *small])] == [40]
-    assert [len(group) for group in to_compact([DataFile("a", 2 * 40 * (MIB // 10), 1), *small])] == [41]
-    assert [len(group) for group in to_compact([DataFile("a", SMALL_BYTES, 1), DataFile("a", SMALL_BYTES - 1, 1), *small])] == [40]
+    assert [
+        len(group) for group in to_compact([DataFile("a", 2 * 40 * (MIB // 10), 1), *small])
+    ] == [41]
+    assert [
+        len(group)
+        for group in to_compact(
+            [DataFile("a", SMALL_BYTES, 1), DataFile("a", SMALL_BYTES - 1, 1), *small]
+        )
+    ] == [40]
 
 
 @settings(max_examples=5)
 @given(st.integers(0, 2**32))
 def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> None:
-    """TBL-15: a thousand files, one after the other: few are left at any time, and each byte was moved some ten times."""
+    """TBL-15: a thousand files, one after the other: few are left at any time, and each byte was
+    moved some ten times.
+    """
     rng, files = Random(seed), list[DataFile]()
     sizes = [rng.randint(1, 8 * KIB) for _ in range(1000)]
     last_advance = most = 0
@@ -85,13 +103,17 @@ def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> N
         for group in groups:
             together = sum(files[number].size for number in group)
             last_advance += together
-            files = [file for number, file in enumerate(files) if number not in set(group)] + [DataFile("a", together, 1)]
+            files = [file for number, file in enumerate(files) if number not in set(group)] + [
+                DataFile("a", together, 1)
+            ]
     assert most <= GAIN + 20
     assert last_advance <= 12 * sum(sizes)
 
 
 def test_files_of_which_many_rows_are_gone_are_written_anew_by_bytes() -> None:
-    """TBL-15: a fifth of the table's bytes, whatever the number of files, and however large they are."""
+    """TBL-15: a fifth of the table's bytes, whatever the number of files, and however large they
+    are.
+    """
     half_gone = DataFile("a", 2 * LARGEST_BYTES, 100, 50)
     assert to_compact([half_gone]) == [[0]]
     assert to_compact([half_gone, *[DataFile("a", LARGEST_BYTES, 100)] * 2]) == [[0]]
@@ -103,8 +125,21 @@ def removing(at: int, files: int, size: int = 0) -> CommitCount:
     return CommitCount(at, 1, files, size)
 
 
-def due(removed: list[CommitCount], now: int, *, last: int = 0, newest_at: int | None = None, retention_s: int = 3_600) -> bool:
-    return cleans(removed, now, last=last, newest_at=now if newest_at is None else newest_at, retention_s=retention_s)
+def due(
+    removed: list[CommitCount],
+    now: int,
+    *,
+    last: int = 0,
+    newest_at: int | None = None,
+    retention_s: int = 3_600,
+) -> bool:
+    return cleans(
+        removed,
+        now,
+        last=last,
+        newest_at=now if newest_at is None else newest_at,
+        retention_s=retention_s,
+    )
 
 
 def test_old_files_are_removed_when_that_frees_something() -> None:
@@ -118,7 +153,9 @@ def test_old_files_are_removed_when_that_frees_something() -> None:
     assert not due([], now, last=last)
     twentieth = [removing(0, 100), removing(now, 1900)]
     assert due(twentieth, now, last=last)
-    assert not due([removing(0, 100), removing(now, 2100)], now, last=last), "a twentieth of what is kept"
+    assert not due([removing(0, 100), removing(now, 2100)], now, last=last), (
+        "a twentieth of what is kept"
+    )
 
 
 def test_old_files_are_removed_minutes_apart() -> None:
@@ -131,19 +168,26 @@ def test_old_files_are_removed_minutes_apart() -> None:
 
 
 def test_what_was_removed_unseen_is_not_forgotten() -> None:
-    """TBL-23: after a retention, or a day, they are looked for; where nothing happened since, they are not."""
+    """TBL-23: after a retention, or a day, they are looked for; where nothing happened since, they
+    are not.
+    """
     now = 100 * DAY_US
     assert due([], now, last=now - HOUR_US)
     assert not due([], now, last=now - HOUR_US + 1)
     assert due([], now, last=now - DAY_US, retention_s=30 * 86_400)
-    assert not due([], now, last=now - HOUR_US, newest_at=now - 2 * HOUR_US - 1), "all that was removed was old by then"
+    assert not due([], now, last=now - HOUR_US, newest_at=now - 2 * HOUR_US - 1), (
+        "all that was removed was old by then"
+    )
     assert due([], now, last=now - HOUR_US, newest_at=now - 2 * HOUR_US)
 
 
 @pytest.mark.parametrize(
-    ("file_s", "snapshot_s", "kept_s"), [(86_400, 86_400, 90_000), (600, 300, 600), (300, 300, 330), (60, 864_000, 867_600)]
+    ("file_s", "snapshot_s", "kept_s"),
+    [(86_400, 86_400, 90_000), (600, 300, 600), (300, 300, 330), (60, 864_000, 867_600)],
 )
-def test_tables_keep_files_longer_than_the_cuts_that_name_them(file_s: int, snapshot_s: int, kept_s: int) -> None:
+def test_tables_keep_files_longer_than_the_cuts_that_name_them(
+    file_s: int, snapshot_s: int, kept_s: int
+) -> None:
     """TBL-23: rows of cuts go before their files."""
     assert VersionRetention(file_s, snapshot_s).table_file_s == kept_s
 
@@ -158,15 +202,23 @@ def checkpoint(version: int, part: str = "") -> str:
 
 
 def test_the_log_keeps_what_a_version_is_worked_out_from() -> None:
-    """TBL-23: the newest checkpoint that is not above the first version that is needed, its commit, and all behind it."""
+    """TBL-23: the newest checkpoint that is not above the first version that is needed, its commit,
+    and all behind it.
+    """
     names = log_of(120, checkpoint(50), checkpoint(100))
     gone = superfluous(names, 99, 120)
-    assert {name for name in gone if name.endswith(".json")} == {f"{version:020}.json" for version in range(50)}
+    assert {name for name in gone if name.endswith(".json")} == {
+        f"{version:020}.json" for version in range(50)
+    }
     assert {name for name in gone if name.endswith(".parquet")} == set()
     gone = superfluous(names, 100, 120)
-    assert {name for name in gone if name.endswith(".json")} == {f"{version:020}.json" for version in range(100)}
+    assert {name for name in gone if name.endswith(".json")} == {
+        f"{version:020}.json" for version in range(100)
+    }
     assert {name for name in gone if name.endswith(".parquet")} == {checkpoint(50)}
-    assert [name[:20] for name in gone] == sorted(name[:20] for name in gone), "the oldest first: what is left has no gap"
+    assert [name[:20] for name in gone] == sorted(name[:20] for name in gone), (
+        "the oldest first: what is left has no gap"
+    )
 
 
 @pytest.mark.parametrize("first_needed", [None, 49])
@@ -193,13 +245,21 @@ def test_a_checkpoint_that_lacks_a_part_is_none() -> None:
 
 
 @given(st.integers(0, 200), st.sets(st.integers(0, 200), max_size=8), st.integers(0, 200))
-def test_every_version_that_is_needed_can_be_worked_out(newest: int, checkpoints: set[int], needed: int) -> None:
+def test_every_version_that_is_needed_can_be_worked_out(
+    newest: int, checkpoints: set[int], needed: int
+) -> None:
     """TBL-23: whatever is cleaned, and however often."""
-    names = set(log_of(newest, *(checkpoint(version) for version in checkpoints if version <= newest)))
+    names = set(
+        log_of(newest, *(checkpoint(version) for version in checkpoints if version <= newest))
+    )
     needed = min(needed, newest)
     for first_needed in (needed // 2, needed, needed):
         names -= set(superfluous(names, first_needed, newest))
-    commits = {int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit() and "compacted" not in name}
+    commits = {
+        int(name[:20])
+        for name in names
+        if name.endswith(".json") and name[:20].isdigit() and "compacted" not in name
+    }
     bases = [version for version in checkpoints if checkpoint(version) in names]
     for version in range(needed, newest + 1):
         base = max((base for base in bases if base <= version), default=0)

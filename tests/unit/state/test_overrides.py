@@ -8,7 +8,14 @@ from threading import Thread
 
 from connector.lake.overrides import Overrides
 from connector.lake.small_tables import append_next, select
-from connector.state.overrides import PaceOverride, StalenessOverride, bounds_in, bounds_in_force, pace_in_force, saying
+from connector.state.overrides import (
+    PaceOverride,
+    StalenessOverride,
+    bounds_in,
+    bounds_in_force,
+    pace_in_force,
+    saying,
+)
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.values import DataType
@@ -16,7 +23,9 @@ from connector.tables.values import DataType
 
 def defined(name: str, bound: int | None) -> TableDefinition:
     key = Key((KeyPart("id", DataType.STRING),))
-    return TableDefinition(name=name, stream="s", source="t", key=key, columns=(), max_staleness_s=bound)
+    return TableDefinition(
+        name=name, stream="s", source="t", key=key, columns=(), max_staleness_s=bound
+    )
 
 
 def test_an_operators_bound_outranks_the_configured_one_until_it_is_unset() -> None:
@@ -25,10 +34,16 @@ def test_an_operators_bound_outranks_the_configured_one_until_it_is_unset() -> N
     assert bounds_in_force(tables, {}) == {"one": 600, "third": 60}
     said = saying(
         StalenessOverride("third", 0, 3, "me"),
-        saying(StalenessOverride("other", 5, 2, "me"), saying(StalenessOverride("one", 7, 1, "me"), None)),
+        saying(
+            StalenessOverride("other", 5, 2, "me"),
+            saying(StalenessOverride("one", 7, 1, "me"), None),
+        ),
     )
     assert bounds_in_force(tables, bounds_in(said)) == {"one": 7, "other": 5}, "0 is no bound"
-    assert bounds_in(saying(StalenessOverride("one", None, 4, "me"), said)) == {"other": 5, "third": 0}
+    assert bounds_in(saying(StalenessOverride("one", None, 4, "me"), said)) == {
+        "other": 5,
+        "third": 0,
+    }
 
 
 def test_what_is_set_is_read_back_and_who_set_it_is_kept(tmp_path: Path) -> None:
@@ -39,12 +54,19 @@ def test_what_is_set_is_read_back_and_who_set_it_is_kept(tmp_path: Path) -> None
     overrides.set(StalenessOverride("other", 0, 2, "bob"))
     overrides.set(StalenessOverride("one", None, 3, "bob"))
     assert overrides.bounds() == {"other": 0}
-    kept = select(f"{tmp_path}/_connector/overrides", "true ORDER BY made_at", "made_by, max_staleness_s")
-    assert kept == [{"made_by": who, "max_staleness_s": bound} for who, bound in (("ann", 600), ("bob", 0), ("bob", None))]
+    kept = select(
+        f"{tmp_path}/_connector/overrides", "true ORDER BY made_at", "made_by, max_staleness_s"
+    )
+    assert kept == [
+        {"made_by": who, "max_staleness_s": bound}
+        for who, bound in (("ann", 600), ("bob", 0), ("bob", None))
+    ]
 
 
 def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> None:
-    """JOB-2, TBL-20: what is set outranks the configuration; half of a bound that is set is the pace where none is."""
+    """JOB-2, TBL-20: what is set outranks the configuration; half of a bound that is set is the
+    pace where none is.
+    """
     overrides, table = Overrides(str(tmp_path)), replace(defined("one", 600), apply_every_s=50)
     overrides.set(StalenessOverride("one", 60, 1, "ann"))
     overrides.set(PaceOverride("one", 7, 2, "ann"))
@@ -70,7 +92,10 @@ def test_settings_of_an_earlier_release_are_gone_on_with(tmp_path: Path) -> None
     overrides.set(PaceOverride("one", 7, 2, "ann"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60}, {"one": 7})
     kept = select(path, "true ORDER BY made_at", "max_staleness_s, apply_every_s")
-    assert kept == [{"max_staleness_s": 60, "apply_every_s": None}, {"max_staleness_s": None, "apply_every_s": 7}]
+    assert kept == [
+        {"max_staleness_s": 60, "apply_every_s": None},
+        {"max_staleness_s": None, "apply_every_s": 7},
+    ]
 
 
 def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""When tables are applied, on a clock that is moved by hand (JOB-2); the laws are in tests/property/test_pace_laws.py."""
+"""When tables are applied, on a clock that is moved by hand (JOB-2); the laws are in
+tests/property/test_pace_laws.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_the_pace_is_what_is_set_or_half_of_the_bound() -> None:
 
 
 def test_a_pace_counts_from_start_to_start() -> None:
-    """JOB-2: what an apply takes is part of it; one that takes longer is followed by the next at once."""
+    """JOB-2: what an apply takes is part of it; one that takes longer is followed by the next at
+    once.
+    """
     turns = Turns()
     assert turns.take({"t": 10.0}, 100, 1) == ("t",)
     assert turns.take({"t": 10.0}, 200, 2) == (), "it is at work"
@@ -47,7 +51,10 @@ def test_a_short_pace_makes_no_other_table_apply_and_a_long_one_takes_all_along(
         assert turns.take(PACES, at, at) == ("fast",)
         applied(turns, "fast")
     assert turns.take(PACES, 59, 59) == ()
-    assert turns.take(PACES, 61, 61) == ("fast", "slow"), "though the fast one was not due for itself"
+    assert turns.take(PACES, 61, 61) == (
+        "fast",
+        "slow",
+    ), "though the fast one was not due for itself"
 
 
 def test_tables_of_one_pace_go_together() -> None:

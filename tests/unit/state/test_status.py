@@ -1,4 +1,6 @@
-"""How streams and tables stand, as values; what `connector status` makes of them is in test_cli_status.py."""
+"""How streams and tables stand, as values; what `connector status` makes of them is in
+test_cli_status.py.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,28 @@ from connector.watermarks.stream_partition import KeyRange
 
 S = 1_000_000
 NOW = 1_000 * S
-TABLE = TableDefinition(name="one", stream="s", source="t", key=Key((KeyPart("id", DataType.STRING),)), columns=(), max_staleness_s=600)
-APPLIED = TableState(apply_number=3, to_batch=2, complete_to_batch=1, apply_watermark=50, highest_applied=40, as_of=400 * S, letters=2)
+TABLE = TableDefinition(
+    name="one",
+    stream="s",
+    source="t",
+    key=Key((KeyPart("id", DataType.STRING),)),
+    columns=(),
+    max_staleness_s=600,
+)
+APPLIED = TableState(
+    apply_number=3,
+    to_batch=2,
+    complete_to_batch=1,
+    apply_watermark=50,
+    highest_applied=40,
+    as_of=400 * S,
+    letters=2,
+)
 
 
-def announced(*names: str, ranges: tuple[tuple[bytes | None, bytes | None], ...] = ()) -> tuple[LineageRecord, ...]:
+def announced(
+    *names: str, ranges: tuple[tuple[bytes | None, bytes | None], ...] = ()
+) -> tuple[LineageRecord, ...]:
     children = tuple(
         ChildPartition(name, start_key=keys[0], end_key=keys[1])
         for name, keys in zip(names, ranges or [(None, None)] * len(names), strict=True)
@@ -41,15 +60,27 @@ def announced(*names: str, ranges: tuple[tuple[bytes | None, bytes | None], ...]
 
 
 def progress(
-    heard: BatchClaims, *, at: int = 0, ends: int = 3, high: int = 8, roots: frozenset[str] = frozenset(), **counts: object
+    heard: BatchClaims,
+    *,
+    at: int = 0,
+    ends: int = 3,
+    high: int = 8,
+    roots: frozenset[str] = frozenset(),
+    **counts: object,
 ) -> Progress:
     counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
-    return Progress().after(1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), Retention(), roots)
+    return Progress().after(
+        1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), Retention(), roots
+    )
 
 
 def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
     """WMK-3, WMK-12: by stream partition, Kafka partition, and since when."""
-    frontier = advance(UNKNOWN, BatchClaims(2, {"a": {0: 50, 1: 70}, "b": {0: 60, 1: 40}}, announced("a", "b")), now=7)
+    frontier = advance(
+        UNKNOWN,
+        BatchClaims(2, {"a": {0: 50, 1: 70}, "b": {0: 60, 1: 40}}, announced("a", "b")),
+        now=7,
+    )
     assert lagging_partition(frontier) == Stall("b", 1, 40, 7)
     assert lagging_partition(UNKNOWN) is None
 
@@ -57,10 +88,18 @@ def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
 def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
     heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
-    stands = progress(heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1})
-    status = stream_status("s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False))
+    stands = progress(
+        heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
+    )
+    status = stream_status(
+        "s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False)
+    )
     assert (status.ingest_batch, status.changes, status.late) == (1, 5, 2)
-    assert (status.lag, status.topic_read_at, status.low_watermark) == (5, 900 * S, stands.low_watermark)
+    assert (status.lag, status.topic_read_at, status.low_watermark) == (
+        5,
+        900 * S,
+        stands.low_watermark,
+    )
     assert status.undeclared == ("stray",)
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
     assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
@@ -71,29 +110,51 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
 
 
 def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_not_move() -> None:
-    """ING-4: the count is always there, the remedy where the claims may be why nothing is complete."""
+    """ING-4: the count is always there, the remedy where the claims may be why nothing is
+    complete.
+    """
     waiting = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), at=600 * S, ignored_claims=1_200)
     hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
     (hint,) = (hint for hint in hints if "claim" in hint)
-    assert hint.startswith("1,200 watermark claims moved nothing, being ahead of the clock or below earlier ones")
+    assert hint.startswith(
+        "1,200 watermark claims moved nothing, being ahead of the clock or below earlier ones"
+    )
     assert "have producers send 0 where they know no low watermark" in hint
-    moving = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1)
+    moving = progress(
+        BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1
+    )
     status = stream_status("s", moving, NOW, stall_after_s=9999)
     assert (status.ignored_claims, status.to_json()["ignored_claims"]) == (1, 1)
     assert status.hints == []
-    assert any("1 watermark claim moved nothing" in hint for hint in stream_status("s", moving, NOW, stall_after_s=400).hints)
+    assert any(
+        "1 watermark claim moved nothing" in hint
+        for hint in stream_status("s", moving, NOW, stall_after_s=400).hints
+    )
 
 
 def test_a_table_is_not_complete_without_its_open_letters() -> None:
-    """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or discarded counts no more."""
+    """DLQ-7: rejected records may be of any table, table letters are of theirs; what is replayed or
+    discarded counts no more.
+    """
     totals = Totals({("T", ""): 3, ("T", "one"): 1, ("other", ""): 9}, open_since=70)
     stream, tables = open_letters(5, {"one": 2, "two": 0}, NO_EXTERNAL, "T", totals, 40)
-    assert (stream, tables) == (OpenLetters(3, 70), {"one": OpenLetters(3, 70), "two": OpenLetters(2, 70)})
-    assert open_letters(5, {"one": 2}, NO_EXTERNAL, "T", None, 40) == (OpenLetters(7, 40), {"one": OpenLetters(7, 40)})
-    assert open_letters(3, {"one": 1}, NO_EXTERNAL, "T", totals, 40) == (OpenLetters(), {"one": OpenLetters()})
+    assert (stream, tables) == (
+        OpenLetters(3, 70),
+        {"one": OpenLetters(3, 70), "two": OpenLetters(2, 70)},
+    )
+    assert open_letters(5, {"one": 2}, NO_EXTERNAL, "T", None, 40) == (
+        OpenLetters(7, 40),
+        {"one": OpenLetters(7, 40)},
+    )
+    assert open_letters(3, {"one": 1}, NO_EXTERNAL, "T", totals, 40) == (
+        OpenLetters(),
+        {"one": OpenLetters()},
+    )
     # Nine of those that others made are closed.
     for count, left in ((9, OpenLetters()), (11, OpenLetters(2, 70))):
-        assert open_letters(3, {"one": 1}, ExternalDeadLetters("other", count, 40), "T", totals, 40) == (left, {"one": left})
+        assert open_letters(
+            3, {"one": 1}, ExternalDeadLetters("other", count, 40), "T", totals, 40
+        ) == (left, {"one": left})
 
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     status = table_status(TABLE, APPLIED, stands, NOW, dead_letters=tables["one"])
@@ -102,14 +163,21 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
     assert table_status(TABLE, APPLIED, stands, NOW).is_complete
     on_their_way = OpenLetters(under_way=True)
     assert not table_status(TABLE, APPLIED, stands, NOW, dead_letters=on_their_way).is_complete
-    assert "not ingested yet" in stream_status("s", stands, NOW, stall_after_s=9999, dead_letters=on_their_way).hints[-1]
+    assert (
+        "not ingested yet"
+        in stream_status("s", stands, NOW, stall_after_s=9999, dead_letters=on_their_way).hints[-1]
+    )
 
 
 def test_who_is_behind_a_stall_is_said() -> None:
     """WMK-12: what ingest has not asked for says nothing of the producer."""
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
     unasked, never_seen = "ingest has not asked Kafka", "have heartbeats sent"
-    for stall_after_s, now_s, remedy in ((301, 902, unasked), (299, 1_199, never_seen), (299, 1_200, unasked)):
+    for stall_after_s, now_s, remedy in (
+        (301, 902, unasked),
+        (299, 1_199, never_seen),
+        (299, 1_200, unasked),
+    ):
         status = stream_status("s", stands, now_s * S, stall_after_s=stall_after_s)
         assert status.topic_read_at == 900 * S
         assert remedy in status.hints[-1]
@@ -117,10 +185,16 @@ def test_who_is_behind_a_stall_is_said() -> None:
 
 def test_a_hole_in_the_key_space_is_shown() -> None:
     """WMK-9"""
-    heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None))))
+    heard = BatchClaims(
+        2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None)))
+    )
     status = stream_status("s", progress(heard), NOW, stall_after_s=400)
     assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
-    assert status.to_json()["uncovered"] == {"root": "root", "start_key": "g", "end_key": {"base64": "bf8="}}
+    assert status.to_json()["uncovered"] == {
+        "root": "root",
+        "start_key": "g",
+        "end_key": {"base64": "bf8="},
+    }
     assert any("hole" in hint for hint in status.hints)
 
 
@@ -147,8 +221,16 @@ NO_RANGE = (None, None)
         ({"root": {"a": FIRST, "b": SECOND, "c": NO_RANGE}}, KeyRange(b"e", b"g"), ()),
         ({"root": {"a": FIRST, "b": (None, b"m"), "c": NO_RANGE}}, KeyRange(b"", b"g"), ()),
         ({"root": {"a": FIRST, "b": LAST}, "other": {"c": NO_RANGE}}, KeyRange(b"g", b"m"), ()),
-        ({"root": {"a": FIRST, "b": LAST}, "second": {"c": NO_RANGE, "d": (b"n", None)}}, KeyRange(b"g", b"m"), ()),
-        ({"root": {"a": FIRST}, "second": {"a": FIRST, "b": LAST, "c": NO_RANGE}}, KeyRange(b"g", b"m"), ("c",)),
+        (
+            {"root": {"a": FIRST, "b": LAST}, "second": {"c": NO_RANGE, "d": (b"n", None)}},
+            KeyRange(b"g", b"m"),
+            (),
+        ),
+        (
+            {"root": {"a": FIRST}, "second": {"a": FIRST, "b": LAST, "c": NO_RANGE}},
+            KeyRange(b"g", b"m"),
+            ("c",),
+        ),
         ({"root": {"a": FIRST}, "other": {"b": (None, b"m"), "d": LAST}}, KeyRange(b"g", None), ()),
         ({"root": {"a": NO_RANGE, "b": NO_RANGE}}, None, ()),
     ],
@@ -167,11 +249,19 @@ NO_RANGE = (None, None)
     ],
 )
 def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
-    said: dict[str, dict[str, tuple[bytes | None, bytes | None]]], hole: KeyRange | None, may_fill: tuple[str, ...]
+    said: dict[str, dict[str, tuple[bytes | None, bytes | None]]],
+    hole: KeyRange | None,
+    may_fill: tuple[str, ...],
 ) -> None:
     """WMK-9: those of the same key space are named, and what to do; an overlap is not theirs."""
     lineage = tuple(
-        LineageRecord(0, 1, ChildPartitions(root, 1, 0, tuple(ChildPartition(name, (), *keys) for name, keys in live.items())))
+        LineageRecord(
+            0,
+            1,
+            ChildPartitions(
+                root, 1, 0, tuple(ChildPartition(name, (), *keys) for name, keys in live.items())
+            ),
+        )
         for root, live in said.items()
     )
     heard = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
@@ -183,7 +273,10 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
     if hole is None:
         assert not hints
     elif may_fill:
-        wanted = f"below root no key range covers {hole}, and {', '.join(may_fill)} have none: announce them with key ranges"
+        wanted = (
+            f"below root no key range covers {hole}, and {', '.join(may_fill)} have none: announce"
+            " them with key ranges"
+        )
         assert wanted in hints[0]
     else:
         assert f"leave a hole in {hole}, or overlap there" in hints[0]
@@ -196,28 +289,54 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     assert never.hints == ["nothing was ingested yet: start `connector run`"]
     assert (never.lag, never.topic_read_at, never.stalls_unverified) == (None, None, True)
     waiting = stream_status(
-        "s", progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")), NOW, stall_after_s=9999, roots=("a", "b")
+        "s",
+        progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")),
+        NOW,
+        stall_after_s=9999,
+        roots=("a", "b"),
     )
     assert waiting.never_seen == ("b",)
     assert waiting.low_watermark is None
     assert [hint.split()[0] for hint in waiting.hints] == ["no", "named"]
     others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
-    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == ("b",), (
-        "another's announcement is not its own"
-    )
+    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == (
+        "b",
+    ), "another's announcement is not its own"
 
 
 def test_a_table_says_what_it_is_worth() -> None:
     """TBL-11, TBL-19, TBL-20"""
-    stands = replace(progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4)
+    stands = replace(
+        progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4
+    )
     merge = Job(JobKind.RUNTIME_MERGE, "one", NOW - 9 * S, NOW, error="full")
-    status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=179, last_job=merge, durations_us=[90 * S], bound_buffer_s=7)
-    assert (status.upsert_stream_apply_watermark, status.is_consistent_cut, status.lagging_partition) == (50, True, None)
-    assert (status.age_s, status.is_older_than_its_bound, status.pending_batches) == (600.0, True, 3)
+    status = table_status(
+        TABLE,
+        APPLIED,
+        stands,
+        NOW,
+        max_staleness_s=179,
+        last_job=merge,
+        durations_us=[90 * S],
+        bound_buffer_s=7,
+    )
+    assert (
+        status.upsert_stream_apply_watermark,
+        status.is_consistent_cut,
+        status.lagging_partition,
+    ) == (50, True, None)
+    assert (status.age_s, status.is_older_than_its_bound, status.pending_batches) == (
+        600.0,
+        True,
+        3,
+    )
     assert (status.declared_max_staleness_s, status.max_staleness_s) == (600, 179)
     assert (status.p95_s, status.recommended_max_staleness_s, status.last_job) == (90.0, 187, merge)
     assert len(status.hints) == 3
-    assert "take up to 90.0 s, more than half of its max_staleness: they can keep one of 187 s" in status.hints[1]
+    assert (
+        "take up to 90.0 s, more than half of its max_staleness: they can keep one of 187 s"
+        in status.hints[1]
+    )
     at_its_bound = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600)
     assert not at_its_bound.hints, "exactly at the bound is fresh enough"
 
@@ -227,11 +346,15 @@ def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     done = Job(JobKind.COMPACTION, "one", NOW - 9 * S, NOW, files=30)
     failed = Job(JobKind.CLEAN_UP, "one", NOW - 9 * S, NOW, error="disk hiccup")
-    table = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed])
+    table = table_status(
+        TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed]
+    )
     stream = stream_status("s", stands, NOW, stall_after_s=600, maintenance=[failed])
     assert table.hints == ["its last clean-up failed, and is tried again: disk hiccup"]
     assert stream.hints[-1:] == table.hints
-    assert [(job["kind"], job["files"], job["error"]) for job in table.to_json()["maintenance"]] == [
+    assert [
+        (job["kind"], job["files"], job["error"]) for job in table.to_json()["maintenance"]
+    ] == [
         ("compaction", 30, None),
         ("clean_up", 0, "disk hiccup"),
     ]
@@ -239,32 +362,62 @@ def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
 
 
 def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
-    """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the applies do not fit."""
+    """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the
+    applies do not fit.
+    """
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
-    for bound_s, applies_s, hints in ((60, 2, 0), (60, 30, 0), (60, 31, 1), (7 * 60, 2, 0), (None, 99, 0)):
+    for bound_s, applies_s, hints in (
+        (60, 2, 0),
+        (60, 30, 0),
+        (60, 31, 1),
+        (7 * 60, 2, 0),
+        (None, 99, 0),
+    ):
         fresh = replace(APPLIED, as_of=NOW)
-        status = table_status(TABLE, fresh, stands, NOW, max_staleness_s=bound_s, durations_us=[applies_s * S], bound_buffer_s=420)
+        status = table_status(
+            TABLE,
+            fresh,
+            stands,
+            NOW,
+            max_staleness_s=bound_s,
+            durations_us=[applies_s * S],
+            bound_buffer_s=420,
+        )
         assert len(status.hints) == hints, (bound_s, applies_s)
 
 
 def test_a_table_says_when_it_is_due() -> None:
-    """JOB-2: its pace after the start of its last apply, not after its end; one that is rarer than its bound is hinted at."""
+    """JOB-2: its pace after the start of its last apply, not after its end; one that is rarer than
+    its bound is hinted at.
+    """
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     job = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     fresh = replace(APPLIED, as_of=NOW)
-    status = table_status(TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=30, last_job=job)
+    status = table_status(
+        TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=30, last_job=job
+    )
     assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
     never = table_status(TABLE, TableState(), stands, NOW)
     assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (10, None, None)
-    rare = table_status(TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job)
-    assert rare.hints == ["applied every 3600 s, more than its max_staleness: reads in between merge"]
+    rare = table_status(
+        TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job
+    )
+    assert rare.hints == [
+        "applied every 3600 s, more than its max_staleness: reads in between merge"
+    ]
 
 
 def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
     """TBL-11"""
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
-    status = table_status(TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), stands, NOW)
-    assert (status.is_consistent_cut, status.inconsistent_since, status.lagging_partition) == (False, 8, Stall("a", 0, 50, 7))
+    status = table_status(
+        TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), stands, NOW
+    )
+    assert (status.is_consistent_cut, status.inconsistent_since, status.lagging_partition) == (
+        False,
+        8,
+        Stall("a", 0, 50, 7),
+    )
     empty = table_status(TABLE, TableState(), stands, NOW)
     assert (empty.inconsistent_since, empty.lagging_partition, empty.age_s) == (None, None, None)
     assert empty.hints == ["nothing was applied yet: start `connector run`"]
@@ -274,11 +427,28 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     """OPS-5, TBL-19: a bound that is what its applies can keep, a job that went well."""
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
-    status = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S])
+    status = table_status(
+        TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S]
+    )
     assert (status.recommended_max_staleness_s, status.hints) == (180, [])
-    below = table_status(TABLE, replace(APPLIED, as_of=NOW), stands, NOW, max_staleness_s=179, last_job=fine, durations_us=[90 * S])
-    assert below.hints == ["95 of 100 applies take up to 90.0 s, more than half of its max_staleness: they can keep one of 180 s"]
-    unbounded = table_status(TABLE, replace(APPLIED, as_of=1), stands, NOW, last_job=fine, durations_us=[90 * S])
+    below = table_status(
+        TABLE,
+        replace(APPLIED, as_of=NOW),
+        stands,
+        NOW,
+        max_staleness_s=179,
+        last_job=fine,
+        durations_us=[90 * S],
+    )
+    assert below.hints == [
+        (
+            "95 of 100 applies take up to 90.0 s, more than half of its max_staleness:"
+            " they can keep one of 180 s"
+        )
+    ]
+    unbounded = table_status(
+        TABLE, replace(APPLIED, as_of=1), stands, NOW, last_job=fine, durations_us=[90 * S]
+    )
     assert (unbounded.is_older_than_its_bound, unbounded.hints) == (False, [])
 
 
@@ -286,33 +456,69 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     """DLQ-3, DLQ-7: rows, not dead changes; a replay on its way makes it no less incomplete."""
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
     first = BlockingLetter(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
-    waits = (first, replace(first, first=(0, 2), since=200), replace(first, row_key=b"l", since=400))
-    status = table_status(TABLE, replace(APPLIED, blocked_rows=waits, inconsistent_since=8), stands, NOW, dead_letters=OpenLetters(1, 200))
+    waits = (
+        first,
+        replace(first, first=(0, 2), since=200),
+        replace(first, row_key=b"l", since=400),
+    )
+    status = table_status(
+        TABLE,
+        replace(APPLIED, blocked_rows=waits, inconsistent_since=8),
+        stands,
+        NOW,
+        dead_letters=OpenLetters(1, 200),
+    )
     assert (status.blocked_rows, status.blocked_since, status.letters) == (2, 200, 2)
-    assert (status.is_consistent_cut, status.is_complete, status.inconsistent_since) == (False, False, 8)
+    assert (status.is_consistent_cut, status.is_complete, status.inconsistent_since) == (
+        False,
+        False,
+        8,
+    )
     assert status.hints == [
         "2 rows wait for a dead letter: mend and replay it, or discard it",
         "not complete without 1 dead letter: see `connector dead-letters list`",
     ]
     view = status.to_json()
-    assert (view["blocked_since"], view["lagging_partition"]["stream_partition"]) == ("1970-01-01T00:00:00.000200Z", "a")
+    assert (view["blocked_since"], view["lagging_partition"]["stream_partition"]) == (
+        "1970-01-01T00:00:00.000200Z",
+        "a",
+    )
     none = table_status(TABLE, APPLIED, stands, NOW).to_json()
-    assert (none["blocked_rows"], none["blocked_since"], none["lagging_partition"], none["last_job"]) == (0, None, None, None)
+    assert (
+        none["blocked_rows"],
+        none["blocked_since"],
+        none["lagging_partition"],
+        none["last_job"],
+    ) == (0, None, None, None)
 
 
 def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_batches() -> None:
     """OPS-5: its bookkeeping is read after the stream's progress, and may be newer."""
-    assert table_status(TABLE, replace(APPLIED, complete_to_batch=9), Progress(), NOW).pending_batches == 0
+    assert (
+        table_status(TABLE, replace(APPLIED, complete_to_batch=9), Progress(), NOW).pending_batches
+        == 0
+    )
 
 
 def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
-    """WMK-3, WMK-7, WMK-12: the least first, of equal ones by name; then those that wait for their parents."""
-    merged = ChildPartitions("d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None), ChildPartition("e", ("d",))))
+    """WMK-3, WMK-7, WMK-12: the least first, of equal ones by name; then those that wait for their
+    parents.
+    """
+    merged = ChildPartitions(
+        "d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None), ChildPartition("e", ("d",)))
+    )
     lineage = (*announced("d", "c", "b"), LineageRecord(0, 2, merged), LineageRecord(1, 2, merged))
-    heard = BatchClaims(2, {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}}, lineage)
+    heard = BatchClaims(
+        2,
+        {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}},
+        lineage,
+    )
     frontier = advance(UNKNOWN, heard, now=7 * S)
     listed = partition_statuses(frontier, 67 * S, stall_after_s=60)
-    shown = [(one.name, one.low_watermark, one.lagging_partition, one.waits_for, one.is_over) for one in listed]
+    shown = [
+        (one.name, one.low_watermark, one.lagging_partition, one.waits_for, one.is_over)
+        for one in listed
+    ]
     assert shown == [
         ("mute", None, 0, (), False),
         ("stray", 5, 0, (), False),
@@ -324,7 +530,9 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
     ]
     assert {one.advanced_at for one in listed} == {7 * S}
     assert [one.is_stalled for one in listed] == [True] * 6 + [False], "who waits is not stalled"
-    assert not any(one.is_stalled for one in partition_statuses(frontier, 67 * S - 1, stall_after_s=60))
+    assert not any(
+        one.is_stalled for one in partition_statuses(frontier, 67 * S - 1, stall_after_s=60)
+    )
     assert [one.roots for one in listed] == [(), (), *[("root",)] * 5]
     assert listed[0].to_json() == {
         "stream_partition": "mute",
@@ -345,37 +553,90 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
 
 def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
     """OPS-5: so that the status does not change to and fro."""
-    assert lagging_partition(advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)) == Stall("a", 0, 5, 7)
+    assert lagging_partition(
+        advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)
+    ) == Stall("a", 0, 5, 7)
 
 
 def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     """WMK-12: 0 is no time."""
-    view = stream_status("s", progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400).to_json()
+    view = stream_status(
+        "s", progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400
+    ).to_json()
     since = "1970-01-01T00:10:00.000000Z"
-    assert view["lagging_partition"] == {"stream_partition": "a", "kafka_partition": 0, "watermark": None, "since": since}
+    assert view["lagging_partition"] == {
+        "stream_partition": "a",
+        "kafka_partition": 0,
+        "watermark": None,
+        "since": since,
+    }
     assert view["stalled"] == [view["lagging_partition"]]
-    assert (view["low_watermark"], view["low_watermark_age_s"], view["horizon"]) == (None, None, None)
+    assert (view["low_watermark"], view["low_watermark_age_s"], view["horizon"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> None:
-    """DLQ-7: letters of another table, or of a topic that was replaced, close none of this one's."""
+    """DLQ-7: letters of another table, or of a topic that was replaced, close none of this
+    one's.
+    """
     totals = Totals({("T", "two"): 5, ("other", "one"): 1}, open_since=None)
-    stream, tables = open_letters(0, {"one": 2, "two": 7}, NO_EXTERNAL, "T", totals, 40, is_known=False, under_way=True)
+    stream, tables = open_letters(
+        0, {"one": 2, "two": 7}, NO_EXTERNAL, "T", totals, 40, is_known=False, under_way=True
+    )
     assert stream == OpenLetters(4, 40, is_known=False, under_way=True)
-    assert tables == {"one": OpenLetters(2, 40, False, True), "two": OpenLetters(2, 40, False, True)}
+    assert tables == {
+        "one": OpenLetters(2, 40, False, True),
+        "two": OpenLetters(2, 40, False, True),
+    }
 
 
 def test_names_for_programs_are_stable() -> None:
     """OPS-5: who reads `status --json` relies on them."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1})
+    stands = progress(
+        BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1}
+    )
     stream = stream_status("s", stands, NOW, stall_after_s=1).to_json()
-    table = table_status(TABLE, replace(APPLIED, highest_applied=99), stands, NOW, last_job=Job(JobKind.APPLY, "one", 1, 2)).to_json()
+    table = table_status(
+        TABLE,
+        replace(APPLIED, highest_applied=99),
+        stands,
+        NOW,
+        last_job=Job(JobKind.APPLY, "one", 1, 2),
+    ).to_json()
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
-        *("topic_read_at", "changes", "lagging_partition", "hints", "horizon", "ignored_claims", "ingest_batch", "lag", "late"),
+        *(
+            "topic_read_at",
+            "changes",
+            "lagging_partition",
+            "hints",
+            "horizon",
+            "ignored_claims",
+            "ingest_batch",
+            "lag",
+            "late",
+        ),
         *("low_watermark", "low_watermark_age_s"),
-        *("dead_letters_since", "is_ledger_known", "stalls_unverified", "open_dead_letters", "rejected", "replays_under_way"),
-        *("never_seen", "stalled", "uncovered", "undeclared", "unknown_tables", "without_key_range", "maintenance"),
+        *(
+            "dead_letters_since",
+            "is_ledger_known",
+            "stalls_unverified",
+            "open_dead_letters",
+            "rejected",
+            "replays_under_way",
+        ),
+        *(
+            "never_seen",
+            "stalled",
+            "uncovered",
+            "undeclared",
+            "unknown_tables",
+            "without_key_range",
+            "maintenance",
+        ),
     }
     assert table.keys() == {
         *(
@@ -387,12 +648,32 @@ def test_names_for_programs_are_stable() -> None:
             "open_dead_letters",
             "replays_under_way",
         ),
-        *("age_s", "apply", "apply_every_s", "as_of", "declared_max_staleness_s", "due_at", "lagging_partition", "hints"),
+        *(
+            "age_s",
+            "apply",
+            "apply_every_s",
+            "as_of",
+            "declared_max_staleness_s",
+            "due_at",
+            "lagging_partition",
+            "hints",
+        ),
         *("is_consistent_cut", "last_job", "letters"),
-        *("max_staleness_s", "inconsistent_since", "p95_s", "pending_batches", "recommended_max_staleness_s", "stream", "to_batch"),
+        *(
+            "max_staleness_s",
+            "inconsistent_since",
+            "p95_s",
+            "pending_batches",
+            "recommended_max_staleness_s",
+            "stream",
+            "to_batch",
+        ),
         *("upsert_stream_apply_watermark", "maintenance"),
     }
-    assert (stream["topic_read_at"], stream["low_watermark_age_s"]) == ("1970-01-01T00:15:00.000000Z", 999.99995)
+    assert (stream["topic_read_at"], stream["low_watermark_age_s"]) == (
+        "1970-01-01T00:15:00.000000Z",
+        999.99995,
+    )
     assert stream["lagging_partition"] == {
         "stream_partition": "a",
         "kafka_partition": 0,

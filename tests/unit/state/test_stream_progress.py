@@ -18,8 +18,12 @@ from connector.watermarks.freshness import NONE_ASKED, EndOffsets
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Ended, LineageRecord
 
 S = 1_000_000
-ONE = Progress().after(1, BatchCounts(changes=3), {0: 3}, EndOffsets(100 * S, {0: 3}), Retention(), frozenset())
-TWO = ONE.after(2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), Retention(), frozenset())
+ONE = Progress().after(
+    1, BatchCounts(changes=3), {0: 3}, EndOffsets(100 * S, {0: 3}), Retention(), frozenset()
+)
+TWO = ONE.after(
+    2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), Retention(), frozenset()
+)
 
 
 def test_what_is_stored_is_read_back() -> None:
@@ -32,17 +36,34 @@ def test_what_is_stored_is_read_back() -> None:
 
 @pytest.mark.parametrize(
     ("complete_to_batch", "bound_s", "now_s", "suffices"),
-    [(1, 60, 160, True), (1, 60, 161, False), (1, None, 100, False), (1, 0, 100, False), (2, None, 999, True), (2, 60, 999, True)],
+    [
+        (1, 60, 160, True),
+        (1, 60, 161, False),
+        (1, None, 100, False),
+        (1, 0, 100, False),
+        (2, None, 999, True),
+        (2, 60, 999, True),
+    ],
 )
-def test_staleness_is_bounded(complete_to_batch: int, bound_s: float | None, now_s: int, suffices: bool) -> None:
-    """TBL-16: the table as it stands will do if it is fresh enough, or if nothing is missing; without a bound only if nothing is."""
-    assert TWO.suffices(TableState(complete_to_batch=complete_to_batch), bound_s, now_s * S) is suffices
+def test_staleness_is_bounded(
+    complete_to_batch: int, bound_s: float | None, now_s: int, suffices: bool
+) -> None:
+    """TBL-16: the table as it stands will do if it is fresh enough, or if nothing is missing;
+    without a bound only if nothing is.
+    """
+    assert (
+        TWO.suffices(TableState(complete_to_batch=complete_to_batch), bound_s, now_s * S)
+        is suffices
+    )
 
 
 def test_a_table_is_as_old_as_is_known_today_or_was_at_its_apply() -> None:
     """TBL-16"""
     quiet = TWO.renewed({0: 9}, EndOffsets(300 * S, {0: 9}))
-    assert (TWO.as_of(TableState(complete_to_batch=2)), quiet.as_of(TableState(complete_to_batch=2))) == (100 * S, 300 * S)
+    assert (
+        TWO.as_of(TableState(complete_to_batch=2)),
+        quiet.as_of(TableState(complete_to_batch=2)),
+    ) == (100 * S, 300 * S)
     assert quiet.as_of(TableState(complete_to_batch=1)) == 100 * S
     assert quiet.as_of(TableState(complete_to_batch=1, as_of=150 * S)) == 150 * S
     assert Progress().as_of(TableState()) is None
@@ -53,14 +74,20 @@ def test_who_is_behind_is_said() -> None:
     TWO.check_age("accounts", 100 * S, 60, 160 * S)
     TWO.check_age("accounts", None, None, 160 * S)
     with pytest.raises(
-        StaleTableError, match=r"accounts .* 60\.5 s old, the bound is 60 s\. Ingest .*T00:03:20.* 5 offsets behind\. See"
+        StaleTableError,
+        match=(
+            r"accounts .* 60\.5 s old, the bound is 60 s\. Ingest .*T00:03:20.* 5 offsets"
+            r" behind\. See"
+        ),
     ) as error:
         TWO.check_age("accounts", 100 * S, 60, 160 * S + S // 2)
     assert error.value.as_of == 100 * S
     waits = BlockingLetter(b"k", 1, (0, 7), 1, (0, 7), table_letter=False, since=90 * S)
     with pytest.raises(StaleTableError, match=r"Ingest asked"):
         TWO.check_age("accounts", 100 * S, 60, 10**6 * S, (waits,))
-    with pytest.raises(StaleTableError, match=r"wait for dead letters, the oldest since .*T00:01:30.* replay"):
+    with pytest.raises(
+        StaleTableError, match=r"wait for dead letters, the oldest since .*T00:01:30.* replay"
+    ):
         ONE.check_age("accounts", 30 * S, 60, 110 * S, (waits,))
     with pytest.raises(StaleTableError, match=r"of unknown age.*Ingest has never run"):
         replace(Progress(), freshness=NONE_ASKED).check_age("accounts", None, 60, 160 * S)
@@ -69,48 +96,99 @@ def test_who_is_behind_is_said() -> None:
 def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
     """WMK-8"""
     heard = BatchClaims(1, {"p": {0: 5}, "q": {0: 9}})
-    overrides = [ClosePartition(number, "s", name, "gone", 1, "me") for number, name in ((3, "p"), (4, "q"))]
+    overrides = [
+        ClosePartition(number, "s", name, "gone", 1, "me") for number, name in ((3, "p"), (4, "q"))
+    ]
     asked = EndOffsets(100 * S, {0: 3})
-    spoken = Progress().after(1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, Retention(), frozenset())
-    one = spoken.after(2, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset(), overrides[:1])
-    assert (one.ends, one.closed_to, list(one.frontier.live), one.frontier.ended) == ((overrides[0],), 3, ["q"], {"p": Ended(5)})
+    spoken = Progress().after(
+        1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, Retention(), frozenset()
+    )
+    one = spoken.after(
+        2, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset(), overrides[:1]
+    )
+    assert (one.ends, one.closed_to, list(one.frontier.live), one.frontier.ended) == (
+        (overrides[0],),
+        3,
+        ["q"],
+        {"p": Ended(5)},
+    )
     assert Progress.from_json(one.to_json(), one.frontier) == one
-    both = one.after(3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset(), overrides)
+    both = one.after(
+        3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset(), overrides
+    )
     assert (both.ends, both.closed_to, list(both.frontier.live)) == ((overrides[1],), 4, [])
-    assert both.after(4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset()).ends == ()
+    assert (
+        both.after(
+            4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset()
+        ).ends
+        == ()
+    )
 
 
 def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
     """WMK-12: nobody is stalled because nothing was to be read."""
     heard = BatchClaims(1, {"p": {0: 5}})
-    quiet = Progress().after(1, BatchCounts(heard=heard), {0: 0}, EndOffsets(100 * S, {0: 0}), Retention(), frozenset())
+    quiet = Progress().after(
+        1, BatchCounts(heard=heard), {0: 0}, EndOffsets(100 * S, {0: 0}), Retention(), frozenset()
+    )
     assert quiet.frontier.last_advance["p"].at == 100 * S
 
 
 ANNOUNCED = (LineageRecord(0, 1, ChildPartitions("root", 1, 0, (ChildPartition("p"),))),)
 
 
-def ingested(before: Progress, counts: BatchCounts, *, at: int = 0, retention_s: int = 10) -> Progress:
+def ingested(
+    before: Progress, counts: BatchCounts, *, at: int = 0, retention_s: int = 10
+) -> Progress:
     """The progress after another batch, before which Kafka was asked at `at`."""
     batch = before.ingest_batch + 1
-    return before.after(batch, counts, {0: batch}, EndOffsets(at, {0: batch}), Retention(retention_s), frozenset())
+    return before.after(
+        batch, counts, {0: batch}, EndOffsets(at, {0: batch}), Retention(retention_s), frozenset()
+    )
 
 
 def test_records_of_a_batch_are_all_that_were_read() -> None:
-    """DLQ-5: what was rejected is a part of them, by every reason; late and unknown changes are changes."""
-    counts = BatchCounts(changes=5, control=3, unknown_tables=2, late=1, ignored_claims=4, rejected={"TOO_LATE": 7, "INVALID/TABLE": 11})
+    """DLQ-5: what was rejected is a part of them, by every reason; late and unknown changes are
+    changes.
+    """
+    counts = BatchCounts(
+        changes=5,
+        control=3,
+        unknown_tables=2,
+        late=1,
+        ignored_claims=4,
+        rejected={"TOO_LATE": 7, "INVALID/TABLE": 11},
+    )
     assert counts.records == 26
     assert BatchCounts().records == 0
 
 
 def test_what_batches_come_to_adds_up() -> None:
     """OPS-5: every count, and rejected records by reason."""
-    first = BatchCounts(changes=1, control=2, unknown_tables=3, late=4, ignored_claims=5, rejected={"UNDECODABLE": 6, "TOO_LATE": 7})
+    first = BatchCounts(
+        changes=1,
+        control=2,
+        unknown_tables=3,
+        late=4,
+        ignored_claims=5,
+        rejected={"UNDECODABLE": 6, "TOO_LATE": 7},
+    )
     second = BatchCounts(
-        changes=10, control=20, unknown_tables=30, late=40, ignored_claims=50, rejected={"TOO_LATE": 70, "INVALID/TABLE": 80}
+        changes=10,
+        control=20,
+        unknown_tables=30,
+        late=40,
+        ignored_claims=50,
+        rejected={"TOO_LATE": 70, "INVALID/TABLE": 80},
     )
     both = ingested(ingested(Progress(), first), second)
-    assert (both.changes, both.control, both.unknown_tables, both.late, both.ignored_claims) == (11, 22, 33, 44, 55)
+    assert (both.changes, both.control, both.unknown_tables, both.late, both.ignored_claims) == (
+        11,
+        22,
+        33,
+        44,
+        55,
+    )
     assert both.rejected == {"INVALID/TABLE": 80, "TOO_LATE": 77, "UNDECODABLE": 6}
     assert ingested(both, BatchCounts()).rejected == both.rejected
 
@@ -126,9 +204,15 @@ def test_the_first_record_was_rejected_when_its_batch_was_read() -> None:
     assert ingested(later, BatchCounts(changes=1, read_at=400)).rejected_since == 200
 
 
-@pytest.mark.parametrize(("waited_us", "ignores_watermark"), [(60 * S - 1, False), (60 * S, True), (61 * S, True)])
-def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(waited_us: int, ignores_watermark: bool) -> None:
-    """TBL-10, TBL-11: exactly after `stall_after` everything is applied. The horizons of the batch go with the cut."""
+@pytest.mark.parametrize(
+    ("waited_us", "ignores_watermark"), [(60 * S - 1, False), (60 * S, True), (61 * S, True)]
+)
+def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(
+    waited_us: int, ignores_watermark: bool
+) -> None:
+    """TBL-10, TBL-11: exactly after `stall_after` everything is applied. The horizons of the batch
+    go with the cut.
+    """
     heard = BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED)
     stands = ingested(Progress(), BatchCounts(heard=heard, read_at=100 * S), at=90 * S)
     now = 100 * S + waited_us
@@ -147,15 +231,26 @@ def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(waited_us: int, 
 
 def test_without_a_low_watermark_everything_is_applied() -> None:
     """TBL-11"""
-    cut = ingested(Progress(), BatchCounts(heard=BatchClaims(1, {"stray": {0: 5}}), read_at=7)).cut(8, stall_after_s=60)
+    cut = ingested(Progress(), BatchCounts(heard=BatchClaims(1, {"stray": {0: 5}}), read_at=7)).cut(
+        8, stall_after_s=60
+    )
     assert (cut.low_watermark, cut.ignores_watermark, cut.horizon) == (None, True, None)
 
 
 def test_horizons_are_carried_on_from_batch_to_batch() -> None:
-    """MRG-10, MRG-12: one by commit timestamps, one by batches; neither goes back, though the retention was raised."""
-    one = ingested(Progress(), BatchCounts(heard=BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED), read_at=100 * S))
+    """MRG-10, MRG-12: one by commit timestamps, one by batches; neither goes back, though the
+    retention was raised.
+    """
+    one = ingested(
+        Progress(),
+        BatchCounts(heard=BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED), read_at=100 * S),
+    )
     two = ingested(one, BatchCounts(heard=BatchClaims(1, {"p": {0: 60 * S}}), read_at=120 * S))
-    three = ingested(two, BatchCounts(heard=BatchClaims(1, {"p": {0: 61 * S}}), read_at=140 * S), retention_s=1_000)
+    three = ingested(
+        two,
+        BatchCounts(heard=BatchClaims(1, {"p": {0: 61 * S}}), read_at=140 * S),
+        retention_s=1_000,
+    )
     assert [stands.horizon for stands in (one, two, three)] == [40 * S, 50 * S, 50 * S]
     kept = BatchHorizon(1, 100 * S, 0), BatchHorizon(2, 120 * S, 2)
     assert (two.batch_horizons, three.batch_horizons) == (BatchHorizons(kept), BatchHorizons(kept))
@@ -166,7 +261,11 @@ def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> Non
     heard = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")
     asked, retention, roots = EndOffsets(1, {0: 1}), Retention(10), frozenset({"p", "q"})
-    one = Progress().after(1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, retention, roots, [override])
+    one = Progress().after(
+        1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, retention, roots, [override]
+    )
     assert {name: end.at for name, end in one.frontier.ended.items()} == {"p": 5 * S}
-    two = one.after(2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, retention, roots)
+    two = one.after(
+        2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, retention, roots
+    )
     assert (two.low_watermark, two.horizon, two.frontier.ended) == (50 * S, 40 * S, {})

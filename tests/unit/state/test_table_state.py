@@ -12,7 +12,14 @@ from connector.errors import TableError
 from connector.state.table_state import TableState
 
 AT = TableState(
-    apply_number=3, to_batch=5, highest_applied=40, apply_watermark=50, complete_to_batch=4, attempt_ids={2: "x"}, horizon=-1, as_of=7
+    apply_number=3,
+    to_batch=5,
+    highest_applied=40,
+    apply_watermark=50,
+    complete_to_batch=4,
+    attempt_ids={2: "x"},
+    horizon=-1,
+    as_of=7,
 )
 
 
@@ -23,8 +30,13 @@ def test_what_is_stored_is_read_back() -> None:
     assert TableState.from_json(stored) == AT
 
 
-@pytest.mark.parametrize(("highest", "below", "is_cut"), [(49, 50, True), (50, 50, False), (51, 50, False), (0, None, False)])
-def test_cut_is_consistent_while_nothing_above_it_was_merged(highest: int, below: int | None, is_cut: bool) -> None:
+@pytest.mark.parametrize(
+    ("highest", "below", "is_cut"),
+    [(49, 50, True), (50, 50, False), (51, 50, False), (0, None, False)],
+)
+def test_cut_is_consistent_while_nothing_above_it_was_merged(
+    highest: int, below: int | None, is_cut: bool
+) -> None:
     """TBL-11"""
     table = replace(AT, highest_applied=highest, apply_watermark=below)
     assert table.is_consistent_cut is is_cut
@@ -44,7 +56,10 @@ def test_a_table_with_held_rows_is_no_cut_and_needs_the_batches_of_their_letters
     assert not blocked_rows.is_at(50, 5)
     assert (AT.needed_to_batch, blocked_rows.needed_to_batch) == (4, 2)
     assert replace(AT, blocked_rows=(replace(WAITS, newest_batch=6),)).needed_to_batch == 4
-    assert TableState.from_json(json.loads(json.dumps(blocked_rows.to_json("accounts")))) == blocked_rows
+    assert (
+        TableState.from_json(json.loads(json.dumps(blocked_rows.to_json("accounts"))))
+        == blocked_rows
+    )
 
 
 MADE = replace(AT, changelog_id="ours")
@@ -63,10 +78,15 @@ MADE = replace(AT, changelog_id="ours")
         (MADE, 0, None, "taken away"),
     ],
 )
-def test_a_table_refuses_another_changelog_than_its_own(table: TableState, batch: int, changelog_id: str | None, how: str | None) -> None:
+def test_a_table_refuses_another_changelog_than_its_own(
+    table: TableState, batch: int, changelog_id: str | None, how: str | None
+) -> None:
     """nothing_lost: one that ends earlier, or was begun anew; one without an id yet takes any."""
     if how is None:
         table.check_changelog("accounts", batch, changelog_id)
     else:
-        with pytest.raises(TableError, match=f"Table accounts covers the changelog to batch 5, but the changelog was {how}"):
+        with pytest.raises(
+            TableError,
+            match=f"Table accounts covers the changelog to batch 5, but the changelog was {how}",
+        ):
             table.check_changelog("accounts", batch, changelog_id)

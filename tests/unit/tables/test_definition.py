@@ -16,19 +16,34 @@ from connector.tables.compatibility import check_columns, check_compatible, comp
 from connector.tables.definition import Column, TableDefinition, Versions, column_names, column_type
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.row import read_change, row_of
-from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, from_properties, to_properties
+from connector.tables.stored_definition import (
+    NO_IDS,
+    ColumnIds,
+    assign_ids,
+    from_properties,
+    to_properties,
+)
 from connector.tables.values import DataType, Encoding, Unreadable
 from tests.changes import change
 
 INT64, STRING, BYTES = DataType.INT64, DataType.STRING, DataType.BYTES
 
 
-def column(name: str = "a", qualifier: bytes | None = None, type_: DataType = STRING, encoding: Encoding = Encoding.TEXT) -> Column:
+def column(
+    name: str = "a",
+    qualifier: bytes | None = None,
+    type_: DataType = STRING,
+    encoding: Encoding = Encoding.TEXT,
+) -> Column:
     return Column(name, "f", name.encode() if qualifier is None else qualifier, type_, encoding)
 
 
 def delimited(*types: DataType, delimiter: str = "#") -> Key:
-    return Key(tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)), KeyForm.DELIMITED, delimiter)
+    return Key(
+        tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types)),
+        KeyForm.DELIMITED,
+        delimiter,
+    )
 
 
 def ordered(*types: DataType) -> Key:
@@ -36,7 +51,16 @@ def ordered(*types: DataType) -> Key:
 
 
 def table(*columns: Column, **others: Any) -> TableDefinition:
-    return TableDefinition(**{"name": "t", "stream": "s", "source": "t", "key": Key((KeyPart("id", BYTES),)), "columns": columns, **others})
+    return TableDefinition(
+        **{
+            "name": "t",
+            "stream": "s",
+            "source": "t",
+            "key": Key((KeyPart("id", BYTES),)),
+            "columns": columns,
+            **others,
+        }
+    )
 
 
 def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
@@ -47,7 +71,7 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
     return later
 
 
-# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -58,8 +82,16 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
         (delimited(INT64), b"7", (7,)),
         (delimited(STRING, STRING, STRING), b"a##", ("a", "", "")),
         (delimited(BYTES, BYTES), b"\xff#\x00", (b"\xff", b"\x00")),
-        (delimited(INT64, DataType.BOOL, DataType.NUMERIC), b"-1#true#0.5", (-1, True, Decimal("0.5"))),
-        (delimited(DataType.DATE, DataType.TIMESTAMP), b"2024-02-29#1970-01-01T00:00:00.000001Z", (date(2024, 2, 29), 1)),
+        (
+            delimited(INT64, DataType.BOOL, DataType.NUMERIC),
+            b"-1#true#0.5",
+            (-1, True, Decimal("0.5")),
+        ),
+        (
+            delimited(DataType.DATE, DataType.TIMESTAMP),
+            b"2024-02-29#1970-01-01T00:00:00.000001Z",
+            (date(2024, 2, 29), 1),
+        ),
         (delimited(STRING, INT64, delimiter="::"), b"a:b::1", ("a:b", 1)),
         (delimited(*[INT64] * 16), b"#".join([b"1"] * 16), (1,) * 16),
         (ordered(STRING, INT64, BYTES), b"a#\x00\x01\x7f\x00\x01\x00\xff", ("a#", -1, b"\x00")),
@@ -68,7 +100,9 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
     ],
 )
 def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...]) -> None:
-    """TBL-7: the row key as it stands, or typed columns joined by a delimiter or in order-preserving form."""
+    """TBL-7: the row key as it stands, or typed columns joined by a delimiter or in
+    order-preserving form.
+    """
     assert key.read_key(row_key) == values
     assert key.write_key(values) == row_key
 
@@ -122,45 +156,93 @@ def test_a_key_that_cannot_be_is_not_written(key: Key, values: tuple[object, ...
         key.write_key(values)
 
 
-# ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 
 REFUSED = {
-    "17 key columns": (lambda: delimited(*[INT64] * 17), "The key has 17 columns. 1 to 16 are possible."),
+    "17 key columns": (
+        lambda: delimited(*[INT64] * 17),
+        "The key has 17 columns. 1 to 16 are possible.",
+    ),
     "no key column": (lambda: Key(()), "The key has 0 columns"),
-    "2,001 columns": (lambda: table(*(column(f"c{number}") for number in range(2000))), "tables.t has 2001 columns. 2000 are possible"),
-    "a reserved name": (lambda: column("_CHANGE_TYPE"), "_CHANGE_TYPE. names that begin with _ are reserved"),
+    "2,001 columns": (
+        lambda: table(*(column(f"c{number}") for number in range(2000))),
+        "tables.t has 2001 columns. 2000 are possible",
+    ),
+    "a reserved name": (
+        lambda: column("_CHANGE_TYPE"),
+        "_CHANGE_TYPE. names that begin with _ are reserved",
+    ),
     "another reserved name": (lambda: column("_change_sequence_number"), "reserved"),
     "a reserved key name": (lambda: KeyPart("_state", BYTES), "reserved"),
-    "one cell twice": (lambda: table(column("a", b"\xffq"), column("b", b"\xffq")), "a and b both show the cell f:%FFq"),
+    "one cell twice": (
+        lambda: table(column("a", b"\xffq"), column("b", b"\xffq")),
+        "a and b both show the cell f:%FFq",
+    ),
     "one name twice": (lambda: table(column("a", b"1"), column("a", b"2")), "named a and a"),
     "names apart by case": (
         lambda: table(column("Mode"), column("mode")),
         "named Mode and mode. upper and lower case are one name to Spark",
     ),
     "a column named as the key": (lambda: table(column("ID")), "named id and ID"),
-    "key columns apart by case": (lambda: Key((KeyPart("a", STRING), KeyPart("A", STRING)), KeyForm.DELIMITED), "named a and A"),
-    "an unknown type": (lambda: column_type("INTEGER"), "'INTEGER' is unknown. types are STRING, BYTES, BOOL"),
+    "key columns apart by case": (
+        lambda: Key((KeyPart("a", STRING), KeyPart("A", STRING)), KeyForm.DELIMITED),
+        "named a and A",
+    ),
+    "an unknown type": (
+        lambda: column_type("INTEGER"),
+        "'INTEGER' is unknown. types are STRING, BYTES, BOOL",
+    ),
     "no name": (lambda: column(""), "named ''"),
     "a name of several words": (lambda: column("a b"), "named 'a b'"),
     "a name that is SQL": (lambda: column("a`; DROP"), "named"),
     "a family that cannot be": (lambda: Column("a", "f:", b"", STRING), "the family 'f:'"),
     "a long qualifier": (lambda: column("a", b"q" * 16_385), "a qualifier of 16385 bytes"),
-    "NUMERIC in binary": (lambda: column("a", b"", DataType.NUMERIC, Encoding.BINARY), "NUMERIC has no binary form"),
-    "JSON in binary": (lambda: column("a", b"", DataType.JSON, Encoding.BINARY), "JSON has no binary form"),
+    "NUMERIC in binary": (
+        lambda: column("a", b"", DataType.NUMERIC, Encoding.BINARY),
+        "NUMERIC has no binary form",
+    ),
+    "JSON in binary": (
+        lambda: column("a", b"", DataType.JSON, Encoding.BINARY),
+        "JSON has no binary form",
+    ),
     "FLOAT64 in a key": (lambda: delimited(DataType.FLOAT64), "Key column k0 is FLOAT64"),
     "JSON in a key": (lambda: delimited(DataType.JSON), "Key column k0 is JSON"),
-    "a typed row key": (lambda: Key((KeyPart("id", INT64),)), "The row key itself is declared as id INT64"),
-    "two columns for the row key": (lambda: Key((KeyPart("a", BYTES), KeyPart("b", BYTES))), "as a BYTES, b BYTES"),
-    "no delimiter": (lambda: delimited(STRING, STRING, delimiter=""), "The delimiter of the key is ''"),
-    "a delimiter that is no ASCII": (lambda: delimited(STRING, STRING, delimiter="§"), "1 to 8 ASCII characters"),
-    "a delimiter in numbers": (lambda: delimited(STRING, INT64, delimiter="-"), "it could stand inside k1, which is INT64"),
-    "a delimiter in dates": (lambda: delimited(DataType.DATE, STRING, delimiter="--"), "k0, which is DATE"),
+    "a typed row key": (
+        lambda: Key((KeyPart("id", INT64),)),
+        "The row key itself is declared as id INT64",
+    ),
+    "two columns for the row key": (
+        lambda: Key((KeyPart("a", BYTES), KeyPart("b", BYTES))),
+        "as a BYTES, b BYTES",
+    ),
+    "no delimiter": (
+        lambda: delimited(STRING, STRING, delimiter=""),
+        "The delimiter of the key is ''",
+    ),
+    "a delimiter that is no ASCII": (
+        lambda: delimited(STRING, STRING, delimiter="§"),
+        "1 to 8 ASCII characters",
+    ),
+    "a delimiter in numbers": (
+        lambda: delimited(STRING, INT64, delimiter="-"),
+        "it could stand inside k1, which is INT64",
+    ),
+    "a delimiter in dates": (
+        lambda: delimited(DataType.DATE, STRING, delimiter="--"),
+        "k0, which is DATE",
+    ),
     "a name outside the warehouse": (lambda: table(name="../t"), "A table is named '../t'"),
-    "a stream outside the warehouse": (lambda: table(stream="a/b"), "The stream of tables.t is named 'a/b'"),
+    "a stream outside the warehouse": (
+        lambda: table(stream="a/b"),
+        "The stream of tables.t is named 'a/b'",
+    ),
     "a source that cannot be": (lambda: table(source="a b"), "tables.t.source is 'a b'"),
     "a pace below a second": (lambda: table(apply_every_s=0), "tables.t.apply_every is 0 s"),
     "a negative bound": (lambda: table(max_staleness_s=-1), "tables.t.max_staleness is -1 s"),
-    "a table of nothing": (lambda: table(keep_unmapped=False), "tables.t has no columns and keep_unmapped = false"),
+    "a table of nothing": (
+        lambda: table(keep_unmapped=False),
+        "tables.t has no columns and keep_unmapped = false",
+    ),
     "FLOAT64 in an ordered key": (lambda: ordered(DataType.FLOAT64), "Key column k0 is FLOAT64"),
     "an ordered key with a delimiter": (
         lambda: replace(ordered(INT64), delimiter="|"),
@@ -190,12 +272,19 @@ def test_types_are_known_by_name_in_either_case() -> None:
     assert column_type("int64") is column_type("INT64") is INT64
 
 
-# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_columns_lie_in_their_order() -> None:
     """TBL-22: key, typed columns, `_unmapped`, bookkeeping."""
-    assert column_names(table(column("b"), column("a"))) == ("id", "b", "a", "_unmapped", "_state", "_bucket")
+    assert column_names(table(column("b"), column("a"))) == (
+        "id",
+        "b",
+        "a",
+        "_unmapped",
+        "_state",
+        "_bucket",
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,14 +306,16 @@ def test_names_of_unmapped_cells(qualifier: bytes, name: str) -> None:
     assert unmapped_cell(name) == ("f", qualifier)
 
 
-@pytest.mark.parametrize("name", ["", "f", "f:%", "f:%4", "f:%41", "f:%ff", "f:%E2%82%AC", "f:\ud800"])
+@pytest.mark.parametrize(
+    "name", ["", "f", "f:%", "f:%4", "f:%41", "f:%ff", "f:%E2%82%AC", "f:\ud800"]
+)
 def test_what_names_no_cell(name: str) -> None:
     """TBL-22: a cell has one name."""
     with pytest.raises(ValueError):
         unmapped_cell(name)
 
 
-# ── changes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── changes ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_change_that_fits() -> None:
@@ -238,24 +329,37 @@ def test_a_change_that_does_not_fit_says_which_column_and_which_bytes() -> None:
     masked = change(SetCell("f", b"a", b"x"), SetCell("f", b"a", b"1"))
     found = read_change(table(column("a", b"a", INT64)), masked)
     assert found is not None
-    assert found.detail == "expected INT64 in decimal digits, from -2^63 to 2^63 - 1 in column a (f:a), got b'x'"
+    assert (
+        found.detail
+        == "expected INT64 in decimal digits, from -2^63 to 2^63 - 1 in column a (f:a), got b'x'"
+    )
 
 
 def test_a_key_that_does_not_fit_is_named_first() -> None:
     """TBL-9."""
-    found = read_change(table(column("a", b"a", INT64), key=delimited(INT64)), change(SetCell("f", b"a", b"x"), row_key=b"01"))
-    assert found == Rejection(Reason.UNREADABLE_VALUE, "expected INT64 in its one form, b'1', as key column k0, got b'01'")
+    found = read_change(
+        table(column("a", b"a", INT64), key=delimited(INT64)),
+        change(SetCell("f", b"a", b"x"), row_key=b"01"),
+    )
+    assert found == Rejection(
+        Reason.UNREADABLE_VALUE, "expected INT64 in its one form, b'1', as key column k0, got b'01'"
+    )
 
 
 def test_in_a_table_ordered_by_number_every_change_has_one() -> None:
     """MRG-2, TBL-9: named before anything else that does not fit."""
     numbered = table(column("a", b"a", INT64), order=OrderBy.SEQUENCE_NUMBER)
     found = read_change(numbered, change(SetCell("f", b"a", b"x")))
-    assert found == Rejection(Reason.MISSING_SEQUENCE_NUMBER, "The table is ordered by change_sequence_number, and the change has none")
-    assert read_change(numbered, change(SetCell("f", b"a", b"1"), change_sequence_number="0")) is None
+    assert found == Rejection(
+        Reason.MISSING_SEQUENCE_NUMBER,
+        "The table is ordered by change_sequence_number, and the change has none",
+    )
+    assert (
+        read_change(numbered, change(SetCell("f", b"a", b"1"), change_sequence_number="0")) is None
+    )
 
 
-# ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_row_is_made_of_what_is_visible() -> None:
@@ -275,7 +379,11 @@ def test_a_value_that_does_not_fit_a_new_column_stays_unmapped() -> None:
 def test_unmapped_cells_make_a_row_only_if_they_are_kept() -> None:
     """TBL-7."""
     cells = {("g", b"other"): b"1"}
-    assert row_of(table(column("a")), b"key", cells) == {"id": b"key", "a": None, "_unmapped": {"g:other": b"1"}}
+    assert row_of(table(column("a")), b"key", cells) == {
+        "id": b"key",
+        "a": None,
+        "_unmapped": {"g:other": b"1"},
+    }
     assert row_of(table(column("a"), keep_unmapped=False), b"key", cells) is None
     assert row_of(table(column("a"), keep_unmapped=False), b"key", {**cells, ("f", b"a"): b""}) == {
         "id": b"key",
@@ -284,7 +392,7 @@ def test_unmapped_cells_make_a_row_only_if_they_are_kept() -> None:
     }
 
 
-# ── what a table remembers ───────────────────────────────────────────────────────────────────────────────────────────
+# ── what a table remembers ────────────────────────────────────────────────────────────────────────
 
 BEFORE = table(column("a", type_=INT64), column("b"), max_staleness_s=600)
 
@@ -322,14 +430,25 @@ def test_other_columns_ask_for_a_rebuild() -> None:
 @pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])
 def test_a_definition_survives_in_properties(key: Key) -> None:
     """TBL-8: as text in ASCII, beside other properties, the same for the same definition."""
-    definition = table(column("a", b"\xff", INT64, Encoding.BINARY), key=key, keep_unmapped=False, versions=Versions.ALL)
+    definition = table(
+        column("a", b"\xff", INT64, Encoding.BINARY),
+        key=key,
+        keep_unmapped=False,
+        versions=Versions.ALL,
+    )
     properties = to_properties(definition, assign_ids(NO_IDS, definition))
     assert all(value.isascii() for value in properties.values())
-    assert from_properties({**properties, "delta.enableDeletionVectors": "true"}) == (definition, assign_ids(NO_IDS, definition))
+    assert from_properties({**properties, "delta.enableDeletionVectors": "true"}) == (
+        definition,
+        assign_ids(NO_IDS, definition),
+    )
     assert to_properties(*from_properties(properties)) == properties
 
 
-@pytest.mark.parametrize("spoil", [{}, {"lowmark.definition": "{"}, {"lowmark.definition": "[]"}, {"lowmark.columnIds": "3"}])
+@pytest.mark.parametrize(
+    "spoil",
+    [{}, {"lowmark.definition": "{"}, {"lowmark.definition": "[]"}, {"lowmark.columnIds": "3"}],
+)
 def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, str]) -> None:
     """TBL-8."""
     properties = {**to_properties(BEFORE, assign_ids(NO_IDS, BEFORE)), **spoil} if spoil else {}
@@ -350,7 +469,9 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
     ],
 )
 def test_what_may_change(declared: TableDefinition) -> None:
-    """TBL-8: columns come, go and change places; settings that do not decide what is in the rows."""
+    """TBL-8: columns come, go and change places; settings that do not decide what is in the
+    rows.
+    """
     assert compatible(BEFORE, declared) == ()
     check_compatible(BEFORE, declared)
 
@@ -358,20 +479,37 @@ def test_what_may_change(declared: TableDefinition) -> None:
 @pytest.mark.parametrize(
     ("declared", "says"),
     [
-        (replace(BEFORE, key=delimited(INT64)), "key was (id BYTES) row_key, is (k0 INT64) delimited by '#'"),
+        (
+            replace(BEFORE, key=delimited(INT64)),
+            "key was (id BYTES) row_key, is (k0 INT64) delimited by '#'",
+        ),
         (replace(BEFORE, key=ordered(BYTES)), "key was (id BYTES) row_key, is (k0 BYTES) ordered"),
         (replace(BEFORE, source="u"), "source was t, is u"),
         (replace(BEFORE, stream="u"), "stream was s, is u"),
-        (with_(BEFORE, order=OrderBy.SEQUENCE_NUMBER), "order was commit, is change_sequence_number"),
+        (
+            with_(BEFORE, order=OrderBy.SEQUENCE_NUMBER),
+            "order was commit, is change_sequence_number",
+        ),
         (with_(BEFORE, versions=Versions.ALL), "versions was latest, is all"),
-        (table(column("a", b"z", INT64), column("b")), "column a was a f:a INT64 text, is a f:z INT64 text"),
+        (
+            table(column("a", b"z", INT64), column("b")),
+            "column a was a f:a INT64 text, is a f:z INT64 text",
+        ),
         (table(column("a"), column("b")), "column a was a f:a INT64 text, is a f:a STRING text"),
-        (table(column("a", type_=INT64, encoding=Encoding.BINARY), column("b")), "is a f:a INT64 binary"),
-        (table(column("A", b"a", INT64), column("b")), "column a was a f:a INT64 text, is A f:a INT64 text"),
+        (
+            table(column("a", type_=INT64, encoding=Encoding.BINARY), column("b")),
+            "is a f:a INT64 binary",
+        ),
+        (
+            table(column("A", b"a", INT64), column("b")),
+            "column a was a f:a INT64 text, is A f:a INT64 text",
+        ),
     ],
 )
 def test_what_may_not_change(declared: TableDefinition, says: str) -> None:
-    """TBL-8: key, order, versions, an existing column's cell or type; nor what the rows came from."""
+    """TBL-8: key, order, versions, an existing column's cell or type; nor what the rows came
+    from.
+    """
     (differs,) = compatible(BEFORE, declared)
     assert says in differs
     with pytest.raises(TableError) as caught:

@@ -9,7 +9,18 @@ from connector.errors import ConfigError
 from connector.records.model import ChangeType, DataChange
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Versions
-from connector.tables.merge import EMPTY, CellName, RowState, Tombstone, exists, expire, join, lift, normal, visible
+from connector.tables.merge import (
+    EMPTY,
+    CellName,
+    RowState,
+    Tombstone,
+    exists,
+    expire,
+    join,
+    lift,
+    normal,
+    visible,
+)
 from connector.tables.retention import NONE_READ, Retention, is_too_late
 from tests.changes import change, delete_cells, delete_family, put
 
@@ -17,7 +28,12 @@ Q = ("f", b"q")
 each_meaning = pytest.mark.parametrize("versions", list(Versions))
 
 
-def state(*changes: DataChange, versions: Versions = Versions.LATEST, order_by: OrderBy = OrderBy.COMMIT, batch: int = 1) -> RowState:
+def state(
+    *changes: DataChange,
+    versions: Versions = Versions.LATEST,
+    order_by: OrderBy = OrderBy.COMMIT,
+    batch: int = 1,
+) -> RowState:
     """The state after these changes, delivered one after the other."""
     joined = EMPTY
     for offset, each in enumerate(changes):
@@ -28,14 +44,18 @@ def state(*changes: DataChange, versions: Versions = Versions.LATEST, order_by: 
 @each_meaning
 def test_older_change_never_overwrites_newer(versions: Versions) -> None:
     """MRG-5, `newest_wins`."""
-    assert visible(state(change(put("new"), at=2), change(put("old"), at=1), versions=versions)) == {Q: b"new"}
+    assert visible(
+        state(change(put("new"), at=2), change(put("old"), at=1), versions=versions)
+    ) == {Q: b"new"}
 
 
 @each_meaning
 def test_column_that_is_not_mentioned_keeps_its_value(versions: Versions) -> None:
     """MRG-8."""
     changed = state(
-        change(put("1", qualifier=b"a"), put("1", qualifier=b"b"), at=1), change(put("2", qualifier=b"b"), at=2), versions=versions
+        change(put("1", qualifier=b"a"), put("1", qualifier=b"b"), at=1),
+        change(put("2", qualifier=b"b"), at=2),
+        versions=versions,
     )
     assert visible(changed) == {("f", b"a"): b"1", ("f", b"b"): b"2"}
 
@@ -46,15 +66,21 @@ def test_last_entry_on_a_column_wins_within_a_change(versions: Versions) -> None
     assert visible(state(change(put("1"), put("2")), versions=versions)) == {Q: b"2"}
     assert visible(state(change(put("1"), delete_cells()), versions=versions)) == {}
     assert visible(state(change(delete_cells(), put("2")), versions=versions)) == {Q: b"2"}
-    assert visible(state(change(put("1"), delete_family(), put("2", qualifier=b"r")), versions=versions)) == {("f", b"r"): b"2"}
+    assert visible(
+        state(change(put("1"), delete_family(), put("2", qualifier=b"r")), versions=versions)
+    ) == {("f", b"r"): b"2"}
 
 
 @each_meaning
 def test_record_sequence_decides_within_a_transaction(versions: Versions) -> None:
     """MRG-1."""
-    assert visible(state(change(put("second"), record_sequence=7), change(put("first"), record_sequence=3), versions=versions)) == {
-        Q: b"second"
-    }
+    assert visible(
+        state(
+            change(put("second"), record_sequence=7),
+            change(put("first"), record_sequence=3),
+            versions=versions,
+        )
+    ) == {Q: b"second"}
 
 
 def test_empty_value_and_empty_qualifier_are_visible() -> None:
@@ -66,12 +92,16 @@ def test_empty_value_and_empty_qualifier_are_visible() -> None:
 
 def test_a_family_delete_leaves_other_families_alone() -> None:
     """MRG-6, REC-6."""
-    assert visible(state(change(put("1"), put("2", family="g")), change(delete_family("g"), at=2))) == {Q: b"1"}
+    assert visible(
+        state(change(put("1"), put("2", family="g")), change(delete_family("g"), at=2))
+    ) == {Q: b"1"}
 
 
 def test_a_column_delete_leaves_other_columns_alone() -> None:
     """MRG-6, REC-7."""
-    assert visible(state(change(put("1"), put("2", qualifier=b"r")), change(delete_cells(), at=2))) == {("f", b"r"): b"2"}
+    assert visible(
+        state(change(put("1"), put("2", qualifier=b"r")), change(delete_cells(), at=2))
+    ) == {("f", b"r"): b"2"}
 
 
 def test_a_row_with_nothing_visible_does_not_exist() -> None:
@@ -84,16 +114,29 @@ def test_a_row_with_nothing_visible_does_not_exist() -> None:
 
 def test_garbage_collection_deletes_like_any_other_change() -> None:
     """REC-9."""
-    collected = change(delete_cells(0, 5), at=2, change_type=ChangeType.GARBAGE_COLLECTION, source_cluster_id="")
+    collected = change(
+        delete_cells(0, 5), at=2, change_type=ChangeType.GARBAGE_COLLECTION, source_cluster_id=""
+    )
     assert visible(state(change(put("1", cell_timestamp=4)), collected)) == {}
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "gone"), [(0, 0, {1, 2, 3}), (2, 0, {2, 3}), (0, 2, {1}), (2, 3, {2}), (2, 2**63 - 1, {2, 3}), (4, 0, set())]
+    ("start", "end", "gone"),
+    [
+        (0, 0, {1, 2, 3}),
+        (2, 0, {2, 3}),
+        (0, 2, {1}),
+        (2, 3, {2}),
+        (2, 2**63 - 1, {2, 3}),
+        (4, 0, set()),
+    ],
 )
 def test_a_range_is_half_open(start: int, end: int, gone: set[int]) -> None:
     """MRG-6, REC-7: the start is deleted, the end is not, 0 is no end."""
-    rows = [state(change(put("v", cell_timestamp=timestamp)), change(delete_cells(start, end), at=2)) for timestamp in (1, 2, 3)]
+    rows = [
+        state(change(put("v", cell_timestamp=timestamp)), change(delete_cells(start, end), at=2))
+        for timestamp in (1, 2, 3)
+    ]
     assert {timestamp for timestamp, row in enumerate(rows, start=1) if not exists(row)} == gone
 
 
@@ -105,8 +148,13 @@ def test_no_end_reaches_beyond_the_greatest_timestamp() -> None:
 
 
 def test_versions_live_side_by_side_only_with_all() -> None:
-    """The table of cells: with `all` the column shows the greatest cell timestamp, with `latest` the newest write."""
-    writes = change(put("late", cell_timestamp=9), at=1), change(put("early", cell_timestamp=3), at=2)
+    """The table of cells: with `all` the column shows the greatest cell timestamp, with `latest`
+    the newest write.
+    """
+    writes = (
+        change(put("late", cell_timestamp=9), at=1),
+        change(put("early", cell_timestamp=3), at=2),
+    )
     assert visible(state(*writes, versions=Versions.ALL)) == {Q: b"late"}
     assert visible(state(*writes, versions=Versions.LATEST)) == {Q: b"early"}
     assert len(state(*writes, versions=Versions.ALL).cells) == 2
@@ -127,7 +175,9 @@ def test_a_batch_that_runs_again_changes_nothing() -> None:
 
 def test_a_replayed_letter_keeps_its_place() -> None:
     """MRG-3: what was rejected first does not win a tie by having been mended."""
-    letter = lift(change(put("mended")), OrderPosition(1, 0, 5, attempt=1), OrderBy.COMMIT, Versions.LATEST)
+    letter = lift(
+        change(put("mended")), OrderPosition(1, 0, 5, attempt=1), OrderBy.COMMIT, Versions.LATEST
+    )
     later = lift(change(put("later")), OrderPosition(1, 0, 6), OrderBy.COMMIT, Versions.LATEST)
     assert visible(join(later, letter)) == {Q: b"later"}
 
@@ -159,7 +209,9 @@ def test_a_tombstone_inside_a_newer_wider_one_is_dropped() -> None:
         (Tombstone("f", b"q", 0, 3), False, False),
     ],
 )
-def test_a_delete_reaches_its_own_family_column_and_range_only(tombstone: Tombstone, *, covers: bool, contains: bool) -> None:
+def test_a_delete_reaches_its_own_family_column_and_range_only(
+    tombstone: Tombstone, *, covers: bool, contains: bool
+) -> None:
     """MRG-6: against the cell f:q at 3, and against the delete of f:q in [3, 5)."""
     assert tombstone.covers(CellName("f", b"q", None), 3) is covers
     assert tombstone.covers(CellName("f", b"q", 3), 3) is covers
@@ -191,7 +243,11 @@ def test_a_range_lies_inside_another_also_where_they_begin_or_end_together(
 ) -> None:
     """MRG-9: what is dropped is compared by state, since nothing of it is visible either way."""
     both = state(change(delete_cells(*inner), at=1), change(delete_cells(*outer), at=2))
-    left = {name: order for name, order in both.tombstones.items() if not is_inside or order.rank[0] == 2}
+    left = {
+        name: order
+        for name, order in both.tombstones.items()
+        if not is_inside or order.rank[0] == 2
+    }
     assert normal(both) == RowState({}, left)
 
 
@@ -204,7 +260,9 @@ def test_tombstones_of_one_name_are_one() -> None:
 def test_a_cell_under_a_bounded_range_goes_on_beating_older_writes() -> None:
     """MRG-9: with `latest` its value goes and its order stays; with `all` it goes whole."""
     deleted = [change(put("v2", cell_timestamp=2), at=2), change(delete_cells(2, 3), at=3)]
-    latest, all_ = (normal(state(*deleted, versions=versions)) for versions in (Versions.LATEST, Versions.ALL))
+    latest, all_ = (
+        normal(state(*deleted, versions=versions)) for versions in (Versions.LATEST, Versions.ALL)
+    )
     assert latest.cells[CellName("f", b"q", None)].value is None
     assert not all_.cells
     older = state(change(put("v1", cell_timestamp=1), at=1))
@@ -252,7 +310,11 @@ def test_what_is_older_than_the_horizon_is_too_late() -> None:
 
 def test_in_a_table_ordered_by_number_deletes_expire_by_batch() -> None:
     """MRG-12."""
-    row = state(change(delete_family(), at=1, change_sequence_number="FF"), order_by=OrderBy.SEQUENCE_NUMBER, batch=4)
+    row = state(
+        change(delete_family(), at=1, change_sequence_number="FF"),
+        order_by=OrderBy.SEQUENCE_NUMBER,
+        batch=4,
+    )
     assert expire(row, 4).tombstones
     assert not expire(row, 5).tombstones
 
@@ -268,13 +330,18 @@ def test_horizon_never_goes_back() -> None:
 
 
 def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> None:
-    """MRG-12: from a batch to the newest one that a table holds with all before it, however long that has been the newest."""
+    """MRG-12: from a batch to the newest one that a table holds with all before it, however long
+    that has been the newest.
+    """
     seconds, horizons = 1_000_000, NONE_READ
     for batch, read_at in enumerate((100, 110, 120, 120, 121), start=1):
         horizons = horizons.after(batch, read_at * seconds, Retention(10))
     assert [horizons.of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
     later = horizons.after(6, 90 * seconds, Retention(10)).after(7, 131 * seconds, Retention(1000))
-    assert [later.of(batch) for batch in (6, 7)] == [3, 3], "neither a clock nor a setting brings back what was forgotten"
+    assert [later.of(batch) for batch in (6, 7)] == [
+        3,
+        3,
+    ], "neither a clock nor a setting brings back what was forgotten"
 
 
 def test_retention_is_positive() -> None:
@@ -290,7 +357,14 @@ def test_a_state_can_be_sent_to_another_process() -> None:
 def test_the_largest_change_is_merged_in_time() -> None:
     """REC-14: 100,000 entries on as many columns; far below a second each on an idle core."""
     big = change(
-        *(entry for number in range(50_000) for entry in (put("v", qualifier=b"%d" % number), delete_cells(qualifier=b"x%d" % number)))
+        *(
+            entry
+            for number in range(50_000)
+            for entry in (
+                put("v", qualifier=b"%d" % number),
+                delete_cells(qualifier=b"x%d" % number),
+            )
+        )
     )
     start = perf_counter()
     row = normal(join(state(big), state(change(delete_family(), at=9))))

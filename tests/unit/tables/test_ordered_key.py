@@ -6,7 +6,15 @@ from decimal import Decimal
 import pytest
 
 from connector.errors import InvalidChangeError
-from connector.tables.ordered_key import NUMBER_RANGE, join_parts, read_number, read_part, split_parts, write_number, write_part
+from connector.tables.ordered_key import (
+    NUMBER_RANGE,
+    join_parts,
+    read_number,
+    read_part,
+    split_parts,
+    write_number,
+    write_part,
+)
 from connector.tables.values import TIMESTAMP_MAX, DataType, Unreadable
 
 PUBLISHED_NUMBERS = {
@@ -43,7 +51,10 @@ def test_numbers_are_those_of_ordered_code(number: int) -> None:
     assert read_number(piece) == number
 
 
-@pytest.mark.parametrize("piece", ["", "00", "ff", "c000", "c03f", "3fff", "80ff", "c0", "e000", "fffc", "00ff00", "f8000000ff"])
+@pytest.mark.parametrize(
+    "piece",
+    ["", "00", "ff", "c000", "c03f", "3fff", "80ff", "c0", "e000", "fffc", "00ff00", "f8000000ff"],
+)
 def test_a_number_in_other_bytes_than_its_own_is_none(piece: str) -> None:
     """TBL-7: nothing, too few bytes, too many."""
     assert read_number(bytes.fromhex(piece)) is None
@@ -120,12 +131,19 @@ def test_numbers_beyond_the_values_of_a_type_are_unreadable(type_: DataType) -> 
     for number in (least, greatest):
         assert write_part(type_, read_part(type_, write_number(number))) == write_number(number)
     for number in (least - 1, greatest + 1):
-        assert read_part(type_, write_number(number)) == Unreadable(f"{type_} in order-preserving form", write_number(number))
+        assert read_part(type_, write_number(number)) == Unreadable(
+            f"{type_} in order-preserving form", write_number(number)
+        )
 
 
 @pytest.mark.parametrize(
     ("type_", "value"),
-    [(DataType.BOOL, 1), (DataType.INT64, 2**63), (DataType.TIMESTAMP, TIMESTAMP_MAX + 1), (DataType.STRING, "\ud800")],
+    [
+        (DataType.BOOL, 1),
+        (DataType.INT64, 2**63),
+        (DataType.TIMESTAMP, TIMESTAMP_MAX + 1),
+        (DataType.STRING, "\ud800"),
+    ],
 )
 def test_a_value_that_the_type_does_not_have_is_not_written(type_: DataType, value: object) -> None:
     with pytest.raises(InvalidChangeError):

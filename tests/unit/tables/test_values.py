@@ -21,7 +21,13 @@ from connector.tables.values import (
 )
 
 BOOL, INT64, FLOAT64, NUMERIC = DataType.BOOL, DataType.INT64, DataType.FLOAT64, DataType.NUMERIC
-DATE, TIMESTAMP, JSON, STRING, BYTES = DataType.DATE, DataType.TIMESTAMP, DataType.JSON, DataType.STRING, DataType.BYTES
+DATE, TIMESTAMP, JSON, STRING, BYTES = (
+    DataType.DATE,
+    DataType.TIMESTAMP,
+    DataType.JSON,
+    DataType.STRING,
+    DataType.BYTES,
+)
 
 DAY_US = 86_400_000_000
 READABLE_TEXT = [
@@ -63,23 +69,76 @@ READABLE_TEXT = [
     (JSON, "3", "3"),
     (JSON, '"[[[["', '"[[[["'),
     (JSON, "-" + "1" * 1_000, "-" + "1" * 1_000),
-    (JSON, "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH, "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH),
-    *((JSON, text, text) for text in (f'{{"{letter * (MAX_JSON_NAME_LENGTH // units)}": 1}}' for letter, units in (("n", 1), ("😀", 2)))),
+    (
+        JSON,
+        "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH,
+        "[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH,
+    ),
+    *(
+        (JSON, text, text)
+        for text in (
+            f'{{"{letter * (MAX_JSON_NAME_LENGTH // units)}": 1}}'
+            for letter, units in (("n", 1), ("😀", 2))
+        )
+    ),
     (JSON, '["' + "[" * 2000 + '\\""]', '["' + "[" * 2000 + '\\""]'),
 ]
 UNREADABLE_TEXT = [
     *((STRING, value) for value in (b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"a\xe2\x82")),
-    *((BOOL, value) for value in (b"", b"True", b"TRUE", b"1", b"0", b"yes", b"true ", b"true\n", b"\x01")),
+    *(
+        (BOOL, value)
+        for value in (b"", b"True", b"TRUE", b"1", b"0", b"yes", b"true ", b"true\n", b"\x01")
+    ),
     *(
         (INT64, value)
-        for value in (b"", b"-", b"+1", b" 1", b"1 ", b"1\n", b"1.0", b"1_0", b"0x1", b"9223372036854775808", b"-9223372036854775809")
+        for value in (
+            b"",
+            b"-",
+            b"+1",
+            b" 1",
+            b"1 ",
+            b"1\n",
+            b"1.0",
+            b"1_0",
+            b"0x1",
+            b"9223372036854775808",
+            b"-9223372036854775809",
+        )
     ),
     *((INT64, value) for value in ("\u0661".encode(), b"1" * 10_000, b"\xff1")),
     *(
         (FLOAT64, value)
-        for value in (b"", b".5", b"5.", b"+1", b"1e", b"nan", b"inf", b"+Infinity", b"-NaN", b"1e999", b"-1e999", b"1f", b"1d", b"0x1p3")
+        for value in (
+            b"",
+            b".5",
+            b"5.",
+            b"+1",
+            b"1e",
+            b"nan",
+            b"inf",
+            b"+Infinity",
+            b"-NaN",
+            b"1e999",
+            b"-1e999",
+            b"1f",
+            b"1d",
+            b"0x1p3",
+        )
     ),
-    *((NUMERIC, value) for value in (b"", b"1e3", b"NaN", b"Infinity", b"0.0000000001", b"1" + b"0" * 29, b".5", b"5.", b"+1")),
+    *(
+        (NUMERIC, value)
+        for value in (
+            b"",
+            b"1e3",
+            b"NaN",
+            b"Infinity",
+            b"0.0000000001",
+            b"1" + b"0" * 29,
+            b".5",
+            b"5.",
+            b"+1",
+        )
+    ),
     *(
         (DATE, value)
         for value in (
@@ -94,23 +153,65 @@ UNREADABLE_TEXT = [
             b"10000-01-01",
         )
     ),
-    *((TIMESTAMP, value) for value in (b"", b"1970-01-01", b"1970-01-01T00:00:00", b"1970-01-01 00:00:00Z", b"1970-01-01T00:00Z")),
     *(
         (TIMESTAMP, value)
-        for value in (b"1970-01-01T24:00:00Z", b"1970-01-01T00:00:60Z", b"1970-01-01T00:00:00.Z", b"1970-01-01T00:00:00,5Z")
+        for value in (
+            b"",
+            b"1970-01-01",
+            b"1970-01-01T00:00:00",
+            b"1970-01-01 00:00:00Z",
+            b"1970-01-01T00:00Z",
+        )
     ),
     *(
         (TIMESTAMP, value)
-        for value in (b"1970-01-01t00:00:00z", b"1970-01-01T00:00:00+0100", b"1970-01-01T00:00:00+19:00", b"1970-01-01T00:00:00+18:01")
+        for value in (
+            b"1970-01-01T24:00:00Z",
+            b"1970-01-01T00:00:60Z",
+            b"1970-01-01T00:00:00.Z",
+            b"1970-01-01T00:00:00,5Z",
+        )
     ),
-    *((TIMESTAMP, value) for value in (b"1970-02-30T00:00:00Z", b"0001-01-01T00:00:00+00:01", b"9999-12-31T23:59:59-00:01", b"0")),
+    *(
+        (TIMESTAMP, value)
+        for value in (
+            b"1970-01-01t00:00:00z",
+            b"1970-01-01T00:00:00+0100",
+            b"1970-01-01T00:00:00+19:00",
+            b"1970-01-01T00:00:00+18:01",
+        )
+    ),
+    *(
+        (TIMESTAMP, value)
+        for value in (
+            b"1970-02-30T00:00:00Z",
+            b"0001-01-01T00:00:00+00:01",
+            b"9999-12-31T23:59:59-00:01",
+            b"0",
+        )
+    ),
     *(
         (JSON, value)
-        for value in (b"", b"{", b"NaN", b"[Infinity]", b"{'a': 1}", b"01", b"[1,]", b'"\x01"', b"\xef\xbb\xbf1", b"1 2", b'"\xff"')
+        for value in (
+            b"",
+            b"{",
+            b"NaN",
+            b"[Infinity]",
+            b"{'a': 1}",
+            b"01",
+            b"[1,]",
+            b'"\x01"',
+            b"\xef\xbb\xbf1",
+            b"1 2",
+            b'"\xff"',
+        )
     ),
     (JSON, b"[" * (MAX_JSON_DEPTH + 1) + b"]" * (MAX_JSON_DEPTH + 1)),
     *((JSON, b"[" + number + b"]") for number in (b"1" * 1_001, b"-0." + b"1" * 1_000)),
-    *((JSON, b'[{"%s": 1}]' % (letter.encode() * (MAX_JSON_NAME_LENGTH // units + 1))) for letter, units in (("n", 1), ("😀", 2))),
+    *(
+        (JSON, b'[{"%s": 1}]' % (letter.encode() * (MAX_JSON_NAME_LENGTH // units + 1)))
+        for letter, units in (("n", 1), ("😀", 2))
+    ),
     (JSON, b"[" * 1_000_000),
     (JSON, b'{"a":' * 100_000),
     (JSON, b"[" * 600 + b'"' + rb"\"" * 500_000),
@@ -170,7 +271,11 @@ def test_binary_as_hbase_writes_it(type_: DataType, value: bytes, read: object) 
 @pytest.mark.parametrize(
     ("type_", "value"),
     [
-        *((type_, value) for type_ in (BOOL, INT64, FLOAT64, DATE, TIMESTAMP) for value in (b"", b"\x00" * 3, b"\x00" * 9)),
+        *(
+            (type_, value)
+            for type_ in (BOOL, INT64, FLOAT64, DATE, TIMESTAMP)
+            for value in (b"", b"\x00" * 3, b"\x00" * 9)
+        ),
         (BOOL, b"\x02"),
         (BOOL, b"1"),
         (DATE, b"\x7f\xff\xff\xff"),
@@ -236,7 +341,9 @@ def test_canonical_text(type_: DataType, value: object, text: bytes) -> None:
         (FLOAT64, Encoding.BINARY, 1),
     ],
 )
-def test_a_value_that_the_type_does_not_have_is_not_written(type_: DataType, encoding: Encoding, value: object) -> None:
+def test_a_value_that_the_type_does_not_have_is_not_written(
+    type_: DataType, encoding: Encoding, value: object
+) -> None:
     """TBL-7: an exception at the desk of whoever writes."""
     with pytest.raises(InvalidChangeError):
         write_value(type_, encoding, value)
@@ -246,11 +353,22 @@ def test_a_value_that_the_type_does_not_have_is_not_written(type_: DataType, enc
 @pytest.mark.parametrize("type_", DataType)
 @pytest.mark.parametrize(
     "value",
-    [10**5000, -(10**5000), Decimal(10) ** 5000, Decimal("1E-999999999"), Decimal("-1E+999999999"), Decimal("sNaN")],
+    [
+        10**5000,
+        -(10**5000),
+        Decimal(10) ** 5000,
+        Decimal("1E-999999999"),
+        Decimal("-1E+999999999"),
+        Decimal("sNaN"),
+    ],
     ids=brief_of_number,
 )
-def test_a_number_of_any_size_is_refused_as_others_are(type_: DataType, encoding: Encoding, value: object) -> None:
-    """TBL-7: Python writes no integer of more than 4,300 digits; a few characters may stand for a billion of them."""
+def test_a_number_of_any_size_is_refused_as_others_are(
+    type_: DataType, encoding: Encoding, value: object
+) -> None:
+    """TBL-7: Python writes no integer of more than 4,300 digits; a few characters may stand for a
+    billion of them.
+    """
     if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
         encoding = Encoding.TEXT
     with pytest.raises(InvalidChangeError, match="but must be") as caught:
@@ -268,13 +386,18 @@ def test_a_zero_of_any_exponent_is_written_as_zero() -> None:
 
 
 @pytest.mark.parametrize("type_", [INT64, FLOAT64, NUMERIC, DATE, TIMESTAMP, JSON])
-@pytest.mark.parametrize("text", ["{}", "-{}", "{}.5", "0.{}", "1e{}", "1e-{}", "1970-01-01T00:00:00.{}Z", "{}-01-01"])
+@pytest.mark.parametrize(
+    "text", ["{}", "-{}", "{}.5", "0.{}", "1e{}", "1e-{}", "1970-01-01T00:00:00.{}Z", "{}-01-01"]
+)
 def test_digits_beyond_any_number_are_read_or_unreadable(type_: DataType, text: str) -> None:
     """TBL-9: reading never raises."""
     for digits in ("9" * 5000, "0" * 5000, "1" * 100_000):
         read = read_value(type_, Encoding.TEXT, text.format(digits).encode())
         if not isinstance(read, Unreadable):
-            assert not isinstance(read_value(type_, Encoding.TEXT, write_value(type_, Encoding.TEXT, read)), Unreadable)
+            assert not isinstance(
+                read_value(type_, Encoding.TEXT, write_value(type_, Encoding.TEXT, read)),
+                Unreadable,
+            )
 
 
 def test_patterns_are_ascii_and_have_no_anchors() -> None:

@@ -11,15 +11,26 @@ from connector.watermarks.delivery import Delivery
 
 def change(timestamp: int, number: int = 0) -> DataChange:
     return DataChange(
-        stream_partition="p", table="t", row_key=b"k%d" % number, commit_timestamp=timestamp, entries=(SetCell("f", b"q", b"v"),)
+        stream_partition="p",
+        table="t",
+        row_key=b"k%d" % number,
+        commit_timestamp=timestamp,
+        entries=(SetCell("f", b"q", b"v"),),
     )
 
 
-steps = st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["acknowledged", "lost", "later"]), st.integers(0, 5)), max_size=40)
+steps = st.lists(
+    st.tuples(
+        st.integers(1, 9), st.sampled_from(["acknowledged", "lost", "later"]), st.integers(0, 5)
+    ),
+    max_size=40,
+)
 
 
 @given(steps)
-def test_the_oldest_open_change_is_the_smallest_that_is_under_way_or_failed(plan: list[tuple[int, str, int]]) -> None:
+def test_the_oldest_open_change_is_the_smallest_that_is_under_way_or_failed(
+    plan: list[tuple[int, str, int]],
+) -> None:
     delivery, under_way, failed = Delivery(), [], set()
     for number, (timestamp, fate, which) in enumerate(plan):
         sent = change(timestamp, number)
@@ -34,7 +45,9 @@ def test_the_oldest_open_change_is_the_smallest_that_is_under_way_or_failed(plan
                 failed.add(settled)
         assert delivery.under_way == len(under_way)
         assert delivery.oldest_failed() == min((c.commit_timestamp for c in failed), default=None)
-        assert delivery.oldest_open() == min((c.commit_timestamp for c in [*under_way, *failed]), default=None)
+        assert delivery.oldest_open() == min(
+            (c.commit_timestamp for c in [*under_way, *failed]), default=None
+        )
 
 
 def test_sending_a_failed_change_again_mends_it() -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from connector.watermarks.freshness import MAX_CONTAINED, MAX_PENDING, NONE_ASKED, EndOffsets, FreshnessLog
+from connector.watermarks.freshness import (
+    MAX_CONTAINED,
+    MAX_PENDING,
+    NONE_ASKED,
+    EndOffsets,
+    FreshnessLog,
+)
 
 
 def test_a_moment_counts_once_all_that_had_arrived_is_read() -> None:
@@ -34,8 +40,12 @@ def test_an_empty_kafka_partition_that_a_batch_does_not_name_lacks_nothing() -> 
     assert (filled.of(2), filled.behind, filled.newest) == (100, 1, 200)
 
 
-def test_of_many_moments_that_no_batch_has_reached_the_newest_and_some_older_ones_are_kept() -> None:
-    """TBL-16: ingest that lags keeps asking; what it asked is bounded, and whatever it reaches says some age, never too young a one."""
+def test_of_many_moments_that_no_batch_has_reached_the_newest_and_some_older_ones_are_kept() -> (
+    None
+):
+    """TBL-16: ingest that lags keeps asking; what it asked is bounded, and whatever it reaches says
+    some age, never too young a one.
+    """
     freshness = NONE_ASKED
     for asked in range(1, 4 * MAX_PENDING):
         freshness = freshness.after(1, {0: 0}, EndOffsets(asked, {0: asked}))
@@ -55,11 +65,16 @@ def test_sixteen_moments_are_kept_before_some_are_forgotten() -> None:
     for asked in range(1, MAX_PENDING + 2):
         assert [moment.at for moment in freshness.pending] == list(range(1, asked))
         freshness = freshness.after(1, {0: 0}, EndOffsets(asked, {0: asked}))
-    assert (MAX_PENDING, [moment.at for moment in freshness.pending]) == (16, [1, 3, 5, 7, 9, 11, 13, 15, 17])
+    assert (MAX_PENDING, [moment.at for moment in freshness.pending]) == (
+        16,
+        [1, 3, 5, 7, 9, 11, 13, 15, 17],
+    )
 
 
 def test_ends_that_fell_back_are_not_behind() -> None:
-    """OPS-5: a Kafka partition that was read beyond what Kafka tells hides no lag of another one."""
+    """OPS-5: a Kafka partition that was read beyond what Kafka tells hides no lag of another
+    one.
+    """
     assert NONE_ASKED.after(1, {0: 9, 1: 3}, EndOffsets(100, {0: 5, 1: 7})).behind == 4
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, Stall, advance, is_claim
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Frontier,
+    LineageRecord,
+    Stall,
+    advance,
+    is_claim,
+)
 from connector.watermarks.stream_partition import KeyRange
 
 KAFKA_PARTITIONS = 2
@@ -16,8 +24,14 @@ def beats(name: str, *claims: int) -> BatchClaims:
     return BatchClaims(KAFKA_PARTITIONS, {name: dict(enumerate(claims))})
 
 
-def said(*records: ChildPartitions, read_in: tuple[int, ...] = (0, 1), kafka_partitions: int = KAFKA_PARTITIONS) -> BatchClaims:
-    lineage = tuple(LineageRecord(k, kafka_partitions, record) for record in records for k in read_in)
+def said(
+    *records: ChildPartitions,
+    read_in: tuple[int, ...] = (0, 1),
+    kafka_partitions: int = KAFKA_PARTITIONS,
+) -> BatchClaims:
+    lineage = tuple(
+        LineageRecord(k, kafka_partitions, record) for record in records for k in read_in
+    )
     return BatchClaims(kafka_partitions, lineage=lineage)
 
 
@@ -25,8 +39,15 @@ def announcement(*names: str, start: int = 1, root: str = "root") -> ChildPartit
     return ChildPartitions(root, start, start, tuple(ChildPartition(name) for name in names))
 
 
-def ends(reporter: str, start: int, *children: str, parents: tuple[str, ...] = ()) -> ChildPartitions:
-    return ChildPartitions(reporter, start, start, tuple(ChildPartition(name, parents or (reporter,)) for name in children))
+def ends(
+    reporter: str, start: int, *children: str, parents: tuple[str, ...] = ()
+) -> ChildPartitions:
+    return ChildPartitions(
+        reporter,
+        start,
+        start,
+        tuple(ChildPartition(name, parents or (reporter,)) for name in children),
+    )
 
 
 def after(*heard: BatchClaims, frontier: Frontier = UNKNOWN, now: int = 0) -> Frontier:
@@ -50,7 +71,9 @@ def test_low_watermark_is_the_least_over_stream_and_kafka_partitions() -> None:
 
 
 def test_low_watermark_is_unknown_until_announced_in_every_kafka_partition() -> None:
-    """WMK-6: an announcement in one Kafka partition does not say who was alive in another when reading began there."""
+    """WMK-6: an announcement in one Kafka partition does not say who was alive in another when
+    reading began there.
+    """
     spoken = after(beats("a", 50, 50))
     assert spoken.low_watermark is None
     assert spoken.undeclared == ["a"]
@@ -60,7 +83,9 @@ def test_low_watermark_is_unknown_until_announced_in_every_kafka_partition() -> 
 
 
 def test_named_stream_partitions_need_no_announcement() -> None:
-    """WMK-6: those that the configuration names count once each has spoken in every Kafka partition."""
+    """WMK-6: those that the configuration names count once each has spoken in every Kafka
+    partition.
+    """
     roots = frozenset({"a", "b"})
     frontier = advance(UNKNOWN, beats("a", 50, 50), now=0, roots=roots)
     assert frontier.low_watermark is None
@@ -85,7 +110,15 @@ def test_watermarks_only_move_forwards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("watermark", "counts"), [(0, False), (1, True), (1_010, True), (1_011, False), (2**63 - 1, False), (MAX_TIMESTAMP, False)]
+    ("watermark", "counts"),
+    [
+        (0, False),
+        (1, True),
+        (1_010, True),
+        (1_011, False),
+        (2**63 - 1, False),
+        (MAX_TIMESTAMP, False),
+    ],
 )
 def test_sentinels_and_the_future_are_no_claims(watermark: int, counts: bool) -> None:
     """WMK-5, REC-15."""
@@ -93,8 +126,15 @@ def test_sentinels_and_the_future_are_no_claims(watermark: int, counts: bool) ->
 
 
 def test_the_example_of_a_split_and_a_merge() -> None:
-    """WMK-10, WMK-7: a merge is reported by each of its parents; the child starts once, when all have ended."""
-    frontier = after(said(announcement("1", "2", "3")), beats("1", 500, 500), beats("2", 920, 920), beats("3", 925, 925))
+    """WMK-10, WMK-7: a merge is reported by each of its parents; the child starts once, when all
+    have ended.
+    """
+    frontier = after(
+        said(announcement("1", "2", "3")),
+        beats("1", 500, 500),
+        beats("2", 920, 920),
+        beats("3", 925, 925),
+    )
     merge = ("2", "3")
     frontier = after(said(ends("2", 930, "4", parents=merge)), frontier=frontier)
     assert "4" in frontier.waiting
@@ -105,7 +145,9 @@ def test_the_example_of_a_split_and_a_merge() -> None:
     assert sorted(once.live) == ["1", "4"]
     assert once.low_watermark == 930
     assert ends_of(once) == {"2": 930, "3": 930}
-    again = after(said(ends("3", 930, "4", parents=merge), ends("2", 930, "4", parents=merge)), frontier=once)
+    again = after(
+        said(ends("3", 930, "4", parents=merge), ends("2", 930, "4", parents=merge)), frontier=once
+    )
     assert again == once
 
 
@@ -118,20 +160,32 @@ def test_a_parent_has_ended_when_its_end_was_read_everywhere() -> None:
     wider = after(BatchClaims(3), frontier=frontier)
     done = after(said(ends("p", 100, "x", "y"), read_in=(1,)), frontier=wider)
     assert sorted(done.live) == ["x", "y"]
-    assert done.low_watermark == 100, "a child is no older than its start in any Kafka partition, new ones too"
+    assert done.low_watermark == 100, (
+        "a child is no older than its start in any Kafka partition, new ones too"
+    )
 
 
 def test_an_end_that_was_read_everywhere_counts_though_later_announcements_span_more() -> None:
-    """WMK-7: who has ended wrote to no Kafka partition that was added since, whatever is announced there."""
+    """WMK-7: who has ended wrote to no Kafka partition that was added since, whatever is announced
+    there.
+    """
     end, later = ends("p", 100, "x"), announcement("x", start=200)
-    frontier = after(said(announcement("p")), said(end, read_in=(0,)), said(later, read_in=(0,), kafka_partitions=3))
+    frontier = after(
+        said(announcement("p")),
+        said(end, read_in=(0,)),
+        said(later, read_in=(0,), kafka_partitions=3),
+    )
     assert sorted(frontier.live) == ["p"]
     assert sorted(after(said(end, read_in=(1,)), frontier=frontier).live) == ["x"]
 
 
 def test_an_end_that_is_read_before_its_announcement_holds_the_low_watermark() -> None:
     """WMK-7: a parent of whom only a child has spoken is waited for."""
-    frontier = after(said(ends("p", 100, "x"), read_in=(0,)), said(announcement("x", "q"), read_in=(0,)), beats("x", 200, 200))
+    frontier = after(
+        said(ends("p", 100, "x"), read_in=(0,)),
+        said(announcement("x", "q"), read_in=(0,)),
+        beats("x", 200, 200),
+    )
     assert sorted(frontier.live) == ["p", "q"]
     assert frontier.low_watermark is None
 
@@ -140,7 +194,9 @@ def test_whom_a_later_announcement_leaves_out_has_ended() -> None:
     """WMK-6."""
     frontier = after(said(announcement("a", "b")), beats("a", 50, 50), beats("b", 20, 20))
     assert frontier.low_watermark == 20
-    assert after(said(announcement("a", start=1)), frontier=frontier) == frontier, "the same announcement, or an older one, says nothing"
+    assert after(said(announcement("a", start=1)), frontier=frontier) == frontier, (
+        "the same announcement, or an older one, says nothing"
+    )
     frontier = after(said(announcement("a", start=60), read_in=(0,)), frontier=frontier)
     assert frontier.low_watermark == 20
     frontier = after(said(announcement("a", start=60), read_in=(1,)), frontier=frontier)
@@ -150,7 +206,11 @@ def test_whom_a_later_announcement_leaves_out_has_ended() -> None:
 
 def test_an_announcement_speaks_for_its_own_root() -> None:
     """WMK-6."""
-    frontier = after(said(announcement("a")), said(announcement("b", root="other")), said(announcement("c", root="other", start=9)))
+    frontier = after(
+        said(announcement("a")),
+        said(announcement("b", root="other")),
+        said(announcement("c", root="other", start=9)),
+    )
     assert sorted(frontier.live) == ["a", "c"]
 
 
@@ -165,7 +225,9 @@ def test_an_undeclared_stream_partition_counts_and_cannot_lower() -> None:
 
 def test_the_operator_ends_a_stream_partition() -> None:
     """WMK-8: no mistyped name stops a stream for ever; what it still says counts for nothing."""
-    frontier = after(said(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10), beats("a", 90, 90))
+    frontier = after(
+        said(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10), beats("a", 90, 90)
+    )
     frontier = ended(frontier, "typo")
     assert frontier.low_watermark == 90
     assert after(beats("typo", 1, 1), frontier=frontier).undeclared == []
@@ -173,7 +235,11 @@ def test_the_operator_ends_a_stream_partition() -> None:
 
 def test_children_of_an_ended_parent_do_not_wait() -> None:
     """WMK-8."""
-    frontier = after(said(announcement("p", "q")), said(ends("p", 100, "x", parents=("p", "q"))), beats("q", 10, 10))
+    frontier = after(
+        said(announcement("p", "q")),
+        said(ends("p", 100, "x", parents=("p", "q"))),
+        beats("q", 10, 10),
+    )
     assert "x" in frontier.waiting
     assert sorted(ended(frontier, "q").live) == ["x"]
 
@@ -185,16 +251,24 @@ def test_ended_names_are_forgotten_below_the_horizon() -> None:
     assert ends_of(advance(frontier, BatchClaims(2), now=0, horizon=100)) == {"p": 100}
     frontier = advance(frontier, BatchClaims(2), now=0, horizon=101)
     assert frontier.ended == {}
-    assert advance(frontier, split, now=0, horizon=101) == frontier, "what is read again after that begins nothing"
+    assert advance(frontier, split, now=0, horizon=101) == frontier, (
+        "what is read again after that begins nothing"
+    )
 
 
 def together(*heard: BatchClaims) -> BatchClaims:
     """What several batches say, in one."""
     claims = {name: claims for one in heard for name, claims in one.claims.items()}
-    return BatchClaims(max(one.kafka_partitions for one in heard), claims, tuple(said for one in heard for said in one.lineage))
+    return BatchClaims(
+        max(one.kafka_partitions for one in heard),
+        claims,
+        tuple(said for one in heard for said in one.lineage),
+    )
 
 
-def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whatever_the_batches() -> None:
+def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whatever_the_batches() -> (
+    None
+):
     """WMK-7, WMK-9: whether it speaks and ends in one batch or in two does not matter."""
     split, forgotten = said(ends("p", 110, "c"), ends("c", 120, "d")), 500
     frontier = after(said(announcement("p")), beats("p", 100, 100), split, beats("d", 900, 900))
@@ -209,24 +283,35 @@ def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whateve
 
 
 def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
-    """WMK-7, WMK-9: of a merge that is said again, the parent that was forgotten is not waited for."""
+    """WMK-7, WMK-9: of a merge that is said again, the parent that was forgotten is not waited
+    for.
+    """
     frontier = after(said(announcement("a", "slow")), beats("a", 900, 900))
-    chain = together(beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild")))
+    chain = together(
+        beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild"))
+    )
     assert sorted(advance(frontier, chain, now=0, horizon=500).live) == ["a", "grandchild"]
     assert advance(frontier, said(ends("forgotten", 50, "child")), now=0, horizon=500) == frontier
     merge = said(ends("slow", 50, "child", parents=("slow", "forgotten")))
     assert sorted(advance(frontier, merge, now=0, horizon=500).partitions) == ["a", "child"]
     by_the_other = said(ends("forgotten", 50, "child", parents=("slow", "forgotten")))
     waits = advance(frontier, by_the_other, now=0, horizon=500)
-    assert (sorted(waits.live), sorted(waits.waiting)) == (["a", "slow"], ["child"]), "a report ends the parent that makes it"
+    assert (sorted(waits.live), sorted(waits.waiting)) == (
+        ["a", "slow"],
+        ["child"],
+    ), "a report ends the parent that makes it"
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_who_is_new_and_lags_behind_the_horizon_is_waited_for(is_announced: bool) -> None:
-    """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of somebody who begins late."""
+    """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of
+    somebody who begins late.
+    """
     frontier = after(said(announcement("a")), beats("a", 1000, 1000))
     first = together(
-        beats("new", 101, 0), beats("a", 1100, 1100), *([said(announcement("new", root="new", start=99))] if is_announced else [])
+        beats("new", 101, 0),
+        beats("a", 1100, 1100),
+        *([said(announcement("new", root="new", start=99))] if is_announced else []),
     )
     frontier = advance(frontier, first, now=0, horizon=500)
     assert frontier.undeclared == ([] if is_announced else ["new"])
@@ -236,11 +321,22 @@ def test_who_is_new_and_lags_behind_the_horizon_is_waited_for(is_announced: bool
 
 
 def test_a_root_is_over_where_its_newest_announcement_was_read_everywhere() -> None:
-    """WMK-6: in another Kafka partition an older one may still name somebody, whom the newest ends."""
-    frontier = after(together(said(announcement("a")), said(announcement(root="r", start=300), read_in=(0,))), beats("a", 1000, 900))
-    older = said(announcement("p", root="r", start=150), announcement(root="r", start=300), read_in=(1,))
+    """WMK-6: in another Kafka partition an older one may still name somebody, whom the newest
+    ends.
+    """
+    frontier = after(
+        together(said(announcement("a")), said(announcement(root="r", start=300), read_in=(0,))),
+        beats("a", 1000, 900),
+    )
+    older = said(
+        announcement("p", root="r", start=150), announcement(root="r", start=300), read_in=(1,)
+    )
     frontier = after(together(beats("p", 0, 180), beats("a", 2000, 2000), older), frontier=frontier)
-    assert (list(frontier.live), frontier.low_watermark, frontier.past_roots) == (["a"], 2000, {"r": (300, 300)})
+    assert (list(frontier.live), frontier.low_watermark, frontier.past_roots) == (
+        ["a"],
+        2000,
+        {"r": (300, 300)},
+    )
 
 
 def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() -> None:
@@ -257,24 +353,32 @@ def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() ->
 
 def test_the_children_of_whom_the_operator_ended_have_its_root() -> None:
     """WMK-8: what was said of the one that is over is not forgotten with it."""
-    frontier = ended(after(said(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p")
+    frontier = ended(
+        after(said(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p"
+    )
     frontier = after(said(ends("p", 60, "c")), frontier=frontier)
     assert (sorted(frontier.live), frontier.undeclared) == (["c", "q"], [])
 
 
 def restarted(number: int, k: tuple[int, ...]) -> BatchClaims:
-    """A producer begins anew: its stream partitions are roots of their own, and those of the one before announce that nobody lives."""
+    """A producer begins anew: its stream partitions are roots of their own, and those of the one
+    before announce that nobody lives.
+    """
     at = 100 * number
     names, before = [f"p{number}-{n}" for n in range(2)], [f"p{number - 1}-{n}" for n in range(2)]
     records = [announcement(name, root=name, start=at + 1) for name in names]
     records += [announcement(root=name, start=at) for name in before] if number else []
     return BatchClaims(
-        len(k), {name: dict.fromkeys(k, at + 50) for name in names}, said(*records, read_in=k, kafka_partitions=len(k)).lineage
+        len(k),
+        {name: dict.fromkeys(k, at + 50) for name in names},
+        said(*records, read_in=k, kafka_partitions=len(k)).lineage,
     )
 
 
 def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
-    """WMK-6: announcements are kept for those who live, however often producers begin anew; the rest goes with the horizon."""
+    """WMK-6: announcements are kept for those who live, however often producers begin anew; the
+    rest goes with the horizon.
+    """
     frontier, k = UNKNOWN, (0, 1, 2, 3)
     for number in range(60):
         horizon = None if frontier.low_watermark is None else frontier.low_watermark - 1000
@@ -284,12 +388,18 @@ def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
     assert len(frontier.past_roots) == len(frontier.ended) == 2 * 11
     assert Frontier.from_json(frontier.to_json()) == frontier
 
-    again = BatchClaims(4, lineage=tuple(one for one in restarted(55, k).lineage if one.record.children))
-    assert advance(frontier, again, now=0, horizon=horizon) == frontier, "what is read again begins nothing"
+    again = BatchClaims(
+        4, lineage=tuple(one for one in restarted(55, k).lineage if one.record.children)
+    )
+    assert advance(frontier, again, now=0, horizon=horizon) == frontier, (
+        "what is read again begins nothing"
+    )
 
 
 def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None:
-    """WMK-6: roots that are over count as announced, and who never speaks of those that the configuration names does not matter."""
+    """WMK-6: roots that are over count as announced, and who never speaks of those that the
+    configuration names does not matter.
+    """
     frontier, k, roots = UNKNOWN, (0, 1), frozenset({"never heard of"})
     for number in range(20):
         frontier = advance(frontier, restarted(number, k), now=0, roots=roots)
@@ -299,7 +409,12 @@ def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None
 
 
 def test_a_frontier_of_an_older_version_is_read() -> None:
-    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), beats("b", 20, 20), said(announcement("a", start=60)))
+    frontier = after(
+        said(announcement("a", "b")),
+        beats("a", 50, 50),
+        beats("b", 20, 20),
+        said(announcement("a", start=60)),
+    )
     stored = frontier.to_json()
     del stored["past_roots"]
     stored["ended"] = {name: at for name, (at, _, _) in stored["ended"].items()}
@@ -308,20 +423,34 @@ def test_a_frontier_of_an_older_version_is_read() -> None:
 
 def test_a_root_that_is_over_can_be_announced_again_later() -> None:
     """WMK-6: and one that the configuration names is never taken for over."""
-    frontier = after(said(announcement("a"), announcement("b", root="other")), beats("a", 50, 50), beats("b", 60, 60))
+    frontier = after(
+        said(announcement("a"), announcement("b", root="other")),
+        beats("a", 50, 50),
+        beats("b", 60, 60),
+    )
     over = after(said(announcement(root="other", start=70)), frontier=frontier)
     assert (over.past_roots, list(over.live)) == ({"other": (70, 70)}, ["a"])
     assert after(said(announcement("b2", root="other", start=69)), frontier=over) == over
-    assert list(after(said(announcement("b2", root="other", start=71)), frontier=over).live) == ["a", "b2"]
-    named = advance(frontier, said(announcement(root="other", start=70)), now=0, roots=frozenset(["other"]))
+    assert list(after(said(announcement("b2", root="other", start=71)), frontier=over).live) == [
+        "a",
+        "b2",
+    ]
+    named = advance(
+        frontier, said(announcement(root="other", start=70)), now=0, roots=frozenset(["other"])
+    )
     assert (named.past_roots, {root for root, _ in named.announcements}) == ({}, {"root", "other"})
 
 
 def test_two_roots_may_each_cover_the_key_space() -> None:
-    """WMK-9: a root's key ranges are its own; who shares a stream partition shares the key space."""
+    """WMK-9: a root's key ranges are its own; who shares a stream partition shares the key
+    space.
+    """
 
     def covers(root: str, start: int = 1, end_of_first: bytes = b"m") -> ChildPartitions:
-        halves = (ChildPartition(f"{root}-1", (), None, end_of_first), ChildPartition(f"{root}-2", (), b"m", None))
+        halves = (
+            ChildPartition(f"{root}-1", (), None, end_of_first),
+            ChildPartition(f"{root}-2", (), b"m", None),
+        )
         return ChildPartitions(root, start, start, halves)
 
     frontier = after(said(covers("r"), covers("s")))
@@ -344,10 +473,17 @@ RANGES = {
 
 
 @pytest.mark.parametrize(("ranges", "wrong"), RANGES.values(), ids=RANGES)
-def test_key_ranges_cover_the_key_space(ranges: list[tuple[bytes | None, bytes | None]], wrong: KeyRange | None) -> None:
-    """WMK-9: while there is a hole or an overlap the low watermark stands, and the range is named."""
+def test_key_ranges_cover_the_key_space(
+    ranges: list[tuple[bytes | None, bytes | None]], wrong: KeyRange | None
+) -> None:
+    """WMK-9: while there is a hole or an overlap the low watermark stands, and the range is
+    named.
+    """
     children = tuple(ChildPartition(f"p{n}", (), *keys) for n, keys in enumerate(ranges))
-    frontier = after(said(ChildPartitions("root", 1, 1, children)), *(beats(child.token, 50, 50) for child in children))
+    frontier = after(
+        said(ChildPartitions("root", 1, 1, children)),
+        *(beats(child.token, 50, 50) for child in children),
+    )
     assert frontier.uncovered() == (wrong and ("root", wrong))
     assert frontier.low_watermark == (None if wrong else 50)
 
@@ -358,7 +494,10 @@ def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
     frontier = after(beats("a", 60, 60), beats("b", 70), frontier=frontier, now=200)
     assert frontier.stalls(now=399, stall_after=300) == []
     assert frontier.stalls(now=400, stall_after=300) == [Stall("b", 1, 0, 100)]
-    assert frontier.stalls(now=500, stall_after=300) == [Stall("b", 1, 0, 100), Stall("a", 0, 60, 200)]
+    assert frontier.stalls(now=500, stall_after=300) == [
+        Stall("b", 1, 0, 100),
+        Stall("a", 0, 60, 200),
+    ]
 
 
 def test_the_low_watermark_is_stalled_from_when_it_last_moved() -> None:
@@ -373,4 +512,9 @@ def test_stalls_of_one_moment_are_in_the_order_of_their_names() -> None:
     """WMK-12."""
     names = ("c", "a", "d", "b")
     frontier = after(said(announcement(*names)), *(beats(name, 50, 50) for name in names), now=100)
-    assert [stall.stream_partition for stall in frontier.stalls(now=400, stall_after=300)] == ["a", "b", "c", "d"]
+    assert [stall.stream_partition for stall in frontier.stalls(now=400, stall_after=300)] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]

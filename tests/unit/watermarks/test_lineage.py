@@ -1,10 +1,19 @@
-"""What a producer announces, and when (WMK-6, REC-17); tests/property/test_watermark_laws.py has what readers make of it."""
+"""What a producer announces, and when (WMK-6, REC-17); tests/property/test_watermark_laws.py has
+what readers make of it.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from connector.records.model import ChildPartition, ChildPartitions, DataChange, DeleteFamily, Heartbeat, Record
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    DeleteFamily,
+    Heartbeat,
+    Record,
+)
 from connector.watermarks.lineage import Announcements
 
 NOW = 1_000_000
@@ -12,7 +21,13 @@ RETENTION = 1000
 
 
 def change(name: str, at: int) -> DataChange:
-    return DataChange(stream_partition=name, table="t", row_key=b"k", commit_timestamp=at, entries=(DeleteFamily("f"),))
+    return DataChange(
+        stream_partition=name,
+        table="t",
+        row_key=b"k",
+        commit_timestamp=at,
+        entries=(DeleteFamily("f"),),
+    )
 
 
 def announcement(root: str, at: int, *live: str, sequence: int = 0) -> ChildPartitions:
@@ -20,7 +35,9 @@ def announcement(root: str, at: int, *live: str, sequence: int = 0) -> ChildPart
 
 
 def ends(reporter: str, at: int, *children: str, parents: tuple[str, ...] = ()) -> ChildPartitions:
-    return ChildPartitions(reporter, at, 0, tuple(ChildPartition(name, parents or (reporter,)) for name in children))
+    return ChildPartitions(
+        reporter, at, 0, tuple(ChildPartition(name, parents or (reporter,)) for name in children)
+    )
 
 
 def sends(announcements: Announcements, *records: Record, now: int = NOW) -> list[ChildPartitions]:
@@ -41,18 +58,24 @@ def again(announcements: Announcements, now: int = NOW + RETENTION) -> list[Chil
 def test_who_speaks_first_is_announced_as_a_root_of_its_own_once() -> None:
     """WMK-6."""
     announcements = Announcements(RETENTION)
-    assert sends(announcements, change("p", 50), change("p", 60), Heartbeat("p", 70)) == [announcement("p", 49, "p")]
+    assert sends(announcements, change("p", 50), change("p", 60), Heartbeat("p", 70)) == [
+        announcement("p", 49, "p")
+    ]
     assert sends(announcements, Heartbeat("q", 20)) == [announcement("q", 19, "q")]
 
 
 @pytest.mark.parametrize("first", [change("p", 1), change("p", NOW + 2), Heartbeat("p", 1)])
 def test_an_announcement_is_dated_by_a_time_that_is_surely_over(first: Record) -> None:
-    """REC-15: a time ahead of the clock may be a mistake; announced at the beginning of time, it ends nobody."""
+    """REC-15: a time ahead of the clock may be a mistake; announced at the beginning of time, it
+    ends nobody.
+    """
     assert sends(Announcements(RETENTION), first) == [announcement("p", 1, "p")]
 
 
 def test_all_are_announced_again_as_of_the_time_that_all_have_reached() -> None:
-    """WMK-6, WMK-7: a child that was heard of in its parent's end is known, and stands in its parent's place."""
+    """WMK-6, WMK-7: a child that was heard of in its parent's end is known, and stands in its
+    parent's place.
+    """
     announcements = Announcements(RETENTION)
     sends(announcements, change("p", 50), ends("p", 60, "a", "b"))
     assert sends(announcements, change("a", 90), change("b", 80), Heartbeat("b", 85)) == []
@@ -72,22 +95,40 @@ def test_at_least_four_times_in_the_retention() -> None:
     """WMK-6."""
     announcements = Announcements(RETENTION)
     sends(announcements, change("p", 50))
-    told = [now for now in range(NOW, NOW + 5 * RETENTION, RETENTION // 25) if announcements.due(change("p", now), now)]
-    assert all(len([at for at in told if begin < at <= begin + RETENTION]) >= 4 for begin in range(NOW, NOW + 4 * RETENTION, 10))
+    told = [
+        now
+        for now in range(NOW, NOW + 5 * RETENTION, RETENTION // 25)
+        if announcements.due(change("p", now), now)
+    ]
+    assert all(
+        len([at for at in told if begin < at <= begin + RETENTION]) >= 4
+        for begin in range(NOW, NOW + 4 * RETENTION, 10)
+    )
     assert len(told) < 5 * 6
 
 
 def test_whom_the_caller_announces_is_not_announced_on_first_use() -> None:
     """WMK-6."""
     announcements = Announcements(RETENTION)
-    assert sends(announcements, announcement("root", 40, "p", "q"), change("p", 50), change("q", 60)) == []
+    assert (
+        sends(announcements, announcement("root", 40, "p", "q"), change("p", 50), change("q", 60))
+        == []
+    )
     assert sends(announcements, announcement("root", 70, "q"), change("q", 90)) == []
     assert again(announcements) == [announcement("root", 89, "q")]
 
 
 def test_an_older_announcement_of_the_caller_says_nothing() -> None:
     announcements = Announcements(RETENTION)
-    assert sends(announcements, announcement("root", 40, "p"), announcement("root", 40, "p", "q"), announcement("root", 30)) == []
+    assert (
+        sends(
+            announcements,
+            announcement("root", 40, "p"),
+            announcement("root", 40, "p", "q"),
+            announcement("root", 30),
+        )
+        == []
+    )
     assert sends(announcements, change("q", 50)) == [announcement("q", 49, "q")]
     assert again(announcements) == [announcement("root", 40, "p"), announcement("q", 49, "q")]
 
@@ -101,7 +142,9 @@ def test_who_begins_anew_does_not_speak_for_the_siblings() -> None:
 
 
 def test_an_end_announces_those_whom_it_ends_not_who_reports_it() -> None:
-    """WMK-7: the reporter of an end need not be a stream partition, and an announced one that is none would be waited for."""
+    """WMK-7: the reporter of an end need not be a stream partition, and an announced one that is
+    none would be waited for.
+    """
     announcements = Announcements(RETENTION)
     assert sends(announcements, ends("coordinator", 90, "c", parents=("a", "b"))) == [
         announcement("a", 89, "a"),
@@ -116,32 +159,55 @@ def test_a_merge_ends_who_has_reported_it() -> None:
     sends(announcements, change("a", 50), change("b", 50), ends("a", 60, "c", parents=("a", "b")))
     assert again(announcements) == [announcement("a", 60, "c"), announcement("b", 49, "b")]
     sends(announcements, ends("b", 60, "c", parents=("a", "b")), now=NOW + RETENTION)
-    assert again(announcements, NOW + 2 * RETENTION) == [announcement("a", 60, "c"), announcement("b", 60, "c")]
+    assert again(announcements, NOW + 2 * RETENTION) == [
+        announcement("a", 60, "c"),
+        announcement("b", 60, "c"),
+    ]
 
 
 def test_a_parent_whose_end_is_told_after_that_of_its_child_descends_as_it_should() -> None:
     """A source that is read again from several places tells of ends in another order."""
     announcements = Announcements(RETENTION)
-    sends(announcements, change("a", 80), ends("a", 90, "c"), change("p", 50), ends("p", 60, "a", "b"))
+    sends(
+        announcements, change("a", 80), ends("a", 90, "c"), change("p", 50), ends("p", 60, "a", "b")
+    )
     assert again(announcements) == [announcement("a", 90, "c"), announcement("p", 60, "a", "b")]
     sends(announcements, change("b", 101), change("c", 111), now=NOW + RETENTION)
-    assert again(announcements, NOW + 2 * RETENTION) == [announcement("a", 110, "c"), announcement("p", 100, "b", "c")]
+    assert again(announcements, NOW + 2 * RETENTION) == [
+        announcement("a", 110, "c"),
+        announcement("p", 100, "b", "c"),
+    ]
 
 
 def test_an_announcement_names_those_who_lived_at_its_time() -> None:
-    """`watermark_is_honest`: a child that is named before it began would be ended by another process that speaks of the time between."""
+    """`watermark_is_honest`: a child that is named before it began would be ended by another
+    process that speaks of the time between.
+    """
     announcements = Announcements(RETENTION)
-    sends(announcements, announcement("root", 10, "a", "b"), change("a", 18), ends("b", 28, "c", "d"), Heartbeat("c", 30))
+    sends(
+        announcements,
+        announcement("root", 10, "a", "b"),
+        change("a", 18),
+        ends("b", 28, "c", "d"),
+        Heartbeat("c", 30),
+    )
     assert again(announcements) == [announcement("root", 17, "a", "b")]
     sends(announcements, change("a", 40), change("d", 50), now=NOW + RETENTION)
     assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 29, "a", "c", "d")]
 
 
 def test_what_is_not_current_is_said_again_soon() -> None:
-    """WMK-6: who begins to read behind an announcement that names some who are over waits for their end."""
+    """WMK-6: who begins to read behind an announcement that names some who are over waits for their
+    end.
+    """
     retention = 1_000_000
     announcements = Announcements(retention)
-    sends(announcements, announcement("root", 10, "a", "b"), announcement("other", 10, "x"), ends("b", 28, "c"))
+    sends(
+        announcements,
+        announcement("root", 10, "a", "b"),
+        announcement("other", 10, "x"),
+        ends("b", 28, "c"),
+    )
     stale = [announcement("root", 10, "a", "b"), announcement("other", 10, "x")]
     assert again(announcements, NOW + retention) == stale
     assert again(announcements, NOW + retention + 999) == []
@@ -152,11 +218,15 @@ def test_what_is_not_current_is_said_again_soon() -> None:
 
 
 def test_through_whom_others_descend_is_not_forgotten() -> None:
-    """WMK-6: a silent sibling keeps the announcement's time back, and with it those who are over since."""
+    """WMK-6: a silent sibling keeps the announcement's time back, and with it those who are over
+    since.
+    """
     announcements = Announcements(RETENTION)
     sends(announcements, announcement("root", 10, "a", "b"), ends("b", 28, "c"), ends("c", 30, "d"))
     for number in range(1, 5):
-        assert again(announcements, NOW + number * RETENTION) == [announcement("root", 10, "a", "b")]
+        assert again(announcements, NOW + number * RETENTION) == [
+            announcement("root", 10, "a", "b")
+        ]
     sends(announcements, change("a", 40), now=NOW + 5 * RETENTION)
     assert again(announcements, NOW + 6 * RETENTION) == [announcement("root", 30, "a", "d")]
 
@@ -167,23 +237,40 @@ def test_keys_are_announced_where_they_are_known() -> None:
     children = (ChildPartition("a", ("p",), None, b"m"), ChildPartition("b", ("p",), b"m"))
     sends(announcements, change("p", 50), ChildPartitions("p", 60, 0, children))
     assert [child.start_key for child in again(announcements)[0].children] == [None, b"m"]
-    assert [child.end_key for child in again(announcements, NOW + 2 * RETENTION)[0].children] == [b"m", None]
+    assert [child.end_key for child in again(announcements, NOW + 2 * RETENTION)[0].children] == [
+        b"m",
+        None,
+    ]
 
 
 def test_open_key_ranges_are_announced_as_they_came() -> None:
     """ING-5: an empty end is the end of the key space."""
     announcements = Announcements(RETENTION)
-    sends(announcements, change("p", 50), ChildPartitions("p", 60, 0, (ChildPartition("a", ("p",), b"", b""),)))
+    sends(
+        announcements,
+        change("p", 50),
+        ChildPartitions("p", 60, 0, (ChildPartition("a", ("p",), b"", b""),)),
+    )
     assert again(announcements)[0].children == (ChildPartition("a", (), b"", b""),)
 
 
 def test_who_is_over_is_forgotten_after_the_retention() -> None:
-    """WMK-6: until then somebody may have read the beginning in one Kafka partition, and not the end in another."""
+    """WMK-6: until then somebody may have read the beginning in one Kafka partition, and not the
+    end in another.
+    """
     announcements = Announcements(RETENTION)
-    sends(announcements, change("p", 50), announcement("p", 60), change("q", 10), ends("q", 20, "r"))
+    sends(
+        announcements, change("p", 50), announcement("p", 60), change("q", 10), ends("q", 20, "r")
+    )
     still = [announcement("p", 60), announcement("q", 20, "r")]
-    assert [again(announcements, NOW + number * RETENTION) for number in (1, 2, 3)] == [still, still, still[1:]]
-    assert sends(announcements, Heartbeat("p", 95), now=NOW + 3 * RETENTION) == [announcement("p", 94, "p")], "a name that comes back"
+    assert [again(announcements, NOW + number * RETENTION) for number in (1, 2, 3)] == [
+        still,
+        still,
+        still[1:],
+    ]
+    assert sends(announcements, Heartbeat("p", 95), now=NOW + 3 * RETENTION) == [
+        announcement("p", 94, "p")
+    ], "a name that comes back"
 
 
 def test_a_copy_knows_nothing_of_what_came_later() -> None:
