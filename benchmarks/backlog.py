@@ -75,7 +75,9 @@ class Backlog:
             first = at.decoded(base_of(rows)) if rows else made.limit(0)
             first.select(*names).write.format("delta").save(str(self._recipe))
             self._starts = topics.high_watermarks(at.kafka, self._topic)
-            at.produce(self._topic, made, Shape.WHOLE)
+            # In the order of their commits for each key, because the recipe takes the last one.
+            ordered = made.repartition("row_key").sortWithinPartitions("commit_timestamp")
+            at.produce(self._topic, ordered, Shape.WHOLE)
             send_heartbeat(producer, rows + changes)
 
     def ours(self) -> float:

@@ -6,25 +6,22 @@ rules, the first one of this list is reported:
 
      1  TOO_LARGE                     key and value together have more than `max_record_bytes`
      2  UNKNOWN_FRAMING               there is no value, or it has neither of the two framings
-     (REC-11) 3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a
-     ChangeRecord 4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a
-     length above 16 MiB
-                                      (REC-13, `records.avro_decoder`)
+                                      (REC-11)
+     3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a ChangeRecord
+     4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a length above
+                                      16 MiB (REC-13, `records.avro_decoder`)
      5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of
-     `records.model.Rule`
-                                      (REC-14, REC-16, `records.checks`)
+                                      `records.model.Rule` (REC-14, REC-16)
      6  UNKNOWN_ENTRY                 this release does not know the kind of an entry
      7  INVALID                       rules FAMILY to CHILDREN
      8  INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
-     9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY` (REC-1,
-     REC-3)
+     9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY`
+                                      (REC-1, REC-3)
     10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record
-    timestamp
-        WATERMARK_IN_FUTURE           (REC-15)
+        WATERMARK_IN_FUTURE           timestamp (REC-15)
     11  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
     12  TOO_LATE                      the change is older than the horizon. Newer deletes may be
-    forgotten
-                                      (MRG-11)
+                                      forgotten (MRG-11)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     terminal    output: data on standard output, messages on standard error, all of it escaped
     …           one module for each command, imported when you call it; it calls a service and
-    prints the result
+                prints the result
 
 `connector --help` imports none of these modules, so it answers at once, also on a machine without
 Kafka's client or Spark.

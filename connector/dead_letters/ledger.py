@@ -6,8 +6,9 @@ state:
     replayed     sent again to the change topic. If it is rejected again, this is a new dead letter
                  with the next attempt
     parked       set aside, by a person or after too many attempts. It is not replayed until it is
-    reopened discarded    it will not be replayed. The ledger keeps why reopened     open again,
-    with all attempts available
+                 reopened
+    discarded    it will not be replayed. The ledger keeps why
+    reopened     open again, with all attempts available
 
 In Kafka, the history of a dead letter is one record. Its key is the id of the dead letter. The
 topic is compacted, so Kafka keeps the newest history of each dead letter. Another record has the

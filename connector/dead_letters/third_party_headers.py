@@ -2,11 +2,10 @@
 (DLQ-1).
 
                     position                              numbers     failure
-Kafka Connect       __connect.errors.topic, partition, …  text        exception.class.name,
-exception.message Kafka Streams       __streams.errors.topic, …             text        exception,
-message share groups        __dlq.errors.topic, …                 text        message,
-delivery.count Spring Kafka        kafka_dlt-original-topic, …           big-endian
-kafka_dlt-exception-fqcn, -message; or of the key
+Kafka Connect       __connect.errors.topic, partition, …  text        exception.class.name, .message
+Kafka Streams       __streams.errors.topic, …             text        exception, message
+share groups        __dlq.errors.topic, …                 text        message, delivery.count
+Spring Kafka        kafka_dlt-original-topic, …           big-endian  kafka_dlt-exception-fqcn
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ tables below define the rules, from top to bottom:
     RESUME_TOKEN                                       of a data change or a heartbeat
     UNKNOWN_ENTRY                                      a separate reason
     FAMILY, QUALIFIER, CELL_TIMESTAMP, CELL_RANGE      of the entries. Each rule is checked for all
-    entries
-                                                       before the next rule
+                                                       entries before the next rule
     HEARTBEAT_TIMESTAMP | START_TIMESTAMP, CHILDREN    of the control records
     INVALID_SEQUENCE_NUMBER                            a separate reason
 

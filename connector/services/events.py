@@ -18,7 +18,8 @@ class Event:
         level: `info`, or `warning` for a thing that you should look at.
         code: A stable name in capitals, for example `TOPIC_SETTING`.
         text: One sentence for people. It may contain names from outside: escape it before you show
-        it on a terminal. fields: Values that belong to it, by name.
+            it on a terminal.
+        fields: Values that belong to it, by name.
     """
 
     level: Literal["info", "warning"]

@@ -31,8 +31,9 @@ def load_config(
 
     Args:
         path: The file. None: `connector.toml` in the current folder, or the environment alone where
-        that file does not exist. environment: Variables such as
-        `CONNECTOR__KAFKA__BOOTSTRAP_SERVERS`. None: those of this process.
+            that file does not exist.
+        environment: Variables such as `CONNECTOR__KAFKA__BOOTSTRAP_SERVERS`. None: those of this
+            process.
 
     Returns:
         The configuration. A relative `warehouse` is taken from the folder of the file.

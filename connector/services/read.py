@@ -39,13 +39,13 @@ class TableRead:
     Attributes:
         columns: Delta's type of each column, by name, in their order.
         rows: An iterator over tuples of these columns: BYTES are `bytes`, NUMERIC `Decimal`, dates
-        and times days and microseconds
-            since 1970-01-01.
+            and times days and microseconds since 1970-01-01.
         as_of: Everything that had arrived in Kafka at this time (microseconds) is contained; None:
-        unknown, or a snapshot. to_batch: The last ingest batch that is contained. cut: The low
-        watermark, if the rows are a consistent cut at it; None: they are not. missing: Open dead
-        letters that may belong to the table: the rows lack their changes. text: One sentence for
-        people that says the same.
+            unknown, or a snapshot.
+        to_batch: The last ingest batch that is contained.
+        cut: The low watermark, if the rows are a consistent cut at it; None: they are not.
+        missing: Open dead letters that may belong to the table: the rows lack their changes.
+        text: One sentence for people that says the same.
     """
 
     columns: Mapping[str, str]
@@ -95,10 +95,11 @@ def read(
         table: The name of the table.
         spark: Your own session for a merge, which is neither changed nor stopped.
         max_staleness_s: The rows may be that old, in seconds; 0: contain every ingested change.
-        None: the bound of the table. allow_stale: Return the rows also if they are older than the
-        bound. snapshot: Return the newest state at which all tables of the stream are a consistent
-        cut. on_event: Receives warnings, and an event before a merge. memory: Heap of a local
-        session.
+            None: the bound of the table.
+        allow_stale: Return the rows also if they are older than the bound.
+        snapshot: Return the newest state at which all tables of the stream are a consistent cut.
+        on_event: Receives warnings, and an event before a merge.
+        memory: Heap of a local session.
 
     Returns:
         The rows, which are read while you iterate over them.

@@ -71,11 +71,13 @@ def run(
     Args:
         config: At least one stream.
         spark: Your own session, which is neither changed nor stopped. None: a local session on the
-        locked jars. once: Ingest to the end that each topic has now, apply, and return. Otherwise
-        it runs until `stop` is set. stop: Set it from another thread or from a signal handler: the
-        batch in flight ends first. on_event: Receives warnings and progress. cores: Threads of a
-        local session; `*` for as many as there are processors. memory: Heap of a local session, for
-        example `2g`.
+            locked jars.
+        once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
+            `stop` is set.
+        stop: Set it from another thread or from a signal handler: the batch in flight ends first.
+        on_event: Receives warnings and progress.
+        cores: Threads of a local session; `*` for as many as there are processors.
+        memory: Heap of a local session, for example `2g`.
 
     Returns:
         The work that was done.

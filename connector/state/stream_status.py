@@ -31,19 +31,23 @@ class StreamStatus:
     """The status of a stream after its newest batch.
 
     ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below
-    an earlier claim of the same
-                        stream partition in the same Kafka partition (WMK-2)
+                        an earlier claim of the same stream partition in the same Kafka partition
+                        (WMK-2)
     lag                 offsets between that batch and the end of the topic, as Kafka reported it at
-    `topic_read_at` lagging_partition   the live stream partition with the least low watermark;
-    None: there are none stalled             partitions whose low watermark has not advanced for
-    `stall_after`, the longest first (WMK-12) stalls_unverified   ingest has not asked Kafka since
-    they stalled, so newer records may be waiting undeclared          stream partitions that send
-    records and were never announced (WMK-8) never_seen          partitions of the configuration
-    that have sent no record (WMK-6) uncovered           a root whose key space has a hole or an
-    overlap, and where (WMK-9) without_key_range   for a hole: the live descendants of that root
-    that were announced without a key range; they may fill it dead_letters        rejected records
-    and dead letters of tables that were neither replayed nor discarded (DLQ-7) maintenance
-    the last compaction and the last clean-up of the changelog (TBL-15)
+                        `topic_read_at`
+    lagging_partition   the live stream partition with the least low watermark; None: there are none
+    stalled             partitions whose low watermark has not advanced for `stall_after`, the
+                        longest first (WMK-12)
+    stalls_unverified   ingest has not asked Kafka since they stalled, so newer records may be
+                        waiting
+    undeclared          stream partitions that send records and were never announced (WMK-8)
+    never_seen          partitions of the configuration that have sent no record (WMK-6)
+    uncovered           a root whose key space has a hole or an overlap, and where (WMK-9)
+    without_key_range   for a hole: the live descendants of that root that were announced without a
+                        key range; they may fill it
+    dead_letters        rejected records and dead letters of tables that were neither replayed nor
+                        discarded (DLQ-7)
+    maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
     """
 
     name: str
@@ -169,7 +173,8 @@ class PartitionStatus:
     is_stalled          whether this is longer ago than `stall_after`
     roots               the roots that it descends from. Empty: it is undeclared (WMK-8)
     waits_for           the parents that have not ended. Until then they delay the low watermark
-    (WMK-7) is_over             it has ended, but its children wait for other parents
+                        (WMK-7)
+    is_over             it has ended, but its children wait for other parents
     """
 
     name: str

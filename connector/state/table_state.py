@@ -23,19 +23,26 @@ class TableState:
     dead_letters_since      when the first of them did; None: there are no such changes
     highest_applied         the greatest commit timestamp that was ever merged
     apply_watermark         the table has every change with a smaller commit timestamp; None:
-    unknown complete_to_batch       no change up to this batch is deferred; of later batches, the
-    changes below `apply_watermark` are merged target_watermark        the low watermark of the last
-    apply. It matters only if there are `blocked_rows` blocked_rows            the rejected changes
-    that rows wait for (DLQ-3). Later changes of these rows may be unmerged inconsistent_since
-    since when the table is no consistent cut; None: it is one, or it is empty (TBL-11) horizon
-    the horizon of `to_batch`: deletes below it may be forgotten (MRG-10). In a table ordered by
-    sequence number
-                            it is an ingest batch, that of `complete_to_batch` (MRG-12)
+                            unknown
+    complete_to_batch       no change up to this batch is deferred; of later batches, the changes
+                            below `apply_watermark` are merged
+    target_watermark        the low watermark of the last apply. It matters only if there are
+                            `blocked_rows`
+    blocked_rows            the rejected changes that rows wait for (DLQ-3). Later changes of these
+                            rows may be unmerged
+    inconsistent_since      since when the table is no consistent cut; None: it is one, or it is
+                            empty (TBL-11)
+    horizon                 the horizon of `to_batch`: deletes below it may be forgotten (MRG-10).
+                            In a table ordered by sequence number it is an ingest batch, that of
+                            `complete_to_batch` (MRG-12)
     as_of                   the table has all that had arrived in Kafka at this time; None: unknown
-    (TBL-16) has_residual            whether the state of some row has a `residual` has_tombstones
-    whether there is a tombstone table attempt_ids             by apply after `vacuumed_to` that
-    wrote tombstones: the attempt whose tombstones count (TBL-12) rebuild                 the id of
-    the rebuild that made this table; empty: it was never rebuilt (TBL-21)
+                            (TBL-16)
+    has_residual            whether the state of some row has a `residual`
+    has_tombstones          whether there is a tombstone table
+    attempt_ids             by apply after `vacuumed_to` that wrote tombstones: the attempt whose
+                            tombstones count (TBL-12)
+    rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt
+                            (TBL-21)
 
     All times and timestamps are microseconds.
     """

@@ -29,20 +29,29 @@ class TableStatus:
     """The status of a table after its last apply.
 
     upsert_stream_apply_watermark   the table has every change with a smaller commit timestamp;
-    None: unknown inconsistent_since              since when the table is no consistent cut; None:
-    it is one, or it is empty lagging_partition               the stream partition that delays the
-    low watermark; None: the table is a consistent cut, or empty as_of                           the
-    table has all that had arrived in Kafka at this time; None: unknown pending_batches
-    the number of batches that are not completely applied declared_max_staleness_s        the bound
-    of the configuration; `max_staleness_s` is the bound in force letters
-    the number of changes that ever became dead letters of this table (TBL-9) blocked_rows,
-    blocked_since     rows that wait for a dead letter, and since when the oldest one waits (DLQ-3)
+                                    None: unknown
+    inconsistent_since              since when the table is no consistent cut; None: it is one, or
+                                    it is empty
+    lagging_partition               the stream partition that delays the low watermark; None: the
+                                    table is a consistent cut, or empty
+    as_of                           the table has all that had arrived in Kafka at this time; None:
+                                    unknown
+    pending_batches                 the number of batches that are not completely applied
+    declared_max_staleness_s        the bound of the configuration; `max_staleness_s` is the bound
+                                    in force
+    letters                         the number of changes that ever became dead letters of this
+                                    table (TBL-9)
+    blocked_rows, blocked_since     rows that wait for a dead letter, and since when the oldest one
+                                    waits (DLQ-3)
     dead_letters                    open dead letters that may belong to this table: without them it
-    is incomplete (DLQ-7) last_job                        the last apply or rebuild; reads do not
-    count p95_s                           of the applies of the last seven days;
-    recommended_max_staleness_s follows from it (TBL-19) apply_every_s, due_at           the time
-    from one apply to the next, and when the next one is due (JOB-2); None: at once maintenance
-    the last compaction and the last clean-up, of the table and its tombstone table (TBL-15)
+                                    is incomplete (DLQ-7)
+    last_job                        the last apply or rebuild; reads do not count
+    p95_s                           of the applies of the last seven days;
+                                    recommended_max_staleness_s follows from it (TBL-19)
+    apply_every_s, due_at           the time from one apply to the next, and when the next one is
+                                    due (JOB-2); None: at once
+    maintenance                     the last compaction and the last clean-up, of the table and its
+                                    tombstone table (TBL-15)
     """
 
     name: str

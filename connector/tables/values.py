@@ -5,17 +5,19 @@ if the bytes do not fit, the result is an `Unreadable`. Writing returns one *can
 raises for a value without such a form. `read(write(v)) == v` is true for every value.
 `write(read(b)) == b` is true only for canonical bytes. Parts of a key must be canonical.
 
-    type        Python            text (`TEXT_PATTERN`)                            binary, as HBase
-    writes it STRING      str               UTF-8                                            the
-    same BYTES       bytes             the bytes                                        the same
-    BOOL        bool              true, false                                      00 false; FF
-    true; reads 01 as true INT64       int               [-]digits
-    8 bytes, big-endian, signed FLOAT64     float             [-]digits[.digits][e[±]digits], NaN,
-    [-]Infinity 8 bytes, big-endian, IEEE 754 NUMERIC     Decimal           [-]digits[.digits],
-    exact as decimal(38, 9)      none DATE        date              YYYY-MM-DD
-    4 bytes, big-endian, days since 1970-01-01 TIMESTAMP   int (µs)
-    YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)           8 bytes, big-endian, µs since 1970-01-01 UTC
-    JSON        str, unchanged    RFC 8259, within `MAX_JSON_…`                    none
+    type        Python            text (`TEXT_PATTERN`)                    binary, as HBase
+    STRING      str               UTF-8                                    the same
+    BYTES       bytes             the bytes                                the same
+    BOOL        bool              true, false                              00, FF; reads 01 as true
+    INT64       int               [-]digits                                8 bytes, signed
+    FLOAT64     float             [-]digits[.digits][e[±]digits],          8 bytes, IEEE 754
+                                  NaN, [-]Infinity
+    NUMERIC     Decimal           [-]digits[.digits], as decimal(38, 9)    none
+    DATE        date              YYYY-MM-DD                               4 bytes, days
+    TIMESTAMP   int (µs)          YYYY-MM-DDThh:mm:ss[.digits](Z|±hh:mm)   8 bytes, µs
+    JSON        str, unchanged    RFC 8259, within `MAX_JSON_…`            none
+
+Binary numbers are big-endian. Days and µs count from 1970-01-01 UTC.
 
 The patterns are ASCII and mean the same in Python and in Java. They match the whole text:
 `re.fullmatch` in Python, `\A(?:…)\z` in Java. Spaces around a value, a plus sign at its start and

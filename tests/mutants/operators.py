@@ -1,15 +1,19 @@
 """All small changes of a module's code that its tests should notice, as edits of its text.
 
 boundary, comparison    `<` and `<=`, `>` and `>=`; `<` and `>=`, `==` and `!=`, `is` and `is not`,
-`in` and `not in` boolean, operand        `and` and `or`; one of their operands left out condition
-the condition of an if, a while, a conditional expression or a comprehension negated; `not` and `-`
-left out arithmetic              `+` and `-`, `*` and `//`, `|` and `&`, `<<` and `>>`; one side of
-`|` left out constant                an integer one more and one less; True and False return
-what is returned: the empty value of its annotated type, or None statement               a call, a
-raise, a yield, an assignment into something, an augmented one, a break or continue left out
+                        `in` and `not in`
+boolean, operand        `and` and `or`; one of their operands left out
+condition               the condition of an if, a while, a conditional expression or a comprehension
+                        negated; `not` and `-` left out
+arithmetic              `+` and `-`, `*` and `//`, `|` and `&`, `<<` and `>>`; one side of `|` left
+                        out
+constant                an integer one more and one less; True and False
+return                  what is returned: the empty value of its annotated type, or None
+statement               a call, a raise, a yield, an assignment into something, an augmented one, a
+                        break or continue left out
 function                its opposite called: min and max, any and all, startswith and endswith, ...
 element                 one element of a tuple, list, set or dict left out; one argument that is
-given by name
+                        given by name
 
 Nothing is changed in what only people or tools read: strings and f-strings, what is raised,
 assertions, annotations, aliases of types, decorators, overloads, `__slots__`, and what stands under

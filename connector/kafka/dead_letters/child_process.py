@@ -4,7 +4,7 @@
     the module path, and then
     the pickled call              ── its stdin ──▶    calls it
     takes the items in order      ◀── its stdout ──   the pickled items, and at the end None or the
-    error
+                                  error
 
 The child runs ahead until the pipe is full. Use it only for code that reads, because it may be
 killed at any time.

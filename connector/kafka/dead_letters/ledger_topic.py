@@ -5,13 +5,14 @@ Two processes must not replay the same dead letter. Therefore each process that 
 has these steps:
 
     1  start transactions with the transactional id of the topic. Kafka aborts the open transaction
-    of a dead process,
-       and shuts out a running one. It answers when the last transaction is complete, so all of it
-       can be read
+       of a dead process, and shuts out a running one. It answers when the last transaction is
+       complete, so all of it can be read
     2  read the ledger to its end. From here on, only this process can write to it, unless another
-    process shuts it out 3  one transaction: the replayed records, the history of each dead letter
-    with the new entry, and the totals 4  after any failure, close the client. The outcome of the
-    transaction is unknown. Read the ledger again
+       process shuts it out
+    3  one transaction: the replayed records, the history of each dead letter with the new entry,
+       and the totals
+    4  after any failure, close the client. The outcome of the transaction is unknown. Read the
+       ledger again
 
 A process uses only the ledger of step 2 and its own commits. Therefore you can kill it at any point
 and run it again. No record is lost or duplicated.

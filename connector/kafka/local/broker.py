@@ -9,7 +9,7 @@ start a broker in the same folder again, its topics are still there. It listens 
     <folder>/data/               the data of Kafka, formatted once
     <folder>/broker.log          the log of the last start
     <folder>/broker.json         pid and ports. It may be out of date after a crash, so the process
-    is checked
+                                 is checked
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@ REC-19).
 
     producer.send(change)          checks, encodes and queues it. The result comes later
     producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka
-    partition producer.send_many(changes)    checks all of them before it queues the first one
+                                   partition
+    producer.send_many(changes)    checks all of them before it queues the first one
     producer.poll(1.0)             calls `on_delivery` for the results that have arrived
-    producer.flush()               returns when all records are delivered. Otherwise it raises with
-    producer.transaction():   all records of the block are delivered together, or none of them
+    producer.flush()               returns when all records are delivered. Otherwise it raises
+    with producer.transaction():   all records of the block are delivered together, or none of them
 
 Delivery is asynchronous, and memory is bounded. A record that was not delivered is never forgotten:
 `flush`, `close` and the next heartbeat fail until you send an equal record and it is delivered. You

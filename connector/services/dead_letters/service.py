@@ -42,8 +42,9 @@ class LetterReport:
         status: Its state, and how often it was replayed.
         history: Each thing that was done about it, the oldest first.
         rows: Its row as readers see it now, by table; None where there is no row. Empty if the
-        warehouse cannot be read. decision: The verdict of a replay. effects: The effect of a replay
-        on the row, by table.
+            warehouse cannot be read.
+        decision: The verdict of a replay.
+        effects: The effect of a replay on the row, by table.
     """
 
     letter: DeadLetter
@@ -247,7 +248,7 @@ def dead_letters(
         stream: The name or topic of the stream. None: the only one of the configuration.
         by: The person or program that acts. None: the user and the host of this process.
         on_event: Receives warnings, for example that the horizon is unknown because the warehouse
-        cannot be read.
+            cannot be read.
 
     Returns:
         Methods on the letters.
