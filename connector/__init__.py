@@ -8,7 +8,7 @@ can leave out what you do not install.
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.records.model import (
     ChildPartition,
     ChildPartitions,
@@ -39,6 +39,7 @@ __all__ = [
     "DeadLetter",
     "DeleteCells",
     "DeleteFamily",
+    "ErrorCode",
     "Heartbeat",
     "KafkaConfig",
     "Key",

@@ -2,7 +2,8 @@
 
 A bad record is a value (`connector.records.rejection.Rejection`). A bad situation is an exception
 of this module. A mistake in the code is a failed assertion. Every exception has the problem, the
-cause and the remedy, in this order. Numbers that a program may need are attributes.
+cause and the remedy, in this order, and a stable code. Values that a program may need are
+attributes.
 
     ConnectorError
     ├── ConfigError          a setting is missing, misspelt, or not allowed (OPS-1)
@@ -23,19 +24,216 @@ cause and the remedy, in this order. Numbers that a program may need are attribu
 
 from __future__ import annotations
 
+from enum import StrEnum, auto
+
+
+class ErrorCode(StrEnum):
+    """The name of an error. A name never changes its meaning.
+
+    `docs/reference/errors.md` has the problem, the cause and the remedy of each.
+    """
+
+    @staticmethod
+    def _generate_next_value_(name: str, *_: object) -> str:
+        return name
+
+    # settings and names
+    CONFIG_MISSING = auto()
+    CONFIG_NOT_TOML = auto()
+    CONFIG_UNREADABLE = auto()
+    SECRET_UNREADABLE = auto()
+    SETTING_MISSING = auto()
+    SETTING_UNKNOWN = auto()
+    SETTING_INVALID = auto()
+    SETTINGS_INVALID = auto()
+    SETTING_WITHOUT_JAVA_FORM = auto()
+    ENVIRONMENT_VARIABLE_UNKNOWN = auto()
+    KAFKA_SETTING_INVALID = auto()
+    KAFKA_SETTING_RESERVED = auto()
+    SASL_MECHANISM_UNSUPPORTED = auto()
+    RECORD_LIMIT_ABOVE_TOPIC = auto()
+    TOPIC_OF_TWO_STREAMS = auto()
+    STREAM_NOT_NAMED = auto()
+    STREAM_UNKNOWN = auto()
+    STREAM_PARTITION_UNKNOWN = auto()
+    TABLE_UNKNOWN = auto()
+    NAME_INVALID = auto()
+    WAREHOUSE_UNUSABLE = auto()
+
+    # table definitions
+    COLUMN_ENCODING_INVALID = auto()
+    COLUMN_FAMILY_INVALID = auto()
+    COLUMN_NAME_INVALID = auto()
+    COLUMN_NAME_REPEATED = auto()
+    COLUMN_NAME_RESERVED = auto()
+    COLUMN_QUALIFIER_INVALID = auto()
+    COLUMN_REPEATED = auto()
+    COLUMNS_MISSING = auto()
+    COLUMNS_TOO_MANY = auto()
+    KEY_DELIMITER_INVALID = auto()
+    KEY_INVALID = auto()
+    SOURCE_TABLE_INVALID = auto()
+    TYPE_UNKNOWN = auto()
+    TABLE_COLUMNS_CHANGED = auto()
+    TABLE_DEFINITION_DIFFERENT = auto()
+    TABLE_DEFINITION_UNREADABLE = auto()
+
+    # records as JSON
+    JSON_INVALID = auto()
+    RECORD_KIND_INVALID = auto()
+    FIELD_INVALID = auto()
+    FIELD_MISSING = auto()
+    FIELD_REPEATED = auto()
+    FIELD_UNKNOWN = auto()
+    BYTES_INVALID = auto()
+    CHANGE_INVALID = auto()
+    LINE_REFUSED = auto()
+
+    # Kafka
+    BROKER_UNREACHABLE = auto()
+    KAFKA_ACCESS_DENIED = auto()
+    KAFKA_REFUSED = auto()
+    KAFKA_PARTITION_UNKNOWN = auto()
+    TOPIC_MISSING = auto()
+    TOPIC_EXISTS = auto()
+    TOPIC_COMPACTED = auto()
+    TOPIC_REPLACED = auto()
+    TOPIC_SHORTENED = auto()
+    TOPIC_UNREADABLE = auto()
+    RECORDS_DELETED = auto()
+    GROUP_UNAVAILABLE = auto()
+    POSITIONS_NOT_STORED = auto()
+    POSITION_OF_ANOTHER_TOPIC = auto()
+
+    # producers
+    RECORD_REFUSED = auto()
+    RECORDS_UNDELIVERED = auto()
+    TRANSACTION_NOT_STARTED = auto()
+    TRANSACTION_NOT_COMMITTED = auto()
+    PRODUCER_FENCED = auto()
+    CLAIM_ABOVE_DELIVERED = auto()
+    CLAIM_NOT_YET_TRUE = auto()
+    RESUME_TOKEN_MISSING = auto()
+
+    # schema registry
+    REGISTRY_UNREACHABLE = auto()
+    REGISTRY_ACCESS_DENIED = auto()
+    REGISTRY_ANSWER_INVALID = auto()
+    REGISTRY_SCHEMA_DIFFERENT = auto()
+    REGISTRY_CA_UNREADABLE = auto()
+
+    # local broker
+    BROKER_FOLDER_IN_USE = auto()
+    BROKER_FOLDER_UNUSABLE = auto()
+    BROKER_FOLDER_FOREIGN = auto()
+    BROKER_FOLDER_DAMAGED = auto()
+    BROKER_ON_ANOTHER_PORT = auto()
+    BROKER_NOT_STARTED = auto()
+    BROKER_NOT_STOPPING = auto()
+    PORT_IN_USE = auto()
+    PORT_UNAVAILABLE = auto()
+
+    # Java, jars and Spark
+    JAVA_MISSING = auto()
+    JAVA_TOO_OLD = auto()
+    JAVA_UNUSABLE = auto()
+    PYSPARK_MISSING = auto()
+    IVY_MISSING = auto()
+    IVY_SETTINGS_MISSING = auto()
+    JAR_MISSING = auto()
+    JAR_DIFFERENT = auto()
+    JAR_REPOSITORY_UNREACHABLE = auto()
+    JAR_FOLDER_UNUSABLE = auto()
+    JAR_DISK_FULL = auto()
+    SPARK_WITHOUT_DELTA_JARS = auto()
+    SPARK_WITHOUT_DELTA_EXTENSION = auto()
+    SPARK_WITHOUT_AVRO_LIMITS = auto()
+    EXTRA_MISSING = auto()
+
+    # changelog and ingest
+    INGEST_FAILED = auto()
+    REJECTED_RATIO_EXCEEDED = auto()
+    CHANGELOG_EMPTY = auto()
+    CHANGELOG_REPLACED = auto()
+    CHANGELOG_TRIMMED = auto()
+    CHECKPOINT_FOREIGN = auto()
+    FRONTIER_MISSING = auto()
+    BATCH_NOT_ADJACENT = auto()
+    BATCH_OF_ANOTHER_PROCESS = auto()
+    ENTRY_UNKNOWN = auto()
+    AUDIT_FAILED = auto()
+
+    # tables and reads
+    APPLY_FAILED = auto()
+    TABLE_MISSING = auto()
+    TABLE_CHANGED = auto()
+    TABLE_REBUILT = auto()
+    TABLE_UNREADABLE = auto()
+    TABLE_STALE = auto()
+    TABLE_STALE_BLOCKED = auto()
+    CUT_MISSING = auto()
+    CUT_EXPIRED = auto()
+    TOMBSTONES_UNUSABLE = auto()
+    BLOCKED_ROWS_TOO_MANY = auto()
+    FOLDER_NOT_A_TABLE = auto()
+    COMMIT_FOREIGN = auto()
+    CONCURRENT_WRITE = auto()
+    DISK_FULL = auto()
+
+    # dead letters
+    DEAD_LETTER_MISSING = auto()
+    DEAD_LETTERS_UNDELIVERED = auto()
+    DEAD_LETTER_TOPIC_TOO_SMALL = auto()
+    LEDGER_IN_USE = auto()
+    LEDGER_UNREADABLE = auto()
+    LEDGER_TOPIC_UNSUITABLE = auto()
+    LEDGER_WRITE_UNKNOWN = auto()
+    REPAIR_IMPOSSIBLE = auto()
+    FORCE_WITHOUT_WAREHOUSE = auto()
+    EDITOR_RESULT_EMPTY = auto()
+    EDITOR_RESULT_UNCHANGED = auto()
+    EDITOR_UNSUITABLE = auto()
+    FILE_EXISTS = auto()
+
+    # processes and the demo
+    SYSTEM_ERROR = auto()
+    CHILD_PROCESS_FAILED = auto()
+    DEMO_FOLDER_NOT_EMPTY = auto()
+    DEMO_FOLDER_UNUSABLE = auto()
+    DEMO_TIMED_OUT = auto()
+    GIT_MISSING = auto()
+    REPOSITORY_MISSING = auto()
+    HISTORY_EMPTY = auto()
+    HISTORY_INCOMPLETE = auto()
+    HISTORY_UNREADABLE = auto()
+
 
 class ConnectorError(Exception):
     """A situation that lowmark cannot repair.
 
-    `problem`, `cause` and `remedy` are sentences without a final full stop. `cause` and `remedy`
-    may be empty. `str()` joins the parts that are not empty.
+    - `code` is the stable name of the error: an `ErrorCode`, or the rule of an
+      `InvalidChangeError`.
+    - `problem`, `cause` and `remedy` are sentences without a final full stop. `cause` and `remedy`
+      may be empty. `str()` joins the parts that are not empty.
+    - `fields` has the values that a program needs for the remedy, by name. For example `stream`,
+      `table` or `topic`. Each is also an attribute of the error.
     """
 
-    def __init__(self, problem: str, cause: str = "", remedy: str = "") -> None:
-        super().__init__(problem, cause, remedy)
+    def __init__(
+        self,
+        code: ErrorCode | str,
+        problem: str,
+        cause: str = "",
+        remedy: str = "",
+        **fields: object,
+    ) -> None:
+        super().__init__(code, problem, cause, remedy)
+        self.code = str(code)
         self.problem = problem
         self.cause = cause
         self.remedy = remedy
+        self.fields = fields
+        vars(self).update(fields)
 
     def __str__(self) -> str:
         return ". ".join(part for part in (self.problem, self.cause, self.remedy) if part)
@@ -64,10 +262,8 @@ class InvalidChangeError(ConnectorError, ValueError):
     def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
         try:
             shown = repr(value)
-        except (
-            ValueError,
-            RecursionError,
-        ):  # repr refuses integers with thousands of digits and very deep nesting
+        # repr refuses integers with thousands of digits and very deep nesting.
+        except (ValueError, RecursionError):
             shown = (
                 f"an integer of {value.bit_length()} bits"
                 if isinstance(value, int)
@@ -77,7 +273,7 @@ class InvalidChangeError(ConnectorError, ValueError):
         self.field = field
         self.limit = limit
         self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        super().__init__(f"{field} is {self.value}, but must be {limit}")
+        super().__init__(rule, f"{field} is {self.value}, but must be {limit}")
 
     def in_batch(self, index: int) -> None:
         """Set the index of the change in its batch, and add it to `problem`."""
@@ -91,19 +287,13 @@ class JsonViewError(ConnectorError):
     `field` is the path of the wrong field. It is empty if the whole line is wrong.
     """
 
-    def __init__(self, problem: str, cause: str = "", remedy: str = "", *, field: str = "") -> None:
-        super().__init__(problem, cause, remedy)
-        self.field = field
+    field: str = ""
 
 
 class DeliveryError(ConnectorError):
     """Records were not delivered, or their delivery is unknown. `undelivered` is their number."""
 
-    def __init__(
-        self, problem: str, cause: str = "", remedy: str = "", *, undelivered: int = 0
-    ) -> None:
-        super().__init__(problem, cause, remedy)
-        self.undelivered = undelivered
+    undelivered: int = 0
 
 
 class TopicError(ConnectorError):
@@ -143,11 +333,7 @@ class StaleTableError(ConnectorError):
     known.
     """
 
-    def __init__(
-        self, problem: str, cause: str = "", remedy: str = "", *, as_of: int | None = None
-    ) -> None:
-        super().__init__(problem, cause, remedy)
-        self.as_of = as_of
+    as_of: int | None = None
 
 
 class AuditError(ConnectorError):
@@ -161,8 +347,4 @@ class StreamHaltedError(ConnectorError):
     reason.
     """
 
-    def __init__(
-        self, problem: str, cause: str = "", remedy: str = "", *, reason: str = ""
-    ) -> None:
-        super().__init__(problem, cause, remedy)
-        self.reason = reason
+    reason: str = ""

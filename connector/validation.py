@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange, Heartbeat, Record, kafka_key
 from connector.records.rejection import Headers, Position, Reason, Rejection
@@ -51,12 +51,14 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_clock_skew_s < 0:
             raise ConfigError(
+                ErrorCode.SETTING_INVALID,
                 f"max_clock_skew is {self.max_clock_skew_s} s",
                 "A skew is a duration",
                 "Give 0 seconds or more",
             )
         if self.max_record_bytes < 1:
             raise ConfigError(
+                ErrorCode.SETTING_INVALID,
                 f"max_record_bytes is {self.max_record_bytes}",
                 "No record is that small",
                 "Give at least 1",

@@ -23,7 +23,7 @@ from typing import Final
 
 import click
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 
 COMMANDS: Final = {
     "audit": ("connector.cli.audit", "Check that no record is lost."),
@@ -148,6 +148,7 @@ def invoke(arguments: Sequence[str]) -> int:
         remedy = f"install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
         terminal.show_error(
             ConnectorError(
+                ErrorCode.EXTRA_MISSING,
                 "This command needs more than is installed",
                 f"there is no package {package}",
                 remedy,
@@ -163,6 +164,7 @@ def invoke(arguments: Sequence[str]) -> int:
         _forget_output()
         terminal.show_error(
             ConnectorError(
+                ErrorCode.SYSTEM_ERROR,
                 f"The system refuses: {error}",
                 "",
                 "look at the space on the disk and the rights of this user",

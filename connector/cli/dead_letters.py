@@ -20,7 +20,7 @@ from connector.cli.terminal import console, escaped, out, say, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes, view_of_time
 from connector.text import counted
@@ -197,7 +197,10 @@ def _new_file(name: str) -> TextIO:
         return open(name, "x", encoding="utf-8")
     except FileExistsError:
         raise ConnectorError(
-            f"The file {name} exists", "", "name a new one: nothing is written over"
+            ErrorCode.FILE_EXISTS,
+            f"The file {name} exists",
+            "",
+            "name a new one: nothing is written over",
         ) from None
 
 

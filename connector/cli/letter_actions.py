@@ -31,7 +31,7 @@ from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
 from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.records.json_view import to_line
 from connector.text import counted
 
@@ -293,25 +293,31 @@ def _edit(
     content = found[0]
     if isinstance(content, Unrepairable):
         raise ConnectorError(
-            f"Letter {letter_id} cannot be repaired", content.why, "correct the step"
+            ErrorCode.REPAIR_IMPOSSIBLE,
+            f"Letter {letter_id} cannot be repaired",
+            content.why,
+            "correct the step",
         )
     try:
         step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
     except (click.ClickException, OSError, UnicodeError) as error:
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConnectorError(
+            ErrorCode.EDITOR_RESULT_EMPTY,
             "The editor gave nothing back",
             cause,
             "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --repair",
         ) from error
     if step is None:
         raise ConnectorError(
+            ErrorCode.EDITOR_RESULT_UNCHANGED,
             "Nothing was changed in the editor",
             "",
             "save the file with a change, or leave --edit out",
         )
     if isinstance(step, Unrepairable):
         raise ConnectorError(
+            ErrorCode.EDITOR_UNSUITABLE,
             f"Letter {letter_id} cannot be repaired in an editor",
             step.why,
             "use --repair, or edit it again",
@@ -323,6 +329,7 @@ def _check_found(ids: tuple[str, ...], found: int) -> None:
     if found < len(set(ids)):
         missing = f"{counted(len(set(ids)) - found, 'letter')} of those named"
         raise ConnectorError(
+            ErrorCode.DEAD_LETTER_MISSING,
             f"There is no such dead letter: {missing}",
             "",
             "connector dead-letters list --state any --json has their ids",

@@ -12,7 +12,13 @@ import click
 from connector.cli import settings
 from connector.cli.terminal import Progress, say
 from connector.config.settings import find_stream
-from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
+from connector.errors import (
+    ConnectorError,
+    DeliveryError,
+    ErrorCode,
+    InvalidChangeError,
+    JsonViewError,
+)
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -93,6 +99,7 @@ def _bad_line(
         )
     cause = f"delivered before it: {counted(producer.delivered, 'record')}{fate}"
     return ConnectorError(
+        ErrorCode.LINE_REFUSED,
         f"line {number}: {problem}",
         cause,
         remedy or "mend the line and publish from there on; sending a record twice does no harm",

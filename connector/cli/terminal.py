@@ -73,8 +73,13 @@ def out(line: str) -> None:
 
 
 def show_error(error: ConnectorError) -> None:
-    """Problem, cause and remedy, on standard error."""
-    for name, text in (("error", error.problem), ("cause", error.cause), ("remedy", error.remedy)):
+    """Problem, cause, remedy and code, on standard error."""
+    for name, text in (
+        ("error", error.problem),
+        ("cause", error.cause),
+        ("remedy", error.remedy),
+        ("code", error.code),
+    ):
         if text:
             say(f"{name + ':':<7} {text}")
 

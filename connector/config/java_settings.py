@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -65,6 +65,7 @@ def options(kafka: KafkaConfig) -> dict[str, str]:
     for name in settings:
         if name.startswith(("ssl.", "sasl.")) and name not in _TRANSLATED:
             raise ConfigError(
+                ErrorCode.SETTING_WITHOUT_JAVA_FORM,
                 f"[kafka] {name} cannot be handed to Spark's Kafka client",
                 "It has no counterpart that we translate: SASL PLAIN and SCRAM and"
                 " ssl.ca.location are",
@@ -81,6 +82,7 @@ def _jaas(mechanism: str, user: str, password: str) -> str:
     }.get(mechanism)
     if login is None:
         raise ConfigError(
+            ErrorCode.SASL_MECHANISM_UNSUPPORTED,
             f"[kafka] sasl.mechanism is {mechanism!r}",
             "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported",
             "Use one of these",

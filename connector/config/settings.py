@@ -35,7 +35,7 @@ from connector.config.settings_reader import (
     flat,
     is_secret,
 )
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
 from connector.tables.definition import MAX_BUCKETS, Column, TableDefinition, Versions
@@ -161,6 +161,7 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
         raise ConfigError(
+            ErrorCode.STREAM_NOT_NAMED,
             "no stream was named",
             f"the configuration has {len(config.streams)}: {one_of(config.streams)}",
             "name one with --stream",
@@ -172,7 +173,10 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
         return found
     remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
     raise ConfigError(
-        f'there is no stream "{name}"', f"the configuration has {one_of(config.streams)}", remedy
+        ErrorCode.STREAM_UNKNOWN,
+        f'there is no stream "{name}"',
+        f"the configuration has {one_of(config.streams)}",
+        remedy,
     )
 
 
@@ -182,7 +186,10 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
         return found
     remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
     raise ConfigError(
-        f'there is no table "{name}"', f"the configuration has {one_of(config.tables)}", remedy
+        ErrorCode.TABLE_UNKNOWN,
+        f'there is no table "{name}"',
+        f"the configuration has {one_of(config.tables)}",
+        remedy,
     )
 
 
@@ -322,6 +329,7 @@ def _check_topics(streams: Mapping[str, StreamConfig], faults: list[ConfigError]
             problem = f'streams.{stream.name}.topic is "{stream.topic}"'
             faults.append(
                 ConfigError(
+                    ErrorCode.TOPIC_OF_TWO_STREAMS,
                     problem,
                     f"allowed: a topic of its own; this one belongs to streams.{owner}",
                     "remove one of the streams",
@@ -401,7 +409,7 @@ def _built(build: Callable[[], _Built], section: Section, faults_before: int) ->
         problem = (
             error.problem if section.path in error.problem else f"{section.path}: {error.problem}"
         )
-        section.faults.append(ConfigError(problem, error.cause, error.remedy))
+        section.faults.append(ConfigError(error.code, problem, error.cause, error.remedy))
         return None
 
 
@@ -426,6 +434,7 @@ def _key(section: Section) -> Key | None:
     if not section.has("columns"):
         section.faults.append(
             ConfigError(
+                ErrorCode.SETTING_MISSING,
                 f"{section.path}.columns is not set",
                 "a key has 1 to 16 columns",
                 f"write [[{section.path}.columns]]",
@@ -476,6 +485,7 @@ def _column(section: Section) -> Column | None:
     if not section.has("type"):
         section.faults.append(
             ConfigError(
+                ErrorCode.SETTING_MISSING,
                 f"{section.path}.type is not set",
                 f"allowed: {one_of(DataType)}",
                 'write type = "STRING"',

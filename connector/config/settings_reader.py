@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, Self, TypeVar, overload
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.text import nearest, one_of
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
@@ -131,7 +131,12 @@ class Section:
         if not self.has(key):
             if default is None:
                 self.faults.append(
-                    ConfigError(f"{self._full(key)} is not set", f"it is needed: {allowed}", remedy)
+                    ConfigError(
+                        ErrorCode.SETTING_MISSING,
+                        f"{self._full(key)} is not set",
+                        f"it is needed: {allowed}",
+                        remedy,
+                    )
                 )
             return default or ""
         value = self._content[key]
@@ -292,7 +297,12 @@ class Section:
             value = {}
         elif not given and remedy:
             self.faults.append(
-                ConfigError(f"the section [{self._full(key)}] is missing", "it is needed", remedy)
+                ConfigError(
+                    ErrorCode.SETTING_MISSING,
+                    f"the section [{self._full(key)}] is missing",
+                    "it is needed",
+                    remedy,
+                )
             )
         return Section(self._full(key), value, self.faults, is_given=given)
 
@@ -356,7 +366,12 @@ class Section:
                     or f"remove it, or use one of: {', '.join(sorted(self._known))}"
                 )
                 self.faults.append(
-                    ConfigError(f"{self._full(key, value)} is not a known {what}", "", remedy)
+                    ConfigError(
+                        ErrorCode.SETTING_UNKNOWN,
+                        f"{self._full(key, value)} is not a known {what}",
+                        "",
+                        remedy,
+                    )
                 )
 
     def _full(self, key: str, value: object = None) -> str:
@@ -381,7 +396,9 @@ def fault(
         )
     )
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
-    return ConfigError(f"{setting} is {shown}", f"allowed: {allowed}", remedy)
+    return ConfigError(
+        ErrorCode.SETTING_INVALID, f"{setting} is {shown}", f"allowed: {allowed}", remedy
+    )
 
 
 def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
@@ -390,7 +407,10 @@ def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
         return faults[0]
     listed = "\n".join(f"  - {fault}" for fault in faults)
     return ConfigError(
-        f"{len(faults)} settings are wrong:\n{listed}", "", "Mend them all; nothing was started"
+        ErrorCode.SETTINGS_INVALID,
+        f"{len(faults)} settings are wrong:\n{listed}",
+        "",
+        "Mend them all; nothing was started",
     )
 
 
@@ -417,6 +437,7 @@ def apply_environment(
             )
             faults.append(
                 ConfigError(
+                    ErrorCode.ENVIRONMENT_VARIABLE_UNKNOWN,
                     f"the environment variable {variable} names no setting",
                     f"allowed: {allowed}",
                     "rename or unset it",

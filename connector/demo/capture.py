@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from connector.demo.lineage import Layout, holder, layout_at
 from connector.demo.transaction import RowWrite, commit
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.records.model import (
     MAX_ROW_KEY_BYTES,
     MAX_TIMESTAMP,
@@ -281,6 +281,7 @@ def _git(
             said.seek(0)
             cause = said.read(2000).decode("utf-8", "replace").strip()
             raise ConnectorError(
+                ErrorCode.HISTORY_UNREADABLE,
                 f"git could not read the history of {folder}",
                 cause,
                 f"see what `git -C {folder} fsck` says",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,10 +76,14 @@ def _given(root: Path) -> Path:
         (root / _MARK).unlink()
     except OSError as error:
         raise ConnectorError(
-            f"The folder {root} cannot be used", str(error), "Name another with --output"
+            ErrorCode.DEMO_FOLDER_UNUSABLE,
+            f"The folder {root} cannot be used",
+            str(error),
+            "Name another with --output",
         ) from error
     if there := sorted(path.name for path in root.iterdir()):
         raise ConnectorError(
+            ErrorCode.DEMO_FOLDER_NOT_EMPTY,
             f"The folder {root} is not empty",
             f"it holds {there[0]!r}; nothing of it was touched",
             "Name a new folder, or remove this one",

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.errors import ConnectorError, TableError
+from connector.errors import ConnectorError, ErrorCode, TableError
 from connector.lake.plain_table import open_table
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Pipeline:
         while not until():
             if self.process.poll() is not None:
                 raise ConnectorError(
+                    ErrorCode.CHILD_PROCESS_FAILED,
                     f"{self.what} ended with code {self.process.returncode}",
                     self.tail(),
                     f"its log is {self.log}",
@@ -92,6 +93,7 @@ class Pipeline:
             time.sleep(POLL_S)
         if self.process.returncode:
             raise ConnectorError(
+                ErrorCode.CHILD_PROCESS_FAILED,
                 f"{self.what} ended with code {self.process.returncode}",
                 self.tail(),
                 f"its log is {self.log}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connector.errors import DeliveryError
+from connector.errors import DeliveryError, ErrorCode
 from connector.kafka import client
 
 if TYPE_CHECKING:
@@ -64,12 +64,16 @@ def send_raw_records(
         producer.flush(timeout_s)
     except (BufferError, KafkaException, SystemError) as error:
         raise DeliveryError(
-            f"Raw records for {topic} were not taken", str(error), "Look after the brokers"
+            ErrorCode.RECORD_REFUSED,
+            f"Raw records for {topic} were not taken",
+            str(error),
+            "Look after the brokers",
         ) from error
     if len(positions) < len(records):
         missing = len(records) - len(positions)
         cause = refused[0] if refused else errors.text or f"no answer within {timeout_s:g} s"
         raise DeliveryError(
+            ErrorCode.RECORDS_UNDELIVERED,
             f"{missing} raw records were not delivered to {topic}",
             cause,
             "Look after the brokers",

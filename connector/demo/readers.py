@@ -28,7 +28,7 @@ from connector.demo.bank import ACCOUNTS_TABLE, TRANSACTION_ID
 from connector.demo.capture import FILES_TABLE
 from connector.demo.compare import UNMAPPED, row_differences
 from connector.demo.settings import KEYS, STREAM
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of, table_state_of
@@ -389,6 +389,7 @@ class Readers:
         def is_over() -> bool:
             if time.monotonic() > deadline:
                 raise ConnectorError(
+                    ErrorCode.DEMO_TIMED_OUT,
                     f"After {PATIENCE_S:g} s the demo still waits for {what}",
                     f"the pipeline said last: {self._run.last_line()}",
                     f"see {self._run.log}, and connector --config {self._folder.config} status",

@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,13 +43,17 @@ def find_history(folder: Path) -> History:
     """
     if shutil.which("git") is None:
         raise NoHistoryError(
+            ErrorCode.GIT_MISSING,
             "there is no git on this machine",
             "the program is not on the PATH",
             "install git, 2.25 or newer",
         )
     if not folder.is_dir():
         raise NoHistoryError(
-            f"there is no folder {folder}", "", "name the folder of a git repository"
+            ErrorCode.REPOSITORY_MISSING,
+            f"there is no folder {folder}",
+            "",
+            "name the folder of a git repository",
         )
     head = _answer(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head is None:
@@ -57,6 +61,7 @@ def find_history(folder: Path) -> History:
     commits = _answer(folder, "rev-list", "--count", "--first-parent", head)
     if commits is None:
         raise NoHistoryError(
+            ErrorCode.HISTORY_UNREADABLE,
             f"the history of {folder} cannot be read",
             "git rev-list failed",
             f"see what `git -C {folder} fsck` says",
@@ -74,11 +79,13 @@ def _no_commit(folder: Path) -> NoHistoryError:
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return NoHistoryError(
+            ErrorCode.REPOSITORY_MISSING,
             f"{folder} is not in a git repository",
             said[0] if said else "git gives no reason",
             "name the folder of one",
         )
     return NoHistoryError(
+        ErrorCode.HISTORY_EMPTY,
         f"the repository at {folder} has no commit to start from",
         "its HEAD names none",
         "commit something first",

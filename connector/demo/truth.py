@@ -21,7 +21,7 @@ from itertools import islice
 from typing import IO, TYPE_CHECKING, Final
 
 from connector.demo.bank import Close, Open, Operation, Transfer
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -189,6 +189,7 @@ class _Objects:
                 answer = self.answers.readline().split()
                 if len(answer) != 3:
                     raise ConnectorError(
+                        ErrorCode.HISTORY_INCOMPLETE,
                         f"the object {name} is missing from the repository",
                         "the clone is partial or damaged",
                         "use a full clone",
@@ -314,5 +315,8 @@ def _plumbing(folder: Path, arguments: list[str]) -> Iterator[tuple[IO[bytes], I
         said = errors.read().decode(errors="replace")
         if "fatal:" in said:
             raise ConnectorError(
-                f"git {arguments[0]} failed in {folder}", said.strip(), "see what `git fsck` says"
+                ErrorCode.HISTORY_UNREADABLE,
+                f"git {arguments[0]} failed in {folder}",
+                said.strip(),
+                "see what `git fsck` says",
             )

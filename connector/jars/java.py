@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import JarError
+from connector.errors import ErrorCode, JarError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,13 +36,21 @@ def find_java(environment: Mapping[str, str]) -> Path:
             timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JarError(f"{java} does not start", str(error), _REMEDY) from error
+        raise JarError(
+            ErrorCode.JAVA_UNUSABLE, f"{java} does not start", str(error), _REMEDY
+        ) from error
     said = answer.stderr + answer.stdout
     found = re.search(r'version "(\d+)', said)
     if answer.returncode != 0 or found is None:
-        raise JarError(f"{java} does not say its version", said.strip()[-300:], _REMEDY)
+        raise JarError(
+            ErrorCode.JAVA_UNUSABLE,
+            f"{java} does not say its version",
+            said.strip()[-300:],
+            _REMEDY,
+        )
     if int(found[1]) < OLDEST_JAVA:
         raise JarError(
+            ErrorCode.JAVA_TOO_OLD,
             f"Java {found[1]} at {java} is too old",
             f"Kafka and Spark need Java {OLDEST_JAVA} at least",
             _REMEDY,
@@ -57,5 +65,10 @@ def _look_up(environment: Mapping[str, str]) -> Path:
     # An empty PATH has no folder. Without the "or", the PATH of this process would be searched.
     found = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
     if found is None:
-        raise JarError("No Java was found", "neither JAVA_HOME nor PATH leads to a java", _REMEDY)
+        raise JarError(
+            ErrorCode.JAVA_MISSING,
+            "No Java was found",
+            "neither JAVA_HOME nor PATH leads to a java",
+            _REMEDY,
+        )
     return Path(found)

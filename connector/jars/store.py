@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 from xml.sax.saxutils import quoteattr
 
-from connector.errors import JarError
+from connector.errors import ErrorCode, JarError
 from connector.jars.java import find_java
 from connector.jars.lock import Lock, LockedJar, lock_text, parse_lock
 
@@ -132,6 +132,7 @@ def _find_ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise JarError(
+            ErrorCode.PYSPARK_MISSING,
             "Jars cannot be fetched: pyspark is not installed",
             "the Ivy inside it is what fetches them",
             remedy,
@@ -143,6 +144,7 @@ def _find_ivy() -> Path:
     )
     if not found:
         raise JarError(
+            ErrorCode.IVY_MISSING,
             "Jars cannot be fetched: this pyspark has no Ivy",
             f"no jars/ivy-*.jar in {spec.submodule_search_locations[0]}",
             remedy,
@@ -172,6 +174,7 @@ def _run_ivy(
     if store.ivy_settings is not None:
         if not store.ivy_settings.is_file():
             raise JarError(
+                ErrorCode.IVY_SETTINGS_MISSING,
                 f"The Ivy settings file {store.ivy_settings} does not exist",
                 "",
                 f"Correct or unset {IVY_SETTINGS_VARIABLE}",
@@ -251,6 +254,7 @@ def _sha256(path: Path) -> str:
 
 def _refuse(jar: LockedJar, size_bytes: int, sha256: str) -> NoReturn:
     raise JarError(
+        ErrorCode.JAR_DIFFERENT,
         f"The jar {jar.coordinate} that was fetched is not the locked one and was thrown away",
         f"it has {size_bytes} bytes and sha256 {sha256}, the lock says {jar.size_bytes} bytes and"
         f" {jar.sha256}",
@@ -263,6 +267,7 @@ def _explain(error: OSError, folder: Path) -> NoReturn:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         _explain_full_disk(folder, error)
     raise JarError(
+        ErrorCode.JAR_FOLDER_UNUSABLE,
         f"The jar folder {folder} cannot be used",
         str(error),
         "Make it writable, or let XDG_CACHE_HOME name another place",
@@ -271,6 +276,7 @@ def _explain(error: OSError, folder: Path) -> NoReturn:
 
 def _explain_full_disk(folder: Path, error: OSError | None = None) -> NoReturn:
     raise JarError(
+        ErrorCode.JAR_DISK_FULL,
         "The disk is full: jars cannot be kept",
         f"no space left at {folder}",
         "Free 100 MB, or let XDG_CACHE_HOME name another disk",
@@ -285,12 +291,14 @@ def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -
     telling = [line.strip() for line in lines if any(sign in line for sign in _NETWORK_SIGNS)]
     if telling:
         raise JarError(
+            ErrorCode.JAR_REPOSITORY_UNREACHABLE,
             f"The jar repository cannot be reached: {some} not fetched",
             telling[0][:300],
             f"Check the network, or let {IVY_SETTINGS_VARIABLE} name an Ivy settings file with a"
             " mirror",
         )
     raise JarError(
+        ErrorCode.JAR_MISSING,
         f"Jars could not be fetched: {some}" if absent else "Jars could not be fetched",
         "Ivy said: " + " | ".join(line.strip() for line in lines[-15:] if line.strip())[-800:],
         f"Check that the repository has these versions, or let {IVY_SETTINGS_VARIABLE} name an Ivy"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connector.errors import BrokerError
+from connector.errors import BrokerError, ErrorCode
 from connector.kafka import client
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def messages_between(
         assert offset is not None
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise BrokerError(
+                ErrorCode.TOPIC_UNREADABLE,
                 f"{topic} cannot be read",
                 error.str(),
                 "Check the rights on the topic, and the brokers",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
+from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -232,6 +232,7 @@ def admin(
 def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     """Return the error for brokers that do not answer, or that refuse the login."""
     return BrokerError(
+        ErrorCode.BROKER_UNREACHABLE,
         f"No Kafka broker answers at {kafka.bootstrap_servers}",
         cause,
         "Check that it runs and that bootstrap_servers and the security settings of [kafka] are"
@@ -291,12 +292,16 @@ def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
         return BrokerError(
+            ErrorCode.KAFKA_ACCESS_DENIED,
             f"Kafka refuses: {what}",
             error.str(),
             "Give this user the rights that docs list for this component",
         )
     return TopicError(
-        f"Kafka refuses: {what}", error.str(), "Mend what it complains of and try again"
+        ErrorCode.KAFKA_REFUSED,
+        f"Kafka refuses: {what}",
+        error.str(),
+        "Mend what it complains of and try again",
     )
 
 
@@ -307,6 +312,7 @@ def _settings(
         allowed, reason = _PROMISED.get(name, ((value,), ""))
         if value not in allowed:
             raise ConfigError(
+                ErrorCode.KAFKA_SETTING_RESERVED,
                 f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}",
                 reason,
                 "Leave the setting out",
@@ -324,5 +330,8 @@ def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastE
         # "No such configuration property: ...": the text has the name of the setting, never its
         # value.
         raise ConfigError(
-            "A setting in [kafka] is not accepted", error.args[0].str(), "Correct or remove it"
+            ErrorCode.KAFKA_SETTING_INVALID,
+            "A setting in [kafka] is not accepted",
+            error.args[0].str(),
+            "Correct or remove it",
         ) from error

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
-from connector.errors import BrokerError, ConnectorError, TopicError
+from connector.errors import BrokerError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import ChangeRecord, Schemas, confluent_id
@@ -156,6 +156,7 @@ class ChangeConsumer:
         )
         if beyond := [number for number in mine if not 0 <= number < self._facts.kafka_partitions]:
             raise TopicError(
+                ErrorCode.KAFKA_PARTITION_UNKNOWN,
                 f"{topic} has no Kafka partition {beyond[0]}",
                 f"it has {self._facts.kafka_partitions}, counted from 0",
                 "Name others",
@@ -265,6 +266,7 @@ class ChangeConsumer:
             self._client.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
             raise BrokerError(
+                ErrorCode.POSITIONS_NOT_STORED,
                 f"Positions of the group {self._group} were not kept",
                 error.args[0].str(),
                 "What follows them will be read again",
@@ -302,6 +304,7 @@ class ChangeConsumer:
             for position in self._start:
                 if position.topic != self._facts.topic:
                     raise TopicError(
+                        ErrorCode.POSITION_OF_ANOTHER_TOPIC,
                         f"A stored position is of the topic {position.topic}, not"
                         f" {self._facts.topic}",
                         "",
@@ -340,6 +343,7 @@ class ChangeConsumer:
         )
         if wanted > last:
             return TopicError(
+                ErrorCode.TOPIC_SHORTENED,
                 f"{self._facts.topic} ends before the place to go on: Kafka partition {number} at"
                 f" offset {last}, the place is {wanted}",
                 "the brokers lost records that were read before (an unclean leader election), or"
@@ -347,6 +351,7 @@ class ChangeConsumer:
                 remedy,
             )
         return TopicError(
+            ErrorCode.RECORDS_DELETED,
             f"Records of {self._facts.topic} were deleted before they were read: Kafka partition"
             f" {number}, offsets {wanted} to {first - 1}",
             "retention, or somebody, deleted them while this reader was away",
@@ -402,6 +407,7 @@ class ChangeConsumer:
             self._trouble = error
         except KafkaException as error:
             self._trouble = BrokerError(
+                ErrorCode.GROUP_UNAVAILABLE,
                 f"The group {self._group} cannot be joined",
                 error.args[0].str(),
                 "Check the rights on the group",
@@ -479,6 +485,7 @@ class ChangeConsumer:
             self._look_again()
             return
         raise BrokerError(
+            ErrorCode.TOPIC_UNREADABLE,
             f"{self._facts.topic} cannot be read",
             error.str(),
             "Check the rights on the topic and the group, and the brokers",

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from connector.errors import RegistryError
+from connector.errors import ErrorCode, RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +99,7 @@ class RegistryClient:
         answer = self._ask("POST", path, {"schema": schema})
         if answer is None:
             raise RegistryError(
+                ErrorCode.REGISTRY_SCHEMA_DIFFERENT,
                 f"The subject {self._config.subject(topic)} does not have our schema",
                 f"the registry at {self._config.url} does not know it there, and auto_register"
                 " is off",
@@ -144,6 +145,7 @@ class RegistryClient:
             if pause_s is not None:
                 time.sleep(pause_s)
         raise RegistryError(
+            ErrorCode.REGISTRY_UNREACHABLE,
             f"The schema registry at {self._config.url} cannot be reached",
             problem,
             "Check that it runs, and registry.url; then try again",
@@ -156,6 +158,7 @@ class RegistryClient:
             answer = None
         if response.status_code in (401, 403):
             raise RegistryError(
+                ErrorCode.REGISTRY_ACCESS_DENIED,
                 f"The schema registry at {self._config.url} refuses us",
                 f"HTTP {response.status_code}: {response.text[:300]}",
                 "Check registry.user and registry.password, or registry.bearer_token, and the"
@@ -180,6 +183,7 @@ class RegistryClient:
 
     def _no_answer(self, cause: str) -> RegistryError:
         return RegistryError(
+            ErrorCode.REGISTRY_ANSWER_INVALID,
             f"The schema registry at {self._config.url} gave no usable answer",
             cause,
             "Check registry.url and the registry's log",
@@ -191,6 +195,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
         import httpx
     except ImportError as error:
         raise RegistryError(
+            ErrorCode.EXTRA_MISSING,
             "A schema registry is configured, but httpx is not installed",
             "",
             "pip install lowmark[registry]",
@@ -204,6 +209,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
         )
     except OSError as error:
         raise RegistryError(
+            ErrorCode.REGISTRY_CA_UNREADABLE,
             f"registry.ca_location {config.ca_location} cannot be read",
             str(error),
             "Name a file of PEM certificates",

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # typ
 from confluent_kafka.cimpl import NewTopic
 
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.errors import BrokerError, ConfigError, TopicError
+from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError
 from connector.kafka import client
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def check(facts: TopicFacts) -> list[str]:
     """
     if "compact" in facts.cleanup_policy:
         raise TopicError(
+            ErrorCode.TOPIC_COMPACTED,
             f"The topic {facts.topic} is compacted (cleanup.policy={facts.cleanup_policy})",
             "compaction keeps the last record of a key, but a change may hold some columns only:"
             " the others would be lost",
@@ -105,6 +106,7 @@ def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
     """Raises `TopicError` if the topic was deleted and created again (REC-4)."""
     if remembered_topic_id != facts.topic_id:
         raise TopicError(
+            ErrorCode.TOPIC_REPLACED,
             f"The topic {facts.topic} is not the one that was read before",
             f"it was deleted and created again: its id was {remembered_topic_id} and is"
             f" {facts.topic_id}",
@@ -145,12 +147,14 @@ def create_topic(
     """
     if kafka_partitions < 1:
         raise ConfigError(
+            ErrorCode.SETTING_INVALID,
             f"kafka_partitions is {kafka_partitions}, but must be at least 1",
             "",
             "Name how many Kafka partitions the topic gets",
         )
     if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
         raise ConfigError(
+            ErrorCode.SETTING_INVALID,
             f"retention is {retention_s} s, but must be from {MIN_RETENTION_S} (1 day) to"
             f" {MAX_RETENTION_S} (7 days)",
             "less is lost in a long weekend, more is the changelog's work",
@@ -305,6 +309,7 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
     ]
     if differences:
         raise TopicError(
+            ErrorCode.TOPIC_EXISTS,
             f"The topic {facts.topic} exists already",
             "; ".join(differences),
             "Choose another name, or delete it with all its records",
@@ -322,6 +327,7 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     except TopicError as error:
         if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicError(
+                ErrorCode.TOPIC_MISSING,
                 f"There is no topic {topic}",
                 f"Kafka at {kafka.bootstrap_servers} has none",
                 f"connector topic create {topic}",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from connector.errors import WriterConflictError
+from connector.errors import ErrorCode, WriterConflictError
 from connector.kafka import client
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def is_shut_out(error: KafkaError) -> bool:
 
 def shut_out(topic: str, transactional_id: str, cause: str) -> WriterConflictError:
     return WriterConflictError(
+        ErrorCode.PRODUCER_FENCED,
         f"Another producer has taken over the transactions of {transactional_id} on {topic}",
         cause,
         "Stop one of the two: each stream partition has one producer at a time. What this one has"

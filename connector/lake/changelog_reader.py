@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from connector import warehouse as places
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import batches, rows_in, table_state_of, trouble
 from connector.state.audit import Run, digest
 
@@ -115,6 +115,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         raise trouble(path, "read", error) from error
     if ours is None:
         raise TableError(
+            ErrorCode.CHANGELOG_EMPTY,
             f"No commit of {path} is of stream {stream}",
             "Another table lies there, or its log was cut off",
             "Look at its history (DESCRIBE HISTORY), and name the warehouse that the stream was"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
         fields = delta.schema().fields
     except not_found as error:
         raise TableError(
+            ErrorCode.TABLE_MISSING,
             f"There is no table at {path}",
             "nothing was applied to it yet",
             "run the pipeline: connector run --once",
@@ -134,7 +135,10 @@ def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exceptio
     except ImportError as error:
         remedy = "install it: pip install 'lowmark[lake]'"
         raise TableError(
-            "Tables cannot be read without the deltalake package", str(error), remedy
+            ErrorCode.EXTRA_MISSING,
+            "Tables cannot be read without the deltalake package",
+            str(error),
+            remedy,
         ) from error
     return DeltaTable, TableNotFoundError, (DeltaError, OSError, ValueError)
 
@@ -161,4 +165,6 @@ def trouble(path: str, what: str, error: Exception) -> TableError:
     """The error for a table that cannot be `what`, for example "read"."""
     cause = str(error).partition("\n")[0]
     remedy = "Check the path, the rights on it, its files and the space on the disk, and try again"
-    return TableError(f"The table at {path} cannot be {what}", cause, remedy)
+    return TableError(
+        ErrorCode.TABLE_UNREADABLE, f"The table at {path} cannot be {what}", cause, remedy
+    )

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from connector import warehouse as places
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.model import (
@@ -239,6 +239,7 @@ def _entry(stored: Mapping[str, Any]) -> Entry:
             return DeleteFamily(family)
         case kind:
             raise TableError(
+                ErrorCode.ENTRY_UNKNOWN,
                 "The changelog holds an entry that this release does not know",
                 str(kind),
                 "Upgrade the connector",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from connector import warehouse as places
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
 from connector.state.stream_progress import Progress
@@ -48,6 +48,7 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
     found = select(path, _FRONTIERS_OF.format(ingest_batch), "frontier")
     if not found:
         raise TableError(
+            ErrorCode.FRONTIER_MISSING,
             f"The changelog {path} has no frontier of batch {ingest_batch}",
             "Somebody else removed rows, or files of it",
             "Restore it to our last version",
@@ -84,6 +85,7 @@ def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     said = newest_stored(path)
     if said is not None and said.get(what) != name:
         raise TableError(
+            ErrorCode.COMMIT_FOREIGN,
             f"The newest commit of {path} is not of {what} {name}",
             "Somebody else wrote to it",
             "Restore it to our last version",

@@ -33,7 +33,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
-from connector.errors import InvalidChangeError, JsonViewError
+from connector.errors import ErrorCode, InvalidChangeError, JsonViewError
 from connector.records.model import (
     MAX_INT,
     SERVER_TIME,
@@ -124,13 +124,17 @@ def from_json(line: str) -> JsonRecord:
         document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
         raise JsonViewError(
-            "This line is not JSON", str(error), "Write one JSON object a line"
+            ErrorCode.JSON_INVALID,
+            "This line is not JSON",
+            str(error),
+            "Write one JSON object a line",
         ) from None
     fields = _Fields(document, "", ("stream_partition", "kafka_partitions", *_READERS))
     branches = [name for name in _READERS if fields.has(name)]
     if len(branches) != 1:
         given = f"it has {' and '.join(branches)}" if branches else "it has none of them"
         raise JsonViewError(
+            ErrorCode.RECORD_KIND_INVALID,
             f"A record has exactly one of {', '.join(_READERS)}; {given}",
             field=branches[1] if branches else "data_change",
         )
@@ -264,7 +268,10 @@ class _Fields:
                 near = get_close_matches(name, known, n=1)
                 remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}"
                 raise JsonViewError(
-                    f"{self.place(name)} is not a field{of}", remedy=remedy, field=self.place(name)
+                    ErrorCode.FIELD_UNKNOWN,
+                    f"{self.place(name)} is not a field{of}",
+                    remedy=remedy,
+                    field=self.place(name),
                 )
 
     def place(self, name: str) -> str:
@@ -281,7 +288,9 @@ class _Fields:
         if self.has(name):
             return read(self.values[name], self.place(name))
         if isinstance(default, _Required):
-            raise JsonViewError(f"{self.place(name)} is missing", field=self.place(name))
+            raise JsonViewError(
+                ErrorCode.FIELD_MISSING, f"{self.place(name)} is missing", field=self.place(name)
+            )
         return default
 
     def build(self, construct: Callable[..., T], **arguments: object) -> T:
@@ -291,19 +300,21 @@ class _Fields:
         except InvalidChangeError as error:
             name = error.field.partition(",")[0]
             if name == "stream_partition":  # the only argument outside of the branch
-                raise JsonViewError(str(error), field=name) from error
-            raise JsonViewError(f"In {self.path}: {error}", field=self.place(name)) from error
+                raise JsonViewError(ErrorCode.CHANGE_INVALID, str(error), field=name) from error
+            raise JsonViewError(
+                ErrorCode.CHANGE_INVALID, f"In {self.path}: {error}", field=self.place(name)
+            ) from error
 
 
 def _refuse(path: str, value: object, wanted: str) -> NoReturn:
     shown = ""
-    for piece in _pieces(
-        value
-    ):  # iterencode does not recurse too deep, even for the deepest readable value
+    # iterencode does not recurse too deep, even for the deepest readable value.
+    for piece in _pieces(value):
         shown += piece
         if len(shown) > 80:
             break
     raise JsonViewError(
+        ErrorCode.FIELD_INVALID,
         f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be"
         f" {wanted}",
         field=path,
@@ -315,7 +326,11 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise JsonViewError(f"{json.dumps(twice)} is given twice in one object", field=twice)
+        raise JsonViewError(
+            ErrorCode.FIELD_REPEATED,
+            f"{json.dumps(twice)} is given twice in one object",
+            field=twice,
+        )
     return fields
 
 
@@ -351,7 +366,9 @@ def _bytes(value: object, path: str) -> bytes:
         ):
             return base64.b64decode(value["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise JsonViewError(f"{path} cannot be read as bytes", str(error), field=path) from None
+        raise JsonViewError(
+            ErrorCode.BYTES_INVALID, f"{path} cannot be read as bytes", str(error), field=path
+        ) from None
     _refuse(path, value, 'text, or {"base64": "..."}')
 
 

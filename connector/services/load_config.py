@@ -13,7 +13,7 @@ from typing import Final
 
 from connector.config.settings import ConnectorConfig, parse
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 
 DEFAULT_FILE: Final = "connector.toml"
 FILE_SUFFIX: Final = "_FILE"
@@ -72,19 +72,24 @@ def _document(file: Path) -> dict[str, object]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
+            ErrorCode.CONFIG_MISSING,
             f"there is no file {file}",
             "",
             "name the configuration with --config FILE, before the command",
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
+            ErrorCode.CONFIG_NOT_TOML,
             f"{file} is not a TOML document",
             str(error),
             "correct that place; text needs quotes, a section [brackets]",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{file} cannot be read", str(error), "check its permissions, and that it is UTF-8 text"
+            ErrorCode.CONFIG_UNREADABLE,
+            f"{file} cannot be read",
+            str(error),
+            "check its permissions, and that it is UTF-8 text",
         ) from None
 
 
@@ -101,6 +106,7 @@ def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
                 )
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
+                    ErrorCode.SECRET_UNREADABLE,
                     f"the file that {variable} names cannot be read",
                     str(error),
                     "name a text file that this user may read",

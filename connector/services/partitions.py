@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.records.views import view_of_time
 from connector.services.load_config import who
 from connector.state.overrides import ClosePartition
@@ -104,7 +104,10 @@ def close_partition(
             nearest(name, known) or f"connector partitions list {of.name} shows the active ones"
         )
         raise ConfigError(
-            f'Stream {of.name} has no active stream partition "{name}"', cause, remedy
+            ErrorCode.STREAM_PARTITION_UNKNOWN,
+            f'Stream {of.name} has no active stream partition "{name}"',
+            cause,
+            remedy,
         )
     asked = (
         request

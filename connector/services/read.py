@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.events import OnEvent, info, log_event, warning
@@ -175,6 +175,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     )
     if cut is None:
         raise TableError(
+            ErrorCode.CUT_MISSING,
             f"No cut was recorded at which {name} stood",
             "The low watermark of its stream is not known yet, or a table of the stream is not a"
             " consistent cut",
@@ -184,6 +185,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
         found = open_table(places.table(config.warehouse, name), version=cut.versions[name])
     except TableError as error:
         raise TableError(
+            ErrorCode.CUT_EXPIRED,
             f"The cut of {name} at {view_of_time(cut.low_watermark)} cannot be read",
             f"it may have expired: {error.cause}",
             "read the table without --snapshot; a longer snapshot_retention keeps cuts longer",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.state.jobs import Job, JobKind
@@ -89,6 +89,7 @@ def run(
     """
     if not config.streams:
         raise ConfigError(
+            ErrorCode.STREAM_NOT_NAMED,
             "No stream is configured",
             "",
             'Add a section such as [streams.orders] with topic = "orders"',

@@ -14,7 +14,7 @@ from connector import warehouse as places
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.errors import BrokerError, ConfigError, ConnectorError, TopicError
+from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import from_properties
@@ -87,12 +87,14 @@ def _warehouse(warehouse: str) -> Iterator[Finding]:
     )
     if not nearest_folder.is_dir():
         raise ConfigError(
+            ErrorCode.WAREHOUSE_UNUSABLE,
             f"warehouse is {warehouse}",
             f"{nearest_folder} is no folder",
             "name a folder, or where one can be made",
         )
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
         raise ConfigError(
+            ErrorCode.WAREHOUSE_UNUSABLE,
             f"warehouse is {warehouse}",
             f"this user may not write in {nearest_folder}",
             "give the right, or name another folder",
@@ -178,7 +180,11 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
             f" {facts.max_message_bytes}"
         )
         remedy = f"write max_record_bytes = {facts.max_message_bytes}, or raise that of the topic"
-        yield Finding("fault", problem, ConfigError(problem, allowed, remedy))
+        yield Finding(
+            "fault",
+            problem,
+            ConfigError(ErrorCode.RECORD_LIMIT_ABOVE_TOPIC, problem, allowed, remedy),
+        )
     try:
         letters = topics.describe(kafka, dead_letter_topic(stream.topic))
     except TopicError:
@@ -194,7 +200,9 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
             "dead letters of one row would replace each other",
             f"set cleanup.policy=delete on {letters.topic}",
         )
-        yield Finding("fault", problem, TopicError(problem, cause, remedy))
+        yield Finding(
+            "fault", problem, TopicError(ErrorCode.TOPIC_COMPACTED, problem, cause, remedy)
+        )
     elif letters.max_message_bytes <= facts.max_message_bytes:
         problem = (
             f"The topic {letters.topic} takes {letters.max_message_bytes} bytes, {facts.topic}"
@@ -205,7 +213,12 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         yield Finding(
             "fault",
             problem,
-            TopicError(problem, cause, f"set max.message.bytes={largest} on {letters.topic}"),
+            TopicError(
+                ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
+                problem,
+                cause,
+                f"set max.message.bytes={largest} on {letters.topic}",
+            ),
         )
     else:
         yield Finding("ok", f"streams.{stream.name}: {letters.topic} takes the dead letters")

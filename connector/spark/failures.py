@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from connector.errors import (
     ConnectorError,
+    ErrorCode,
     StorageError,
     TableError,
     TopicError,
@@ -39,24 +40,28 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
         sign in text for sign in _TWO_WRITERS
     ):
         return WriterConflictError(
+            ErrorCode.CONCURRENT_WRITE,
             f"Another process wrote to {what} at the same time",
             "Two processes are at work on one warehouse",
             _REMEDY if _TWO_READERS in text else "Stop one of them; this one has changed nothing",
         )
     if any(sign in text for sign in _FULL):
         return StorageError(
+            ErrorCode.DISK_FULL,
             f"Nothing more can be written for {what}",
             "The disk is full",
             "Make space and start again: it goes on where it was, and nothing is lost",
         )
     if _TOO_LARGE in text:
         return StorageError(
+            ErrorCode.DISK_FULL,
             f"Nothing more can be written for {what}",
             "A file has reached the size that the process (ulimit -f) or the file system allows",
             "Raise the limit and start again: it goes on where it was, and nothing is lost",
         )
     if any(sign in text for sign in _LOST):
         return TopicError(
+            ErrorCode.RECORDS_DELETED,
             f"Records of {what} are gone from Kafka before they were read",
             "Retention took them, or Kafka partitions vanished",
             "Find out what is missing, and have the source send it again to a new stream",
@@ -90,6 +95,7 @@ def ingesting(stream: str) -> Iterator[None]:
             yield
     except (PySparkException, Py4JError) as error:
         raise ConnectorError(
+            ErrorCode.INGEST_FAILED,
             f"Ingest of stream {stream} stopped",
             first_line(error, type(error).__name__),
             "Mend what it names and start again: ingest goes on where it was, nothing is lost",
@@ -104,6 +110,7 @@ def applying(table: str) -> Iterator[None]:
             yield
     except (PySparkException, Py4JError) as error:
         raise TableError(
+            ErrorCode.APPLY_FAILED,
             f"Table {table} could not be brought up to date",
             first_line(error, type(error).__name__),
             "It is at its last apply, and nothing is lost. If its definition does not explain the"

@@ -17,7 +17,7 @@ from pyspark.sql.types import MapType
 
 from connector import warehouse as places
 from connector.clock import now_us
-from connector.errors import ConnectorError, TableError, WriterConflictError
+from connector.errors import ConnectorError, ErrorCode, TableError, WriterConflictError
 from connector.lake.jobs import History
 from connector.records.model import MAX_LONG
 from connector.records.views import view_of_time
@@ -190,7 +190,9 @@ def _merged_of_one_version(
         # If an apply removed data during the read, the error looks as if the data had never
         # existed.
         problem = f"Table {table.layout.definition.name} was applied to while it was read"
-        raise WriterConflictError(problem, error.problem, "Read again") from error
+        raise WriterConflictError(
+            ErrorCode.TABLE_CHANGED, problem, error.problem, "Read again"
+        ) from error
 
 
 def _merged(
@@ -332,6 +334,7 @@ def read_snapshot(
         found = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
     if found is None:
         raise TableError(
+            ErrorCode.CUT_MISSING,
             f"No cut was recorded at which {' and '.join(names)} stood together",
             "They are not of one stream, or its low watermark is not known yet, or one of them is"
             " not a consistent cut" + ("" if low_watermark is None else ", or the cut has expired"),
@@ -370,6 +373,7 @@ def _check_kept(
     is_old = kept is not None and left_at is not None and now - left_at > int(kept[1]) * 1_000_000
     if log.at(version) is None or (is_old and not is_newest):
         raise TableError(
+            ErrorCode.CUT_EXPIRED,
             f"The cut of {name} at {view_of_time(cut.low_watermark)} has expired",
             "Files of it may be gone: old versions are kept for snapshot_retention",
             "Read a newer cut, or set a longer snapshot_retention",

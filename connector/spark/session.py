@@ -16,7 +16,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog import PARQUET_SETTINGS
@@ -169,6 +169,7 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
     except Py4JJavaError:
         jars = ",".join(map(str, fetch("spark", JarStore.from_environment(os.environ))))
         raise ConnectorError(
+            ErrorCode.SPARK_WITHOUT_DELTA_JARS,
             "Spark runs without Delta's jars",
             "It was started before this program, as spark-submit does, and takes jars only when it"
             " starts",
@@ -177,6 +178,7 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
         raise ConnectorError(
+            ErrorCode.SPARK_WITHOUT_DELTA_EXTENSION,
             "Spark runs without Delta's extension",
             f"spark.sql.extensions is {extensions!r}",
             f"Set spark.sql.extensions to {_DELTA_EXTENSION}, or build the session with"
@@ -187,6 +189,7 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None
     ):
         raise ConnectorError(
+            ErrorCode.SPARK_WITHOUT_AVRO_LIMITS,
             "Spark decodes Avro without limits",
             "A damaged record could ask for all memory: the driver runs without the JVM options of"
             " lowmark",

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import AuditError
+from connector.errors import AuditError, ErrorCode
 from connector.records.rejection import Headers
 
 EXAMPLES: Final = 3
@@ -216,6 +216,7 @@ class StreamAudit:
         if not any(told):
             return None
         return AuditError(
+            ErrorCode.AUDIT_FAILED,
             f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, told))}",
             "Somebody else wrote to the changelog or to the dead-letter topic, or records were"
             " skipped",

@@ -10,7 +10,7 @@ from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
-from connector.errors import StaleTableError
+from connector.errors import ErrorCode, StaleTableError
 from connector.records.views import view_of_time
 from connector.state.overrides import ClosePartition
 from connector.state.table_state import TableState
@@ -205,6 +205,7 @@ class Progress:
         )
         if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
             raise StaleTableError(
+                ErrorCode.TABLE_STALE_BLOCKED,
                 problem,
                 "Rows of it wait for dead letters, the oldest since"
                 f" {view_of_time(min(dead.since for dead in blocked_rows))} (block_rows)",
@@ -220,6 +221,7 @@ class Progress:
         )
         lag = f", and was {self.freshness.behind} offsets behind" if self.freshness.behind else ""
         raise StaleTableError(
+            ErrorCode.TABLE_STALE,
             problem,
             f"{last}{lag}",
             "See that `connector run` is at work and keeps up, or ask for what there is"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class TableState:
                 else "taken away"
             )
             raise TableError(
+                ErrorCode.CHANGELOG_REPLACED,
                 f"Table {table} covers the changelog to batch {self.to_batch}, but the changelog"
                 f" was {how}",
                 "The changelog was moved away or restored without the table",

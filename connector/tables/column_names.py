@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy as OrderBy
 
 if TYPE_CHECKING:
@@ -57,14 +57,19 @@ def unmapped_cell(name: str) -> tuple[str, bytes]:
 def check_column_name(what: str, name: str) -> None:
     if name.startswith("_"):
         raise ConfigError(
-            f"A {what} is named {name}", "names that begin with _ are reserved", "Rename it"
+            ErrorCode.COLUMN_NAME_INVALID,
+            f"A {what} is named {name}",
+            "names that begin with _ are reserved",
+            "Rename it",
         )
     if not _is_column_name(name):
         cause = (
             "names of columns begin with a letter and go on with letters, digits and _, at most"
             " 300, all ASCII"
         )
-        raise ConfigError(f"A {what} is named {name!r}", cause, "Rename it")
+        raise ConfigError(
+            ErrorCode.COLUMN_NAME_RESERVED, f"A {what} is named {name!r}", cause, "Rename it"
+        )
 
 
 def check_distinct(what: str, names: Iterable[str]) -> None:
@@ -77,6 +82,9 @@ def check_distinct(what: str, names: Iterable[str]) -> None:
                 else "upper and lower case are one name to Spark"
             )
             raise ConfigError(
-                f"Two {what} are named {other} and {name}", cause, "Rename one of them"
+                ErrorCode.COLUMN_NAME_REPEATED,
+                f"Two {what} are named {other} and {name}",
+                cause,
+                "Rename one of them",
             )
         seen[name.lower()] = name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import Column, TableDefinition
@@ -34,6 +34,7 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
     """Raises `TableError` with every difference of `compatible`."""
     if differs := compatible(existing, declared):
         raise TableError(
+            ErrorCode.TABLE_DEFINITION_DIFFERENT,
             f"The table {declared.name} exists with another definition: {'; '.join(differs)}",
             "the rows in it were made under the old one",
             "Take the change back, rename the column, or declare a table of another name",
@@ -44,6 +45,7 @@ def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
     """Raises `TableError` if the table would have other cells. Then you must rebuild it (TBL-8)."""
     if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
         raise TableError(
+            ErrorCode.TABLE_COLUMNS_CHANGED,
             f"The columns of table {declared.name}, or its keep_unmapped, were changed since it was"
             " made",
             "Which cells a row holds was decided when it was merged",

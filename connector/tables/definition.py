@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import (
@@ -64,6 +64,7 @@ class Column:
         check_column_name("column", self.name)
         if not _is_family(self.family):
             raise ConfigError(
+                ErrorCode.COLUMN_FAMILY_INVALID,
                 f"Column {self.name} has the family {self.family!r}",
                 "a family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
                 "Name the family as the source does",
@@ -71,10 +72,16 @@ class Column:
         if len(self.qualifier) > MAX_QUALIFIER_BYTES:
             cause = f"a qualifier has at most {MAX_QUALIFIER_BYTES}"
             problem = f"Column {self.name} has a qualifier of {len(self.qualifier)} bytes"
-            raise ConfigError(problem, cause, "Name the qualifier as the source does")
+            raise ConfigError(
+                ErrorCode.COLUMN_QUALIFIER_INVALID,
+                problem,
+                cause,
+                "Name the qualifier as the source does",
+            )
         if self.encoding is Encoding.BINARY and self.type in TEXT_ONLY:
             remedy = 'Set encoding = "text", or type = "BYTES"'
             raise ConfigError(
+                ErrorCode.COLUMN_ENCODING_INVALID,
                 f"Column {self.name} is {self.type} in binary",
                 f"{self.type} has no binary form",
                 remedy,
@@ -132,11 +139,14 @@ class TableDefinition:
                     "names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
                     " digit at both ends"
                 )
-                raise ConfigError(f"{what} is named {name!r}", cause, "Rename it")
+                raise ConfigError(
+                    ErrorCode.NAME_INVALID, f"{what} is named {name!r}", cause, "Rename it"
+                )
         where = f"tables.{self.name}"
         if not _is_table_name(self.source):
             cause = "tables of a source have names of 1 to 128 of the characters - _ . a-z A-Z 0-9"
             raise ConfigError(
+                ErrorCode.SOURCE_TABLE_INVALID,
                 f"{where}.source is {self.source!r}",
                 cause,
                 "Write the name as it stands in the change records",
@@ -144,6 +154,7 @@ class TableDefinition:
         if self.max_staleness_s is not None and self.max_staleness_s < 0:
             cause = "a bound cannot be negative"
             raise ConfigError(
+                ErrorCode.SETTING_INVALID,
                 f"{where}.max_staleness is {self.max_staleness_s} s",
                 cause,
                 "Leave it out, or set 10m, for example",
@@ -151,6 +162,7 @@ class TableDefinition:
         if self.apply_every_s is not None and self.apply_every_s < 1:
             cause = "an apply follows another after a second at the earliest"
             raise ConfigError(
+                ErrorCode.SETTING_INVALID,
                 f"{where}.apply_every is {self.apply_every_s} s",
                 cause,
                 "Leave it out, or set 1h, for example",
@@ -158,6 +170,7 @@ class TableDefinition:
         if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
             cause = f"the number is a power of two from 1 to {MAX_BUCKETS}"
             raise ConfigError(
+                ErrorCode.SETTING_INVALID,
                 f"{where}.buckets is {self.buckets}",
                 cause,
                 "Leave it out below 256 MB; 16 suit a few gigabytes",
@@ -166,6 +179,7 @@ class TableDefinition:
         if count > MAX_COLUMNS:
             cause = f"{MAX_COLUMNS} are possible, key columns included"
             raise ConfigError(
+                ErrorCode.COLUMNS_TOO_MANY,
                 f"{where} has {count} columns",
                 cause,
                 "Leave some out: their cells are kept unmapped",
@@ -177,6 +191,7 @@ class TableDefinition:
         if not self.columns and not self.keep_unmapped:
             cause = "it would never have a row"
             raise ConfigError(
+                ErrorCode.COLUMNS_MISSING,
                 f"{where} has no columns and keep_unmapped = false",
                 cause,
                 "Declare columns, or leave out keep_unmapped",
@@ -188,6 +203,7 @@ class TableDefinition:
         for column in self.columns:
             if column.cell in shown_by:
                 raise ConfigError(
+                    ErrorCode.COLUMN_REPEATED,
                     f"{where}.columns: {shown_by[column.cell]} and {column.name} both show the cell"
                     f" {unmapped_name(*column.cell)}",
                     "a cell is shown by one column",
@@ -204,6 +220,7 @@ def column_type(text: str) -> DataType:
         return DataType(text.upper())
     except ValueError:
         raise ConfigError(
+            ErrorCode.TYPE_UNKNOWN,
             f"The type {text!r} is unknown",
             f"types are {', '.join(DataType)}",
             "Choose one of them",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from connector.errors import ConfigError, InvalidChangeError
+from connector.errors import ConfigError, ErrorCode, InvalidChangeError
 from connector.records.model import MAX_ROW_KEY_BYTES, Rule
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import check_column_name, check_distinct
@@ -85,11 +85,15 @@ class Key:
         if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
             cause = f"1 to {MAX_KEY_COLUMNS} are possible"
             raise ConfigError(
-                f"The key has {len(self.parts)} columns", cause, "Join some of them in the source"
+                ErrorCode.KEY_INVALID,
+                f"The key has {len(self.parts)} columns",
+                cause,
+                "Join some of them in the source",
             )
         for part in self.parts:
             if part.type in _NOT_IN_A_KEY:
                 raise ConfigError(
+                    ErrorCode.KEY_INVALID,
                     f"Key column {part.name} is {part.type}",
                     "equal values of this type can be spelt in several ways, so it cannot name"
                     " a row",
@@ -103,6 +107,7 @@ class Key:
         elif self.delimiter != DEFAULT_DELIMITER:
             cause = "the order-preserving form has none: it marks itself where a part ends"
             raise ConfigError(
+                ErrorCode.KEY_DELIMITER_INVALID,
                 f"The delimiter of the key is {self.delimiter!r}",
                 cause,
                 'Leave it out, or set form = "delimited"',
@@ -112,6 +117,7 @@ class Key:
         if len(self.parts) != 1 or self.parts[0].type not in (DataType.BYTES, DataType.STRING):
             declared = ", ".join(f"{part.name} {part.type}" for part in self.parts)
             raise ConfigError(
+                ErrorCode.KEY_INVALID,
                 f"The row key itself is declared as {declared}",
                 "as it stands it is one column, BYTES or STRING",
                 'Set form = "delimited" or "ordered"',
@@ -122,12 +128,16 @@ class Key:
         if not (1 <= len(delimiter) <= MAX_DELIMITER_LENGTH and delimiter.isascii()):
             limit = f"1 to {MAX_DELIMITER_LENGTH} ASCII characters are possible"
             raise ConfigError(
-                f"The delimiter of the key is {delimiter!r}", limit, 'Leave it out for "#"'
+                ErrorCode.KEY_DELIMITER_INVALID,
+                f"The delimiter of the key is {delimiter!r}",
+                limit,
+                'Leave it out for "#"',
             )
         for part in self.parts:
             if set(delimiter) <= set(_LETTERS.get(part.type, "")):
                 cause = f"it could stand inside {part.name}, which is {part.type}"
                 raise ConfigError(
+                    ErrorCode.KEY_DELIMITER_INVALID,
                     f"The delimiter of the key is {delimiter!r}",
                     cause,
                     'Choose another one, such as "#"',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.records.model import DataChange
 
 
@@ -31,7 +31,10 @@ class Retention:
         if self.delete_retention_s <= 0:
             cause = "deletes must be remembered for a while"
             raise ConfigError(
-                f"delete_retention is {self.delete_retention_s} s", cause, "Set 2d, for example"
+                ErrorCode.SETTING_INVALID,
+                f"delete_retention is {self.delete_retention_s} s",
+                cause,
+                "Set 2d, for example",
             )
 
     def horizon(self, before: int | None, low_watermark: int | None) -> int | None:

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConfigError, TableError
+from connector.errors import ConfigError, ErrorCode, TableError
 from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.values import DataType, Encoding
 
@@ -111,6 +111,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise TableError(
+            ErrorCode.TABLE_DEFINITION_UNREADABLE,
             "The table's properties hold no definition that can be read",
             f"it was not made by this connector, or by a later release ({error})",
             "Name another table or warehouse, or use the release that made it",

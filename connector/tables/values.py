@@ -329,9 +329,8 @@ def _write_float64(number: float) -> str:
 def _write_numeric(number: Decimal) -> str:
     if number.is_finite() and not number:
         return "0"
-    if not (
-        number.is_finite() and -9 <= number.adjusted() <= 28
-    ):  # others could fill the memory, for example 1E-999999999
+    # Others could fill the memory, for example 1E-999999999.
+    if not (number.is_finite() and -9 <= number.adjusted() <= 28):
         raise ValueError("not a decimal(38, 9)")
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

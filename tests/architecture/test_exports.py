@@ -19,6 +19,7 @@ PUBLIC = {
         "DeadLetter",
         "DeleteCells",
         "DeleteFamily",
+        "ErrorCode",
         "Heartbeat",
         "KafkaConfig",
         "Key",

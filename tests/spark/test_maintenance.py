@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from connector.config.retention import VersionRetention
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import TableError, WriterConflictError
+from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
@@ -457,7 +457,7 @@ def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None
 def test_what_fails_is_said_and_tried_later() -> None:
     """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
     kept = Kept()
-    kept.error = TableError("a disk hiccup")
+    kept.error = TableError(ErrorCode.TABLE_UNREADABLE, "a disk hiccup")
     assert kept.round(0, CommitCount(0, 1)) == ["compact"]
     assert kept.said == ["table t: maintenance failed, and is tried again later: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]

@@ -8,6 +8,7 @@ from connector import errors
 from connector.errors import (
     ConnectorError,
     DeliveryError,
+    ErrorCode,
     InvalidChangeError,
     JsonViewError,
     StreamHaltedError,
@@ -22,7 +23,9 @@ CHILDREN = [
 
 
 def test_an_error_says_problem_cause_and_remedy_in_this_order() -> None:
-    error = ConnectorError("The topic is gone", "Somebody deleted it", "Create it again")
+    error = ConnectorError(
+        ErrorCode.TOPIC_MISSING, "The topic is gone", "Somebody deleted it", "Create it again"
+    )
     assert str(error) == "The topic is gone. Somebody deleted it. Create it again"
     assert (error.problem, error.cause, error.remedy) == (
         "The topic is gone",
@@ -32,7 +35,10 @@ def test_an_error_says_problem_cause_and_remedy_in_this_order() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    assert str(ConnectorError("It failed", remedy="Try again")) == "It failed. Try again"
+    assert (
+        str(ConnectorError(ErrorCode.SYSTEM_ERROR, "It failed", remedy="Try again"))
+        == "It failed. Try again"
+    )
 
 
 @pytest.mark.parametrize("child", CHILDREN)
@@ -76,7 +82,17 @@ def test_a_value_that_python_does_not_write_is_described() -> None:
 
 
 def test_errors_carry_the_numbers_that_programs_want() -> None:
-    assert DeliveryError("3 were not delivered", undelivered=3).undelivered == 3
-    assert StreamHaltedError("halted", reason="UNDECODABLE").reason == "UNDECODABLE"
-    error = JsonViewError("x is not a field", "it was removed", "leave it out", field="x")
+    assert (
+        DeliveryError(
+            ErrorCode.RECORDS_UNDELIVERED, "3 were not delivered", undelivered=3
+        ).undelivered
+        == 3
+    )
+    assert (
+        StreamHaltedError(ErrorCode.REJECTED_RATIO_EXCEEDED, "halted", reason="UNDECODABLE").reason
+        == "UNDECODABLE"
+    )
+    error = JsonViewError(
+        ErrorCode.FIELD_UNKNOWN, "x is not a field", "it was removed", "leave it out", field="x"
+    )
     assert (error.field, str(error)) == ("x", "x is not a field. it was removed. leave it out")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 
 PIPE_BYTES: Final = 1024 * 1024
 """The maximum that Linux allows every user."""
@@ -60,6 +60,7 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
                     is_item, what = pickle.load(process.stdout)  # noqa: S301, our own process wrote it
                 except (EOFError, pickle.UnpicklingError):
                     raise ConnectorError(
+                        ErrorCode.CHILD_PROCESS_FAILED,
                         "The process that works ahead has died",
                         f"its exit code is {process.wait()}; a negative one is a signal, -9 perhaps"
                         " for want of memory",

@@ -39,7 +39,7 @@ from connector.dead_letters.ledger import (
     totals_from_json,
     totals_to_json,
 )
-from connector.errors import DeliveryError, TopicError, WriterConflictError
+from connector.errors import DeliveryError, ErrorCode, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.bounded_read import messages_between
 from connector.records.rejection import Headers
@@ -162,6 +162,7 @@ def _records(
                 )
             except ValueError as error:
                 raise TopicError(
+                    ErrorCode.LEDGER_UNREADABLE,
                     f"Record {message.offset()} of {facts.topic} is no story of a dead letter",
                     str(error),
                     "A newer release may have written it: upgrade. Else somebody else writes to"
@@ -339,12 +340,14 @@ class LedgerWriter:
         cause = error.str() if isinstance(error, KafkaError) else error
         if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
             raise WriterConflictError(
+                ErrorCode.LEDGER_IN_USE,
                 f"Another one acts on the dead letters of {self.source.topic}",
                 shut_out.str(),
                 "Wait until it has ended and run this again: it goes on with what is left. Nothing"
                 " was done twice",
             )
         raise DeliveryError(
+            ErrorCode.LEDGER_WRITE_UNKNOWN,
             f"A transaction for dead letters of {self.source.topic} was not committed, or nobody"
             " knows",
             f"{cause}. {self._errors.text}".strip().removesuffix("."),
@@ -376,6 +379,7 @@ def check(facts: topics.TopicFacts) -> None:
         or facts.kafka_partitions != 1
     ):
         raise TopicError(
+            ErrorCode.LEDGER_TOPIC_UNSUITABLE,
             f"The ledger {facts.topic} has {facts.kafka_partitions} Kafka partitions and"
             f" cleanup.policy={facts.cleanup_policy}",
             "it must have one Kafka partition and be compacted only: what was done about a letter"

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
 from connector.dead_letters.external import ExternalDeadLetters
-from connector.errors import BrokerError, DeliveryError, TopicError
+from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.records.rejection import Position
@@ -134,6 +134,7 @@ class DeadLetterPublisher:
             facts = topics.describe(self._kafka, dead_letter_topic(self._source))
         if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
             raise TopicError(
+                ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
                 f"The topic {facts.topic} takes {facts.max_message_bytes} bytes, the change topic"
                 f" {source.max_message_bytes}",
                 "the largest record would not fit into it with the headers of a dead letter",
@@ -171,6 +172,7 @@ class DeadLetterPublisher:
         )
         self._drop()
         return DeliveryError(
+            ErrorCode.DEAD_LETTERS_UNDELIVERED,
             f"{undelivered} dead letters were not delivered to {dead_letter_topic(self._source)}",
             cause,
             "Publish all of them again once the cause is mended; readers count each once",

@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from connector.errors import BrokerError
+from connector.errors import BrokerError, ErrorCode
 from connector.jars import JarStore, fetch, find_java
 from connector.kafka.local.folder import (
     HOST,
@@ -129,6 +129,7 @@ class LocalBroker:
             running = cls.find(folder, store)
             if running is not None:
                 raise BrokerError(
+                    ErrorCode.BROKER_FOLDER_IN_USE,
                     f"The folder {folder} is in use by a live broker",
                     f"process {running.pid} serves {running.bootstrap_servers}",
                     "Use that one, stop it first (connector broker stop), or take another folder",
@@ -178,6 +179,7 @@ class LocalBroker:
             return cls.start(folder, store, port=port, daemon=daemon, say=say)
         if port not in (0, running.port):
             raise BrokerError(
+                ErrorCode.BROKER_ON_ANOTHER_PORT,
                 f"The broker of {running.folder} serves port {running.port}, not {port}",
                 f"it runs already, as process {running.pid}",
                 "Leave the port out, or stop it first: connector broker stop",
@@ -245,6 +247,7 @@ class LocalBroker:
                 self._gone_within(STOP_TIMEOUT_S)
         if self.is_alive():
             raise BrokerError(
+                ErrorCode.BROKER_NOT_STOPPING,
                 f"The broker of {self.folder} does not end",
                 f"process {self.pid} survived SIGKILL",
                 "Look at its state with ps",
@@ -319,12 +322,14 @@ class LocalBroker:
         while not self._answers(admin, probe):
             if not self.is_alive():
                 raise BrokerError(
+                    ErrorCode.BROKER_NOT_STARTED,
                     "The broker ended while it started",
                     f"the end of {self.folder}/broker.log: {tail(self.folder)}",
                     START_REMEDY,
                 )
             if time.monotonic() > deadline:
                 raise BrokerError(
+                    ErrorCode.BROKER_NOT_STARTED,
                     f"The broker did not answer within {START_TIMEOUT_S:.0f} s",
                     f"the end of {self.folder}/broker.log: {tail(self.folder)}",
                     START_REMEDY,

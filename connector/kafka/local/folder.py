@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import BrokerError
+from connector.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +78,7 @@ def prepare(folder: Path) -> None:
     """
     if "," in str(folder):
         raise BrokerError(
+            ErrorCode.BROKER_FOLDER_UNUSABLE,
             f"The broker folder {folder} cannot be used",
             "Kafka takes the comma in its name for the end of it",
             "Name another folder",
@@ -87,6 +88,7 @@ def prepare(folder: Path) -> None:
         there = {path.name for path in folder.iterdir()}
         if there and not there & {"server.properties", ".lock"}:
             raise BrokerError(
+                ErrorCode.BROKER_FOLDER_FOREIGN,
                 f"The folder {folder} is not a broker's",
                 f"it holds {min(there)!r} and no server.properties",
                 "Name an empty or a new folder",
@@ -94,6 +96,7 @@ def prepare(folder: Path) -> None:
         (folder / ".lock").touch()
     except OSError as error:
         raise BrokerError(
+            ErrorCode.BROKER_FOLDER_UNUSABLE,
             f"The broker folder {folder} cannot be used",
             str(error),
             "Name a folder that can be written",
@@ -107,6 +110,7 @@ def only_one(folder: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BrokerError(
+                ErrorCode.BROKER_FOLDER_IN_USE,
                 f"Another process is starting a broker in {folder}",
                 "its lock is held",
                 "Wait for it, or take another folder",
@@ -118,6 +122,7 @@ def choose_port(asked: int, last: int) -> int:
     if asked:
         if not _is_free(asked):
             raise BrokerError(
+                ErrorCode.PORT_IN_USE,
                 f"Port {asked} of {HOST} is taken",
                 "another process listens there",
                 "Stop it, name another port, or leave the port out",
@@ -132,6 +137,7 @@ def free_port(*taken: int) -> int:
         if port not in taken and _is_free(port):
             return port
     raise BrokerError(
+        ErrorCode.PORT_UNAVAILABLE,
         "No free port was found",
         f"200 attempts from {PORTS.start} to {PORTS.stop - 1}",
         "Name one that is free",
@@ -181,6 +187,7 @@ def format_data(folder: Path, java: list[str]) -> None:
     if meta.exists():
         if f"cluster.id={CLUSTER_ID}" not in meta.read_text("utf-8", "replace").splitlines():
             raise BrokerError(
+                ErrorCode.BROKER_FOLDER_DAMAGED,
                 f"The broker folder {folder} is broken",
                 f"{meta} is not as we wrote it",
                 "Delete the folder, with all topics in it",
@@ -188,6 +195,7 @@ def format_data(folder: Path, java: list[str]) -> None:
         return
     if (folder / "data").is_dir() and any((folder / "data").iterdir()):
         raise BrokerError(
+            ErrorCode.BROKER_FOLDER_DAMAGED,
             f"The broker folder {folder} is broken",
             f"it has data but no {meta}",
             "Delete the folder, with all topics in it",
@@ -213,6 +221,7 @@ def format_data(folder: Path, java: list[str]) -> None:
         # At the next start, a partly formatted folder would count as damaged.
         shutil.rmtree(folder / "data", ignore_errors=True)
         raise BrokerError(
+            ErrorCode.BROKER_FOLDER_UNUSABLE,
             f"The broker folder {folder} cannot be formatted",
             _telling((answer.stderr + answer.stdout).splitlines()),
             START_REMEDY,

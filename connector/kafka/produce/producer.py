@@ -31,6 +31,7 @@ from connector.errors import (
     BrokerError,
     ConnectorError,
     DeliveryError,
+    ErrorCode,
     InvalidChangeError,
     WriterConflictError,
 )
@@ -625,9 +626,8 @@ class ChangeProducer:
             value = frame(encode(announcement, self.kafka_partitions), self._schema_id)
             self._check_size(CONTROL_KEY, value, [])
             self.announced += 1
-            with suppress(
-                DeliveryError
-            ):  # it is in `undelivered`, and the record itself may still be queued
+            # The failure is in `undelivered`, and the record itself may still be queued.
+            with suppress(DeliveryError):
                 delivery = self._delivery(announcement.stream_partition)
                 self._send_everywhere(
                     _Sent(announcement, delivery, self.kafka_partitions, is_ours=True), value, []
@@ -658,6 +658,7 @@ class ChangeProducer:
             waits = self._transaction is None and delivery.under_way
             if failed is not None and (upto is None or failed <= upto) and not waits:
                 raise DeliveryError(
+                    ErrorCode.CLAIM_ABOVE_DELIVERED,
                     f"{what} would claim more than was delivered for stream partition"
                     f" {record.stream_partition}",
                     f"a change with commit timestamp {failed} was not delivered:"
@@ -675,6 +676,7 @@ class ChangeProducer:
             if time.monotonic() > deadline:
                 waited = f"after {self._queue_timeout_s:g} s. {self._outbox.complaint}".strip()
                 raise DeliveryError(
+                    ErrorCode.CLAIM_NOT_YET_TRUE,
                     f"{what} is not true yet for stream partition {record.stream_partition}",
                     f"{delivery.under_way} changes are not acknowledged {waited}",
                     "Look after the brokers and send it again",
@@ -749,6 +751,7 @@ class ChangeProducer:
         reasons = Counter(records.values()).most_common(3)
         cause = "; ".join(f"{count} times: {why}" for why, count in reasons)
         return DeliveryError(
+            ErrorCode.RECORDS_UNDELIVERED,
             f"{len(records)} records were not delivered to {self.topic}",
             f"{cause}. {self._outbox.complaint}".strip().removesuffix("."),
             "undelivered() has them: send them again once the cause is mended; sending one twice"
@@ -771,7 +774,10 @@ class ChangeProducer:
         except KafkaException as error:
             self._outbox.renew(error.args[0])
             raise DeliveryError(
-                f"No transaction could begin on {self.topic}", error.args[0].str(), "Try again"
+                ErrorCode.TRANSACTION_NOT_STARTED,
+                f"No transaction could begin on {self.topic}",
+                error.args[0].str(),
+                "Try again",
             ) from error
         self._transaction = _Transaction(self._outbox.client, self._announcements.copy())
         return self._transaction
@@ -802,6 +808,7 @@ class ChangeProducer:
                     self._outbox.renew(error)
         if transaction.trouble:
             raise DeliveryError(
+                ErrorCode.TRANSACTION_NOT_COMMITTED,
                 f"A transaction on {self.topic} was not committed",
                 transaction.trouble,
                 "undelivered() has its records: send them again, in another transaction; sending"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import TopicError
+from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
 from connector.kafka.consumer import ARRIVAL_MARGIN_S, ChangeConsumer, ConsumerRecord
 from connector.records.model import DataChange, Heartbeat
@@ -80,6 +80,7 @@ def newest_token(
         window *= GROWTH
     if not found:
         raise TopicError(
+            ErrorCode.RESUME_TOKEN_MISSING,
             f"No resume token of stream partition {stream_partition} is left in {topic}",
             f"no heartbeat{' or change' if in_transactions else ''} of it carries one, or retention"
             " has deleted them all",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connector.errors import DeliveryError
+from connector.errors import DeliveryError, ErrorCode
 from connector.kafka import client, transactions
 
 if TYPE_CHECKING:
@@ -202,7 +202,11 @@ class SendQueue(Generic[_Item]):
         if (item := self._outstanding.pop(number, None)) is not None:
             self._answer(item, cause)
         return DeliveryError(
-            f"A record for {self._facts.topic} was not taken", cause, remedy, undelivered=1
+            ErrorCode.RECORD_REFUSED,
+            f"A record for {self._facts.topic} was not taken",
+            cause,
+            remedy,
+            undelivered=1,
         )
 
     def _connect(self) -> Producer:

@@ -19,7 +19,7 @@ from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action, LedgerEntry, LetterStatus
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, Tally
-from connector.errors import ConnectorError, TableError
+from connector.errors import ConnectorError, ErrorCode, TableError
 from connector.records.codec import ChangeRecord, decode
 from connector.records.model import DataChange
 from connector.services.dead_letters.effects import Effects
@@ -105,6 +105,7 @@ class DeadLetters:
         if letter is None or status is None:
             cause = f"none in {dead_letter_topic(self.queue.topic)} has this id"
             raise ConnectorError(
+                ErrorCode.DEAD_LETTER_MISSING,
                 f"There is no dead letter {letter_id}",
                 cause,
                 "connector dead-letters list --state any --json has their ids",
@@ -224,6 +225,7 @@ class DeadLetters:
     def _forced(effects: Effects | None) -> Force:
         if effects is None:
             raise ConnectorError(
+                ErrorCode.FORCE_WITHOUT_WAREHOUSE,
                 "Cannot force a too-late change: the warehouse is unreadable",
                 "what it would do to its row is worked out from the tables",
                 "run this where the warehouse is, with `pip install 'lowmark[lake]'`",

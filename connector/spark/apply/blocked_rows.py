@@ -19,7 +19,7 @@ from connector.dead_letters.blocked_rows import (
     BlockingLetter,
     still_blocking,
 )
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.records.model import CONTROL_KEY
 from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
 from connector.spark.apply.statistics import BatchStatistics, analyze, unapplied
@@ -240,6 +240,7 @@ class Holding:
         )
         if len(dead) > MAX_HELD:
             raise TableError(
+                ErrorCode.BLOCKED_ROWS_TOO_MANY,
                 f"Table {self._table} holds rows for more than {MAX_HELD:,} dead changes",
                 "So many records were rejected, and each holds the row of its key (block_rows)",
                 "Mend and replay them, or discard them (connector dead-letters), or set block_rows"
@@ -328,6 +329,7 @@ def _found(rows: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
     )
     if len(found) > MAX_LOOKED_AT:
         raise TableError(
+            ErrorCode.BLOCKED_ROWS_TOO_MANY,
             f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
             "So much was rejected in the batches of one apply, and the table holds rows"
             " (block_rows)",

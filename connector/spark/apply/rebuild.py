@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from connector import warehouse as places
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import TableError, WriterConflictError
+from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.failures import applying, explained
@@ -88,6 +88,7 @@ def rebuild(
     old = log.newest_of_ours()
     if old is None or old.table_state is None or old.table_state.get("table") != definition.name:
         raise TableError(
+            ErrorCode.TABLE_MISSING,
             f"There is no table {definition.name} of ours at {path}",
             "Nothing was applied to it yet, or another table lies there",
             "Fill it from the changelog: connector run --once",
@@ -264,6 +265,7 @@ class Successor(Table):
 
     def _not_alone(self) -> WriterConflictError:
         return WriterConflictError(
+            ErrorCode.TABLE_CHANGED,
             f"Table {self._definition.name} was committed to by another process while it was"
             " rebuilt",
             "`connector run` is at work on it",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.errors import TableError
+from connector.errors import ErrorCode, TableError
 from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import Keep, keep_nothing
@@ -57,6 +57,7 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
     before.check_changelog(table.layout.definition.name, batch, identity)
     if newest is not None and newest.trimmed_to > before.complete_to_batch:
         raise TableError(
+            ErrorCode.CHANGELOG_TRIMMED,
             f"Table {table.layout.definition.name} needs the changelog from batch"
             f" {before.complete_to_batch + 1} on, and its changes begin at batch"
             f" {newest.trimmed_to + 1}",

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.external import ExternalDeadLetters
-from connector.errors import StreamHaltedError
+from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
 from connector.spark.ingest.count import count_rows
 from connector.spark.ingest.dead_letters import rejected_letters
@@ -350,6 +350,7 @@ class Ingest:
             return
         reason, name = max(counted, key=lambda name: counted[name]), self._stream.name
         raise StreamHaltedError(
+            ErrorCode.REJECTED_RATIO_EXCEEDED,
             f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name}"
             f" were rejected, most of them ({counted[reason]}) as {reason}",
             "Their letters are published and nothing is lost; the stream stops so that a common"

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig, StreamConfig
-from connector.errors import WriterConflictError
+from connector.errors import ErrorCode, WriterConflictError
 from connector.spark.storage.offsets import BatchRange, Offsets
 
 
@@ -96,6 +96,7 @@ def _logged_offsets(spark: SparkSession, path: str, topic: str) -> Offsets:
     offsets = json.loads(last).get(topic) if last else None
     if offsets is None:
         raise WriterConflictError(
+            ErrorCode.CHECKPOINT_FOREIGN,
             f"The checkpoint file {path} has no offsets of the topic {topic}",
             "The checkpoint belongs to another topic or was damaged",
             "Remove the stream's checkpoint folder: ingest goes on from the changelog's position",

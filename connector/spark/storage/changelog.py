@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.config.retention import VersionRetention
-from connector.errors import TableError, TopicError, WriterConflictError
+from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
 from connector.spark.storage.delta_log import (
@@ -266,6 +266,7 @@ class Changelog:
             return None
         if newest.topic_id != topic_id:
             raise TopicError(
+                ErrorCode.TOPIC_REPLACED,
                 f"The topic of stream {self._stream} has the id {topic_id}, the changelog was"
                 f" written from {newest.topic_id}",
                 "The topic was deleted and created again: its offsets mean other records now",
@@ -368,6 +369,7 @@ class Changelog:
             batch.writer,
         ):
             raise WriterConflictError(
+                ErrorCode.BATCH_OF_ANOTHER_PROCESS,
                 f"Batch {batch.ingest_batch} of stream {self._stream} was written by another"
                 " process",
                 "Two processes ingest the same stream",
@@ -649,6 +651,7 @@ class Changelog:
             row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
             if row is None:
                 raise TableError(
+                    ErrorCode.FRONTIER_MISSING,
                     f"The changelog {self._path} has no frontier of batch {ingest_batch}",
                     "Somebody else removed rows, or files of it",
                     "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF)",
@@ -661,6 +664,7 @@ class Changelog:
         if commit is None:
             if self._log.has_other_files():
                 raise TableError(
+                    ErrorCode.FOLDER_NOT_A_TABLE,
                     f"{self._path} is not empty, and holds no Delta table",
                     "Something else was put where the changelog belongs",
                     "Move it away, or name another warehouse",
@@ -694,6 +698,7 @@ class Changelog:
         assert newest >= ingest_batch, (newest, ingest_batch)
         if newest > ingest_batch:
             raise WriterConflictError(
+                ErrorCode.BATCH_OF_ANOTHER_PROCESS,
                 f"Batch {ingest_batch} of stream {self._stream} was brought to its end by another"
                 f" process, which has gone on to {newest}",
                 "Two processes ingest the same stream",
@@ -702,6 +707,7 @@ class Changelog:
 
     def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
         return WriterConflictError(
+            ErrorCode.BATCH_NOT_ADJACENT,
             f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog"
             f" ends at {dict(newest.offsets.end)}",
             "An old checkpoint was restored, or another process ingests the same stream",
@@ -777,6 +783,7 @@ def _with_text_keys(offsets: Offsets) -> dict[str, int]:
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
     if commit.table_state is None or commit.table_state.get("stream") != stream:
         raise TableError(
+            ErrorCode.COMMIT_FOREIGN,
             f"The newest commit of {path} (version {commit.version}, {commit.operation}) is not of"
             f" stream {stream}",
             "Another table lies there, or somebody else wrote to the changelog",

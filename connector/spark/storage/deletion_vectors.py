@@ -18,7 +18,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector.errors import WriterConflictError
+from connector.errors import ErrorCode, WriterConflictError
 from connector.spark.storage.files import Files, delta, each, scala_list, scala_object
 from connector.spark.storage.transaction import Transaction
 
@@ -54,6 +54,7 @@ def replace_rows(
     transaction = Transaction(spark, path, app_id)
     if transaction.delta.snapshot().version() != version:
         raise WriterConflictError(
+            ErrorCode.CONCURRENT_WRITE,
             f"Somebody committed to {path}",
             "Two processes apply the same table",
             "Stop one of them",

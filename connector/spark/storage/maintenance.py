@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError, WriterConflictError
+from connector.errors import ConnectorError, ErrorCode, WriterConflictError
 from connector.spark.failures import first_line
 from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
@@ -239,7 +239,10 @@ class Rewritten:
         ):
             problem = f"The files of {self._path} are others than those that were put together"
             raise WriterConflictError(
-                problem, "Another process wrote to it", "Nothing was changed; it is tried again"
+                ErrorCode.TABLE_CHANGED,
+                problem,
+                "Another process wrote to it",
+                "Nothing was changed; it is tried again",
             )
         transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
         now = time.time_ns() // 1_000_000

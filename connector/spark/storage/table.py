@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from connector import warehouse as places
 from connector.config.retention import VersionRetention
-from connector.errors import TableError, WriterConflictError
+from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
 from connector.spark.storage.deletion_vectors import ENABLED, replace_rows
@@ -115,6 +115,7 @@ class Table:
         log = DeltaLog(spark, places.data(path))
         if log.newest() is None:
             raise TableError(
+                ErrorCode.TABLE_MISSING,
                 f"There is no table at {path}",
                 "Nothing was applied to it yet",
                 "Run the pipeline: connector run --once",
@@ -137,6 +138,7 @@ class Table:
         if commit is None or stored is None or stored.get("table") != self._definition.name:
             version = f" (version {commit.version}, {commit.operation})" if commit else ""
             raise TableError(
+                ErrorCode.COMMIT_FOREIGN,
                 f"The newest commit of {self.path}{version} is not of table"
                 f" {self._definition.name}",
                 "Another table lies there, or somebody else wrote to it: only the connector may",
@@ -146,6 +148,7 @@ class Table:
         table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
             raise WriterConflictError(
+                ErrorCode.TABLE_REBUILT,
                 f"Table {self._definition.name} was rebuilt meanwhile",
                 "`connector table rebuild` has put another in its place",
                 "Start again: nothing was written to the new one",
@@ -323,6 +326,7 @@ class Table:
     def _check_ours(self, table_state: TableState) -> None:
         if self.table_state() != table_state:
             raise WriterConflictError(
+                ErrorCode.CONCURRENT_WRITE,
                 f"Apply {table_state.apply_number} of table {self._definition.name} was committed"
                 " by another process",
                 "Two processes apply the same table",
@@ -478,6 +482,7 @@ class Table:
                 else by_whom
             )
         raise TableError(
+            ErrorCode.TOMBSTONES_UNUSABLE,
             f"The tombstone table of {self._definition.name} {what}",
             "It remembers what was deleted: without it, late changes would bring rows back",
             f"Put {self._tombstones_path} back as it was, or run `connector table rebuild"
@@ -496,6 +501,7 @@ class Table:
         if self._log.newest() is None:
             if self._log.has_other_files():
                 raise TableError(
+                    ErrorCode.FOLDER_NOT_A_TABLE,
                     f"{self.path} is not empty, and holds no Delta table",
                     "Something else was put there",
                     "Move it, or rename the table",

@@ -73,6 +73,7 @@ def test_a_problem_with_the_world_is_1_without_a_traceback(tmp_path: Path) -> No
     assert ended.stderr.splitlines() == [
         "error:  there is no file connector.toml",
         "remedy: name the configuration with --config FILE, before the command",
+        "code:   CONFIG_MISSING",
     ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.cli.terminal import Progress, escaped, show_error, shown_bytes
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, ErrorCode
 from connector.text import counted
 
 
@@ -48,14 +48,19 @@ def test_bytes_are_shown_within_the_limit(data: bytes | None, limit: int) -> Non
     assert "\x1b" not in shown
 
 
-def test_an_error_is_problem_cause_and_remedy_on_standard_error(
+def test_an_error_is_problem_cause_remedy_and_code_on_standard_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """OPS-10."""
-    show_error(ConnectorError("the problem\x1b[31m", "the cause", "the remedy"))
+    show_error(
+        ConnectorError(ErrorCode.SYSTEM_ERROR, "the problem\x1b[31m", "the cause", "the remedy")
+    )
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == "error:  the problem\\x1b[31m\ncause:  the cause\nremedy: the remedy\n"
+    assert said.err == (
+        "error:  the problem\\x1b[31m\ncause:  the cause\n"
+        "remedy: the remedy\ncode:   SYSTEM_ERROR\n"
+    )
 
 
 def test_no_progress_where_a_program_watches(capsys: pytest.CaptureFixture[str]) -> None:

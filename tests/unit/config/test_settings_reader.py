@@ -19,7 +19,7 @@ from connector.config.settings_reader import (
     is_secret,
     parse_duration_ms,
 )
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ErrorCode
 from connector.text import nearest
 
 
@@ -277,8 +277,8 @@ def test_nested_tables_are_dotted_names() -> None:
 
 def test_one_fault_is_itself_and_several_are_listed() -> None:
     one, two = (
-        ConfigError("a is 1", "allowed: 2", "write 2"),
-        ConfigError("b is 1", "allowed: 2", "write 2"),
+        ConfigError(ErrorCode.SETTING_INVALID, "a is 1", "allowed: 2", "write 2"),
+        ConfigError(ErrorCode.SETTING_INVALID, "b is 1", "allowed: 2", "write 2"),
     )
     assert all_in_one([one]) is one
     assert (

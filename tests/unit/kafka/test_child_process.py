@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from connector.errors import ConnectorError, DeliveryError
+from connector.errors import ConnectorError, DeliveryError, ErrorCode
 from connector.kafka.dead_letters.child_process import from_child
 
 
@@ -47,7 +47,13 @@ def test_all_comes_in_order_from_one_other_process() -> None:
 
 
 def test_its_error_is_ours_and_comes_behind_all_that_was_found() -> None:
-    error = DeliveryError("it was not delivered", "the broker said no", "try again", undelivered=7)
+    error = DeliveryError(
+        ErrorCode.DEAD_LETTERS_UNDELIVERED,
+        "it was not delivered",
+        "the broker said no",
+        "try again",
+        undelivered=7,
+    )
     found = from_child(partial(numbers, 3, error))
     assert [number for _, number in (next(found), next(found), next(found))] == [0, 1, 2]
     with pytest.raises(DeliveryError) as raised:
