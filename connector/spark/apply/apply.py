@@ -101,46 +101,53 @@ def apply(
     with keeping() as keep:
         found = _found(table, changelog, source, before, cut, holding, publish, keep)
         on_step("letters published")
-        seen, attempt = found.seen, new_attempt()
         after = replace(
-            _after(table, before, found, cut, holding.dead if holding else (), attempt),
+            _after(table, before, found, cut, holding.dead if holding else (), new_attempt()),
             changelog_id=newest.changelog_id,
         )
-        if not seen.buckets:
-            on_step("tombstones written")
-            table.commit(None, (), after)
-        else:
-            is_single = is_sparse(table, seen)
-            files = table.files(version) if is_single else None
-            if is_single:
-                rows, places = merged_rows(
-                    table,
-                    found.pivoted,
-                    seen,
-                    before,
-                    version,
-                    keep,
-                    files=files,
-                    horizon=after.horizon,
-                )
-            else:
-                rows = merged_buckets(table, found.pivoted, seen, before, horizon=after.horizon)
-            if seen.may_remove:
-                # Two writes follow. The merge is computed once for both.
-                rows = keep(rows, eager=not is_single)
-                if table.bury(rows.where("_changed AND NOT _exists"), before, attempt=attempt):
-                    after = replace(
-                        after,
-                        has_tombstones=True,
-                        attempt_ids={**after.attempt_ids, after.apply_number: attempt},
-                    )
-            on_step("tombstones written")
-            if is_single:
-                table.commit_rows(rows.where("_exists"), places, version, files, after)
-            else:
-                table.commit(rows.where("_exists"), seen.buckets, after)
+        after = _write(table, found, version, before, after, keep, on_step)
     on_step("table committed")
+    seen = found.seen
     return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
+
+
+def _write(
+    table: Table,
+    found: _Found,
+    version: int,
+    before: TableState,
+    after: TableState,
+    keep: Keep,
+    on_step: Callable[[str], None],
+) -> TableState:
+    """Write the tombstones, then commit the table. Returns the state that was committed: `after`,
+    with the attempt if it has tombstones.
+    """
+    seen, horizon = found.seen, after.horizon
+    if not seen.buckets:
+        on_step("tombstones written")
+        table.commit(None, (), after)
+        return after
+    is_single = is_sparse(table, seen)
+    files = table.files(version) if is_single else None
+    if is_single:
+        of_rows = (table, found.pivoted, seen, before, version, keep)
+        rows, places = merged_rows(*of_rows, files=files, horizon=horizon)
+    else:
+        rows = merged_buckets(table, found.pivoted, seen, before, horizon=horizon)
+    if seen.may_remove:
+        # Two writes follow. The merge is computed once for both.
+        rows = keep(rows, eager=not is_single)
+        gone = rows.where("_changed AND NOT _exists")
+        if table.bury(gone, before, attempt=after.attempt_id):
+            attempts = {**after.attempt_ids, after.apply_number: after.attempt_id}
+            after = replace(after, has_tombstones=True, attempt_ids=attempts)
+    on_step("tombstones written")
+    if is_single:
+        table.commit_rows(rows.where("_exists"), places, version, files, after)
+    else:
+        table.commit(rows.where("_exists"), seen.buckets, after)
+    return after
 
 
 @dataclass(frozen=True, slots=True)

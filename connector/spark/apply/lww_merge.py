@@ -281,68 +281,8 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
         f"filter(_sorted, (x, i) -> NOT coalesce({name} <=>"
         f" {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
     )
-    families = (
-        "map_from_entries(filter(array("
-        + ", ".join(
-            f"named_struct('key', '{family}', 'value', CASE WHEN _f{n} IS NOT NULL THEN _f{n} END)"
-            for n, family in enumerate(layout.families)
-        )
-        + "), x -> x.value IS NOT NULL))"
-    )
-    deleted = (
-        "exists(_deletions, y -> y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"
-    )
-    if layout.families:
-        deleted += f" OR coalesce(element_at({families}, x.family) > x.order, false)"
-    wider = (
-        "x.range_start IS NOT NULL AND exists(_deletions, y -> y.family = x.family AND y.qualifier"
-        " = x.qualifier AND y.order > x.order AND (y.range_start <= x.range_start AND (y.range_end"
-        " = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end)) OR (y.range_start IS NULL AND"
-        " y.cell_timestamp IS NULL AND y.value IS NULL)))"
-    )
-    in_range = (
-        "exists(_deletions, y -> y.range_start IS NOT NULL AND y.family = {family} AND y.qualifier"
-        " = {qualifier} AND y.order > {order} AND y.range_start <= {t} AND (y.range_end = 0 OR {t}"
-        " < y.range_end))"
-    )
-    hidden = in_range.format(
-        family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp"
-    )
-    value = (
-        f"CASE WHEN x.range_start IS NULL AND x.value IS NOT NULL AND {hidden} THEN NULL ELSE"
-        " x.value END"
-    )
-    if layout.definition.versions is Versions.ALL:
-        deleted, value = f"{deleted} OR (x.value IS NOT NULL AND {hidden})", "x.value"
-    fields = [
-        f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields
-    ]
-    # Bytes that a register could not hold belong to its newest write. After a newer write they are
-    # removed.
-    rewritten = " OR ".join(
-        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')} AND _r{n}.order > x.order, false)"
-        for n, column, _ in layout.late
-        if layout.registered
-    )
-    stays = f"NOT ({deleted}) AND NOT ({wider}) AND NOT ({rewritten or 'false'})"
-    with_values = f"transform(filter(_kept, x -> {stays}), x -> named_struct({', '.join(fields)}))"
     forgotten = constant(horizon or 0, BUCKET)
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
-    registers = []
-    for n, column in enumerate(layout.registered):
-        hides = in_range.format(
-            family=f"'{column.family}'",
-            qualifier=f"X'{column.qualifier.hex()}'",
-            order=f"_r{n}.order",
-            t=f"_r{n}.t",
-        )
-        without = (
-            f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', cast(NULL AS"
-            f" {SPARK_TYPE[column.type]}))"
-        )
-        registers.append(
-            f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}"
-        )
     rest = [
         column for column in others if not (column.startswith("`_r") and column[3:-1].isdigit())
     ]
@@ -350,7 +290,7 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
         grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
         .selectExpr(*others, f"{newest} AS _kept")
         .selectExpr(*others, "_kept", "filter(_kept, x -> x.value IS NULL) AS _deletions")
-        .selectExpr(*rest, *registers, f"cast({with_values} AS {layout.rest_type}) AS _rest")
+        .selectExpr(*rest, *_registers_outside_ranges(layout), f"{_residual_of(layout)} AS _rest")
         .selectExpr(
             *others,
             f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten})"
@@ -358,6 +298,79 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
         )
         .selectExpr(*others, f"nullif(_rest, {layout.no_rest}) AS _rest")
     )
+
+
+_IN_RANGE: Final = """
+    exists(_deletions, y -> y.range_start IS NOT NULL
+        AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order}
+        AND y.range_start <= {t} AND (y.range_end = 0 OR {t} < y.range_end))"""
+"""Whether a newer deletion of a range covers a cell."""
+
+_IN_WIDER_DELETION: Final = """
+    x.range_start IS NOT NULL AND exists(_deletions, y ->
+        y.family = x.family AND y.qualifier = x.qualifier AND y.order > x.order
+        AND (y.range_start <= x.range_start
+             AND (y.range_end = 0 OR (x.range_end > 0 AND x.range_end <= y.range_end))
+             OR (y.range_start IS NULL AND y.cell_timestamp IS NULL AND y.value IS NULL)))"""
+"""Whether a newer deletion covers the whole range of a deletion."""
+
+_IN_DELETED_FAMILY: Final = """
+    exists(_deletions, y ->
+        y.qualifier IS NULL AND y.family = x.family AND y.order > x.order)"""
+
+
+def _residual_of(layout: Layout) -> str:
+    """The elements of `_kept` that no newer deletion covers, as SQL. A cell in a deleted range has
+    no value, or is removed if all versions are kept.
+    """
+    deleted = _IN_DELETED_FAMILY
+    if layout.families:
+        families = ", ".join(
+            f"named_struct('key', '{family}', 'value', CASE WHEN _f{n} IS NOT NULL THEN _f{n} END)"
+            for n, family in enumerate(layout.families)
+        )
+        of_family = f"map_from_entries(filter(array({families}), x -> x.value IS NOT NULL))"
+        deleted += f" OR coalesce(element_at({of_family}, x.family) > x.order, false)"
+    hidden = _IN_RANGE.format(
+        family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp"
+    )
+    if layout.definition.versions is Versions.ALL:
+        deleted += f" OR (x.value IS NOT NULL AND {hidden})"
+        value = "x.value"
+    else:
+        is_hidden = f"x.range_start IS NULL AND x.value IS NOT NULL AND {hidden}"
+        value = f"CASE WHEN {is_hidden} THEN NULL ELSE x.value END"
+    # Bytes that a register could not hold belong to its newest write. After a newer write they are
+    # removed.
+    rewritten = " OR ".join(
+        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')} AND _r{n}.order > x.order, false)"
+        for n, column, _ in layout.late
+        if layout.registered
+    )
+    fields = ", ".join(
+        f"'{field}', {value if field == 'value' else f'x.{field}'}" for field in layout.rest_fields
+    )
+    stays = f"NOT ({deleted}) AND NOT ({_IN_WIDER_DELETION}) AND NOT ({rewritten or 'false'})"
+    elements = f"transform(filter(_kept, x -> {stays}), x -> named_struct({fields}))"
+    return f"cast({elements} AS {layout.rest_type})"
+
+
+def _registers_outside_ranges(layout: Layout) -> list[str]:
+    """The registers, without the values that a newer deletion of a range covers."""
+    registers = []
+    for n, column in enumerate(layout.registered):
+        hides = _IN_RANGE.format(
+            family=f"'{column.family}'",
+            qualifier=f"X'{column.qualifier.hex()}'",
+            order=f"_r{n}.order",
+            t=f"_r{n}.t",
+        )
+        null = f"cast(NULL AS {SPARK_TYPE[column.type]})"
+        without = f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', {null})"
+        registers.append(
+            f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}"
+        )
+    return registers
 
 
 _BYTE: Final = "substring(x.qualifier, i, 1)"
