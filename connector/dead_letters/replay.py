@@ -55,7 +55,7 @@ header has an overhead, too.
 """
 HEADER_OVERHEAD_BYTES: Final = 10
 
-ALREADY_REPLAYED: Final = "it is replayed"
+ALREADY_REPLAYED: Final = "it is already replayed"
 """Why a replayed dead letter is refused."""
 
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
@@ -160,7 +160,7 @@ def decide(
         return Decision(
             letter,
             Verdict.REFUSE,
-            f"it cannot be mended: {after.why}",
+            f"it cannot be repaired: {after.why}",
             standing.attempt,
             standing.attempts_since_reopen,
         )
@@ -205,7 +205,7 @@ def _forced(
     if isinstance(found, Rejection):
         return found.detail
     if not isinstance(found.record, DataChange):
-        return "it is no change"
+        return "it is not a change"
     today = force(letter, found.record)
     return (
         today
@@ -219,22 +219,19 @@ def _why_not(letter: DeadLetter, standing: LetterStatus, *, is_forced: bool) -> 
         return (
             ALREADY_REPLAYED
             if standing.state is LetterState.REPLAYED
-            else f"it is {standing.state}: restore it first"
+            else f"it is {standing.state}: reopen it first"
         )
     if letter.reason is Reason.TOO_LATE and not is_forced:
         return (
-            "it is too late: what was deleted since may be forgotten, so nothing older than the"
-            " horizon is merged"
+            "it is too late: tombstones may have expired since, so lowmark merges no change below"
+            " the horizon"
         )
     if standing.attempt >= MAX_ATTEMPT:
-        return (
-            "it says that it was replayed so often that there is no number for another attempt:"
-            " publish it anew"
-        )
+        return "it has the largest attempt number: publish the change again as a new record"
     if letter.reason is Reason.WATERMARK_IN_FUTURE:
         return (
-            "it is a claim of a wrong clock: it does not become true once its time has come, and a"
-            " later one says more"
+            "it is a claim of a wrong clock: a replay does not make it true, and a later claim"
+            " replaces it"
         )
     return ""
 
@@ -255,15 +252,15 @@ def _why_not_there(
         ):
             return why
     elif is_mended:
-        return "it is a control record: those are not mended, a later one says more"
+        return "it is a control record: it cannot be repaired, and a later one replaces it"
     elif (
         letter.position.topic != door.topic
         or letter.position.kafka_partition >= door.kafka_partitions
     ):
-        return f"it is a control record: {door.topic} has no Kafka partition that it came from"
+        return f"it is a control record: {door.topic} does not have its Kafka partition"
     if (size := _size_on_wire(content)) > door.max_message_bytes:
         return (
-            f"it is too large: {size} bytes with its headers, {door.topic} takes"
+            f"it is too large: it has {size} bytes with its headers, but {door.topic} allows"
             f" {door.max_message_bytes}"
         )
     return ""

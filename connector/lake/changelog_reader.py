@@ -116,10 +116,12 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
     if ours is None:
         raise TableError(
             ErrorCode.CHANGELOG_EMPTY,
-            f"No commit of {path} is of stream {stream}",
-            "Another table lies there, or its log was cut off",
-            "Look at its history (DESCRIBE HISTORY), and name the warehouse that the stream was"
-            " ingested to",
+            f"No commit of {path} belongs to stream {stream}",
+            "Another table is in this folder, or its Delta log was shortened",
+            "Look at the history of the table (DESCRIBE HISTORY), and name the warehouse into which"
+            " the stream was ingested",
+            stream=stream,
+            path=path,
         )
     progress = ours["progress"]
     return Logged(

@@ -62,7 +62,7 @@ class RowStates:
         self._table: PlainTable | None = None
         self._graveyard: PlainTable | None = None
         if said is not None:
-            self._table = open_table(places.data(folder))
+            self._table = open_table(places.data(folder), table=definition.name)
             self.definition, _ = from_properties(self._table.properties)
             self._book = TableState.from_json(said)
             if self._book.has_tombstones:
@@ -240,9 +240,9 @@ def _entry(stored: Mapping[str, Any]) -> Entry:
         case kind:
             raise TableError(
                 ErrorCode.ENTRY_UNKNOWN,
-                "The changelog holds an entry that this release does not know",
-                str(kind),
-                "Upgrade the connector",
+                "The changelog has an entry that this release does not know",
+                f"The kind of the entry is {kind}",
+                "Upgrade lowmark",
             )
 
 

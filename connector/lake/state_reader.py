@@ -50,8 +50,9 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
         raise TableError(
             ErrorCode.FRONTIER_MISSING,
             f"The changelog {path} has no frontier of batch {ingest_batch}",
-            "Somebody else removed rows, or files of it",
-            "Restore it to our last version",
+            "Another program deleted rows or files of the changelog",
+            "Restore the changelog to the last version that lowmark committed",
+            path=path,
         )
     return Frontier.from_json(json.loads(found[0]["frontier"]))
 
@@ -86,8 +87,10 @@ def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     if said is not None and said.get(what) != name:
         raise TableError(
             ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} is not of {what} {name}",
-            "Somebody else wrote to it",
-            "Restore it to our last version",
+            f"The newest commit of {path} does not belong to {what} {name}",
+            "Another program committed to the Delta table",
+            "Restore the Delta table to the last version that lowmark committed",
+            path=path,
+            **{what: name},
         )
     return said

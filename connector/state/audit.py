@@ -201,27 +201,29 @@ class StreamAudit:
 
     def fault(self) -> AuditError | None:
         """Return how `nothing_lost` is broken, or None. Unverified offsets do not break it."""
-        told = [
+        faults = [
             self._places(
-                "lost", "read, but not in the changelog, though a reader of the topic can see them"
+                "lost",
+                "missing in the changelog, although a reader of the topic sees their records",
             ),
             self._places(
                 "duplicated",
-                "in the changelog more than once, or where the topic has nothing to see",
+                "in the changelog more than once, or without a visible record in the topic",
             ),
-            self._places("unexpected", "in the changelog and never read"),
-            _letters(self.letters.missing, "not in the dead-letter topic"),
-            _letters(self.letters.altered, "there with other bytes than their records"),
+            self._places("unexpected", "in the changelog, but ingest has not read them"),
+            _letters(self.letters.missing, "missing in the dead-letter topic"),
+            _letters(self.letters.altered, "different from the rejected record"),
         ]
-        if not any(told):
+        if not any(faults):
             return None
         return AuditError(
             ErrorCode.AUDIT_FAILED,
-            f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, told))}",
-            "Somebody else wrote to the changelog or to the dead-letter topic, or records were"
-            " skipped",
-            "Stop `connector run`, raise the retention of the topic, and see A failed audit in"
+            f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, faults))}",
+            "Another program wrote to the changelog or to the dead-letter topic, or ingest skipped"
+            " records",
+            'Stop ingest, raise the retention of the topic, and read "A failed audit" in'
             " docs/howto/repair-what-stopped.md",
+            stream=self.stream,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -263,7 +265,11 @@ class StreamAudit:
 
 
 def _letters(ids: Sequence[str], what: str) -> str:
-    return f"{_are(len(ids), 'letter')} {what} ({_listed(ids[:EXAMPLES], len(ids))})" if ids else ""
+    return (
+        f"{_are(len(ids), 'dead letter')} {what} ({_listed(ids[:EXAMPLES], len(ids))})"
+        if ids
+        else ""
+    )
 
 
 def _are(number: int, noun: str) -> str:

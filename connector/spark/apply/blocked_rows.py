@@ -241,10 +241,10 @@ class Holding:
         if len(dead) > MAX_HELD:
             raise TableError(
                 ErrorCode.BLOCKED_ROWS_TOO_MANY,
-                f"Table {self._table} holds rows for more than {MAX_HELD:,} dead changes",
-                "So many records were rejected, and each holds the row of its key (block_rows)",
-                "Mend and replay them, or discard them (connector dead-letters), or set block_rows"
-                " = false",
+                f"More than {MAX_HELD:,} dead letters block rows of table {self._table}",
+                "Each dead letter blocks the row of its key (block_rows)",
+                "Repair and replay the dead letters, or discard them, or set block_rows = false",
+                table=self._table,
             )
         return dead
 
@@ -268,6 +268,7 @@ class Holding:
         placed = young.selectExpr("*", *_FIRST)
         return _found(
             placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"),
+            self._table,
             table_letters=table_letters,
         )
 
@@ -319,7 +320,7 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
     return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
 
 
-def _found(rows: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
+def _found(rows: DataFrame, table: str, *, table_letters: bool) -> list[BlockingLetter]:
     key = "row_key AS held_key" if table_letters else "key AS held_key"
     times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
     found = (
@@ -330,10 +331,11 @@ def _found(rows: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
     if len(found) > MAX_LOOKED_AT:
         raise TableError(
             ErrorCode.BLOCKED_ROWS_TOO_MANY,
-            f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
-            "So much was rejected in the batches of one apply, and the table holds rows"
+            f"More than {MAX_LOOKED_AT:,} rejected records may block rows of table {table}",
+            "They are in the batches of one apply, and each may block the row of its key"
             " (block_rows)",
-            "Set block_rows = false until they are mended",
+            "Set block_rows = false until the records are repaired",
+            table=table,
         )
     return [
         BlockingLetter(

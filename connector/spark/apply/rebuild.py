@@ -89,9 +89,11 @@ def rebuild(
     if old is None or old.table_state is None or old.table_state.get("table") != definition.name:
         raise TableError(
             ErrorCode.TABLE_MISSING,
-            f"There is no table {definition.name} of ours at {path}",
-            "Nothing was applied to it yet, or another table lies there",
-            "Fill it from the changelog: connector run --once",
+            f"There is no table {definition.name} of lowmark at {path}",
+            "No change was applied to it yet, or another table is in this folder",
+            "Start the pipeline, which fills the table from the changelog",
+            table=definition.name,
+            path=path,
         )
     properties = log.properties()
     existing, ids = from_properties(properties)
@@ -266,10 +268,10 @@ class Successor(Table):
     def _not_alone(self) -> WriterConflictError:
         return WriterConflictError(
             ErrorCode.TABLE_CHANGED,
-            f"Table {self._definition.name} was committed to by another process while it was"
-            " rebuilt",
-            "`connector run` is at work on it",
-            "Stop it and rebuild again; the rebuild has changed nothing",
+            f"Another process committed to table {self._definition.name} during the rebuild",
+            "The pipeline applies changes to the table",
+            "Stop the pipeline and rebuild the table again. This rebuild has changed nothing",
+            table=self._definition.name,
         )
 
 

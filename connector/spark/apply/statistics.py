@@ -59,11 +59,13 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
         raise TableError(
             ErrorCode.CHANGELOG_TRIMMED,
             f"Table {table.layout.definition.name} needs the changelog from batch"
-            f" {before.complete_to_batch + 1} on, and its changes begin at batch"
+            f" {before.complete_to_batch + 1} on, but the changes of the changelog begin at batch"
             f" {newest.trimmed_to + 1}",
-            "`changelog_retention` has let the older ones go; a table that is new, or rebuilt,"
-            " needs them all",
-            "Send a backfill to a stream of another name, and declare a table on that",
+            "The older changes were deleted (`changelog_retention`). A new or rebuilt table needs"
+            " all changes",
+            "Send a backfill to a stream with another name, and declare a table on that stream",
+            table=table.layout.definition.name,
+            stream=table.layout.definition.stream,
         )
 
 
