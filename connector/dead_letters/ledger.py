@@ -139,7 +139,9 @@ class LedgerEntry:
             _number(view.get(name), name, MAX_ATTEMPT)
             for name in ("attempt", "attempts_since_reopen")
         )
-        repair_note = _mend_note(_object(view["repair"], "repair")) if "repair" in view else None
+        repair_note = (
+            _repair_note_of(_object(view["repair"], "repair")) if "repair" in view else None
+        )
         return cls(
             Action(_text(view.get("action"), "action")),
             _time(view.get("at"), "at"),
@@ -387,7 +389,7 @@ def _time(value: object, name: str) -> int:
     return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
 
 
-def _mend_note(view: Mapping[str, Any]) -> RepairNote:
+def _repair_note_of(view: Mapping[str, Any]) -> RepairNote:
     steps = tuple(_text(step, "a step") for step in _list(view.get("steps"), "steps"))
     return RepairNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
 

@@ -130,7 +130,7 @@ def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content
     used for decoding.
     """
     for step in steps:
-        repair_note = _taken(content, step, schemas)
+        repair_note = _after_step(content, step, schemas)
         if isinstance(repair_note, Unrepairable):
             return Unrepairable(f"{step.text}: {repair_note.why}")
         content = repair_note
@@ -165,16 +165,16 @@ def from_view(content: Content, edited: str) -> Content | Unrepairable:
     not change. Never raises.
     """
     try:
-        said = from_json(edited)
+        parsed = from_json(edited)
     except JsonViewError as error:
         return Unrepairable(str(error))
-    if said.kafka_partitions is None:
+    if parsed.kafka_partitions is None:
         return Unrepairable(
             "kafka_partitions is missing: set it to the number of Kafka partitions over which the"
             " producer spreads its keys"
         )
     return replace(
-        content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None)
+        content, value=codec.frame(codec.encode(parsed.record, parsed.kafka_partitions), None)
     )
 
 
@@ -196,21 +196,21 @@ def edited(
     )
     given = edit(text)
     try:
-        said: Any = None if given is None else json.loads(given)
+        parsed: Any = None if given is None else json.loads(given)
     except (ValueError, RecursionError) as error:
         return Unrepairable(f"the edited text is not JSON: {error}")
-    if given is None or said == shown:
+    if given is None or parsed == shown:
         return None
     try:
-        line = to_line(said)
+        line = to_line(parsed)
     except (ValueError, RecursionError) as error:  # json.loads accepts NaN, which is not JSON
         return Unrepairable(f"the edited text is not JSON: {error}")
     step = Step(f"record={line}", "record", line)
-    repair_note = _taken(content, step, schemas)
+    repair_note = _after_step(content, step, schemas)
     return repair_note if isinstance(repair_note, Unrepairable) else step
 
 
-def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
+def _after_step(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
     try:
         return _take(content, step, schemas)
     # the allowed depth of JSON depends on the depth of the call: here it is deeper than at the

@@ -156,10 +156,10 @@ def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     user_metadata = commit.get("userMetadata")
     try:
-        said = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
+        metadata = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
     except ValueError:
         return {}
-    ours = said.get("lowmark") if isinstance(said, dict) else None
+    ours = metadata.get("lowmark") if isinstance(metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
 
 

@@ -274,7 +274,7 @@ def _check_legal(writer: Datum) -> None:
         ]
         if "union" in unnamed or len(set(unnamed)) < len(unnamed):
             raise _RefusedSchemaError(
-                "has a union within a union, or of two types that cannot be told apart"
+                "has a union within a union, or of two types that cannot be distinguished"
             )
     elif "fields" in writer:
         fields = [field["name"] for field in writer["fields"]]

@@ -120,16 +120,16 @@ class PartitionAudit:
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
         """Add the rows of further batches."""
         found = list(runs)
-        stands = union_ranges(Range(run.start, run.stop) for run in found)
+        present = union_ranges(Range(run.start, run.stop) for run in found)
         twice = (Range(run.start, run.stop) for run in found if run.times > 1)
         return replace(
             self,
             rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
-            covered=union_ranges(self.covered, common(stands, self._read)),
-            lost=without(self.lost, stands),
-            unverified=without(self.unverified, stands),
-            duplicated=union_ranges(self.duplicated, twice, common(stands, self.covered)),
-            unexpected=union_ranges(self.unexpected, without(stands, self._read)),
+            covered=union_ranges(self.covered, common(present, self._read)),
+            lost=without(self.lost, present),
+            unverified=without(self.unverified, present),
+            duplicated=union_ranges(self.duplicated, twice, common(present, self.covered)),
+            unexpected=union_ranges(self.unexpected, without(present, self._read)),
         )
 
     def gaps(self, *, to_the_end: bool) -> Ranges:

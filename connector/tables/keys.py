@@ -222,6 +222,6 @@ def _read_canonical(type_: DataType, piece: bytes) -> object | Unreadable:
         and not _canonical[type_](piece.decode())
     ):
         return Unreadable(
-            f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece
+            f"{type_} in its canonical form, {write_value(type_, Encoding.TEXT, value)!r},", piece
         )
     return value

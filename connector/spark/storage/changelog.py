@@ -362,7 +362,7 @@ class Changelog:
             said = (
                 table_state
                 if settled is None
-                else {**table_state, **self._said_of(settled, transaction)}
+                else {**table_state, **self._metadata_of(settled, transaction)}
             )
             transaction.commit(batch.ingest_batch * _RENEWALS, said)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
@@ -402,11 +402,11 @@ class Changelog:
         self._check_newest(progress.ingest_batch, table_state)
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
-            said = self._said_of(progress, transaction)
+            said = self._metadata_of(progress, transaction)
             transaction.commit(progress.ingest_batch, {**table_state, "commit": "progress", **said})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
-    def _said_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
+    def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
         """The commit metadata of a progress. A frontier that is too large for metadata becomes a
         row of the commit.
         """
@@ -677,7 +677,7 @@ class Changelog:
                     path=self._path,
                 )
             return None
-        return _ours(commit, self._path, self._stream)
+        return _check_stream(commit, self._path, self._stream)
 
     def _create(self, rows: DataFrame, batch: LoggedBatch) -> Mapping[str, Any]:
         """Create the table before the first rows are written. The next process would refuse files
@@ -791,7 +791,7 @@ def _with_text_keys(offsets: Offsets) -> dict[str, int]:
     return {str(k): offset for k, offset in offsets.items()}
 
 
-def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
+def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
     if commit.table_state is None or commit.table_state.get("stream") != stream:
         raise TableError(
             ErrorCode.COMMIT_FOREIGN,

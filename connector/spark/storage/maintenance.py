@@ -214,10 +214,10 @@ class Rewritten:
         self,
         log: DeltaLog,
         app_ids: Collection[str],
-        saying: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        metadata_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
-        """Replace the old files by the new ones. `saying` makes the metadata of the commit from
-        that of the newest one.
+        """Replace the old files by the new ones. `metadata_of` makes the metadata of the commit
+        from that of the newest one.
 
         `app_ids` are those of the table's writers. If one of them commits meanwhile, nothing is
         changed. Raises `WriterConflictError`, or Delta's conflict, if another process has removed
@@ -247,7 +247,9 @@ class Rewritten:
         transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
         now = time.time_ns() // 1_000_000
         actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
-        transaction.commit(0, saying(newest.table_state), actions=scala_list(self._spark, actions))
+        transaction.commit(
+            0, metadata_of(newest.table_state), actions=scala_list(self._spark, actions)
+        )
 
 
 def rewrite(spark: SparkSession, path: str) -> Rewritten | None:

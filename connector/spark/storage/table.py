@@ -99,7 +99,7 @@ class Table:
         self.path = places.data(path)
         self._definition = definition
         self._log = DeltaLog(spark, self.path)
-        self._has_swept = False
+        self._has_vacuumed_tombstones = False
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
@@ -278,12 +278,12 @@ class Table:
                     .partitionBy(BUCKET)
                 )
                 writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option(
-                    "userMetadata", self._said(table_state)
+                    "userMetadata", self._metadata_of(table_state)
                 )
                 writer.option("txnAppId", self._app_id).option(
                     "txnVersion", str(table_state.apply_number)
                 ).save(self.path)
-        self._check_ours(table_state)
+        self._check_committed(table_state)
 
     def commit_rows(
         self,
@@ -311,7 +311,7 @@ class Table:
                 app_version=table_state.apply_number,
                 table_state=table_state.to_json(self._definition.name),
             )
-        self._check_ours(table_state)
+        self._check_committed(table_state)
 
     def size_in_bytes(self) -> int:
         """The size of the table's files."""
@@ -322,14 +322,14 @@ class Table:
         """The name under which Delta stores the number of the last apply."""
         return f"lowmark/{self._definition.name}"
 
-    def _said(self, table_state: TableState) -> str:
+    def _metadata_of(self, table_state: TableState) -> str:
         return user_metadata(table_state.to_json(self._definition.name))
 
     def _columns_of(self, rows: DataFrame) -> DataFrame:
         """The columns of the table on disk, from computed rows."""
         return rows.selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
 
-    def _check_ours(self, table_state: TableState) -> None:
+    def _check_committed(self, table_state: TableState) -> None:
         if self.table_state() != table_state:
             raise WriterConflictError(
                 ErrorCode.CONCURRENT_WRITE,
@@ -340,7 +340,7 @@ class Table:
                 table=self._definition.name,
             )
 
-    def sweep(self, table_state: TableState) -> TableState:
+    def vacuum_tombstones(self, table_state: TableState) -> TableState:
         """Vacuum tombstones that no commit names or that are older than the horizon. Returns the
         new table state (TBL-12).
 
@@ -352,11 +352,11 @@ class Table:
         are applied. The horizon is that of a batch which the table covers (MRG-11).
         """
         due = (
-            not self._has_swept
+            not self._has_vacuumed_tombstones
             or len(table_state.attempt_ids) > MAX_ATTEMPTS
             or table_state.apply_number - table_state.vacuumed_to > SWEEP_EVERY
         )
-        self._has_swept = True
+        self._has_vacuumed_tombstones = True
         if not due or table_state.vacuumed_to == table_state.apply_number:
             return table_state
         expired_below = self._forgotten_below(table_state)
@@ -555,12 +555,12 @@ class Table:
         them (TBL-16, DLQ-3).
         """
         with explained(f"table {self._definition.name}"):
-            set_properties(self._spark, self.path, properties, self._said(before))
+            set_properties(self._spark, self.path, properties, self._metadata_of(before))
 
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        session = session_saying(self._spark, self._said(TableState()))
+        session = session_saying(self._spark, self._metadata_of(TableState()))
         builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)

@@ -229,10 +229,10 @@ def test_a_type_is_known_by_its_name_wherever_it_was_declared() -> None:
     ("writer", "why"),
     [
         (["null", ["int"]], "a union within a union"),
-        (["int", "int"], "two types that cannot be told apart"),
+        (["int", "int"], "two types that cannot be distinguished"),
         (
             [{"type": "map", "values": "int"}, {"type": "map", "values": "long"}],
-            "two types that cannot be told apart",
+            "two types that cannot be distinguished",
         ),
         (
             record("R", {"name": "a", "type": "int"}, {"name": "a", "type": "int"}),

@@ -345,7 +345,8 @@ def test_a_key_that_does_not_fit_is_named_first() -> None:
         change(SetCell("f", b"a", b"x"), row_key=b"01"),
     )
     assert found == Rejection(
-        Reason.UNREADABLE_VALUE, "expected INT64 in its one form, b'1', as key column k0, got b'01'"
+        Reason.UNREADABLE_VALUE,
+        "expected INT64 in its canonical form, b'1', as key column k0, got b'01'",
     )
 
 
