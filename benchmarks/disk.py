@@ -195,7 +195,7 @@ def main() -> int:
 
 def said_of_maintenance(log: Path) -> list[str]:
     """The last lines that the pipeline has printed about its maintenance."""
-    signs = ("small files fewer", "files of old versions", "maintenance failed")
+    signs = ("reduced the number of files", "files of old versions", "maintenance failed")
     return [
         line
         for line in log.read_text(errors="replace").splitlines()

@@ -53,15 +53,15 @@ class Limits:
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,
                 f"max_clock_skew is {self.max_clock_skew_s} s",
-                "A skew is a duration",
-                "Give 0 seconds or more",
+                "The clock skew cannot be negative",
+                "Set it to 0 seconds or more",
             )
         if self.max_record_bytes < 1:
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,
                 f"max_record_bytes is {self.max_record_bytes}",
-                "No record is that small",
-                "Give at least 1",
+                "Every record would be above this limit",
+                "Set it to 1 or more",
             )
 
 

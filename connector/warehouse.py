@@ -35,6 +35,11 @@ def table_folder(warehouse: str, table: str) -> str:
     return f"{tables_folder(warehouse)}/{table}"
 
 
+def table_of(folder: str) -> str:
+    """The name of the table that has this folder."""
+    return folder.rstrip("/").rpartition("/")[2]
+
+
 def data(folder: str) -> str:
     """The Delta table with the rows, in the folder of a table."""
     return f"{folder}/data"

@@ -21,7 +21,7 @@ from typing import Any, Final
 from connector.dead_letters.envelope import letter_id
 from connector.records.rejection import Position, Reason
 
-HOLDING_REASONS: Final = frozenset(
+BLOCKING_REASONS: Final = frozenset(
     {
         *(
             Reason.UNKNOWN_FRAMING,
@@ -38,7 +38,7 @@ HOLDING_REASONS: Final = frozenset(
 possible. Table letters block their row for any reason.
 """
 
-MAX_HELD: Final = 1_000
+MAX_BLOCKING: Final = 1_000
 """The maximum number of blocking dead letters of a table, because each commit stores them. Above
 this number, repair the source.
 """

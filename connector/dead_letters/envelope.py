@@ -233,15 +233,15 @@ def from_record(
         return letter
     if at is None:
         raise ValueError(
-            "this record was not written as a dead letter by us: its connector.dlq headers are"
-            " missing or damaged"
+            "this record is not a dead letter of lowmark: its connector.dlq headers are missing or"
+            " damaged"
         )
     start, own = _last_block(tuple(headers))
     if own.get("reason") in SOURCE_REASONS and "id" not in own:
         outer, reason, detail = tuple(headers)[:start], Reason(own["reason"]), own.get("detail")
     else:
         outer, reason, detail = tuple(headers), Reason.REJECTED, describe_failure(tuple(headers))
-    detail = detail or "another tool put this record here, without saying why"
+    detail = detail or "another tool wrote this record, and gave no reason"
     return _outside_ingest(at, key, value, outer, reason, detail, record_timestamp)
 
 

@@ -82,30 +82,30 @@ class LetterFilter:
         """The filter as text, as the ledger stores it: for example `reason=INVALID table=users`, or
         `all` without conditions.
         """
-        said = [f"id={letter_id}" for letter_id in sorted(self.ids)]
-        said += [f"reason={reason}" for reason in sorted(self.reasons)] + [
+        parts = [f"id={letter_id}" for letter_id in sorted(self.ids)]
+        parts += [f"reason={reason}" for reason in sorted(self.reasons)] + [
             f"rule={self.rule}"
         ] * bool(self.rule)
-        said += (
+        parts += (
             [f"state={state}" for state in sorted(self.states)]
             if self.states != {LetterState.OPEN}
             else []
         )
-        said += [f"table={self.table}"] if self.table is not None else []
-        said += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
-        said += [
+        parts += [f"table={self.table}"] if self.table is not None else []
+        parts += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
+        parts += [
             f"{name}={view_of_time(at)}"
             for name, at in (("since", self.since), ("until", self.until))
             if at is not None
         ]
         numbers = (("kafka-partition", self.kafka_partition), ("ingest-batch", self.ingest_batch))
-        said += [f"{name}={number}" for name, number in numbers if number is not None]
-        said += [
+        parts += [f"{name}={number}" for name, number in numbers if number is not None]
+        parts += [
             f"{name}={pair[0]}..{pair[1]}"
             for name, pair in (("offsets", self.offsets), ("attempts", self.attempts))
             if pair
         ]
-        return " ".join(said) or "all"
+        return " ".join(parts) or "all"
 
 
 def text_of_bytes(data: bytes) -> str:

@@ -139,7 +139,9 @@ class LedgerEntry:
             _number(view.get(name), name, MAX_ATTEMPT)
             for name in ("attempt", "attempts_since_reopen")
         )
-        repair_note = _mend_note(_object(view["repair"], "repair")) if "repair" in view else None
+        repair_note = (
+            _repair_note_of(_object(view["repair"], "repair")) if "repair" in view else None
+        )
         return cls(
             Action(_text(view.get("action"), "action")),
             _time(view.get("at"), "at"),
@@ -324,7 +326,7 @@ def totals_from_json(value: bytes) -> Totals:
         sent = _sent(_object(view["sent"], "sent")) if "sent" in view else NONE_SENT
         return Totals(closed, None if open_since is None else _time(open_since, "open_since"), sent)
     except (ValueError, RecursionError) as error:
-        raise ValueError(truncate_utf8(f"no totals of a ledger: {error}")) from error
+        raise ValueError(truncate_utf8(f"the totals of a ledger are wrong: {error}")) from error
 
 
 def history_to_json(story: tuple[LedgerEntry, ...]) -> bytes:
@@ -342,9 +344,11 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
             for entry in _list(_document(value).get("entries"), "entries")
         )
     except (ValueError, RecursionError) as error:
-        raise ValueError(truncate_utf8(f"no story of a letter: {error}")) from error
+        raise ValueError(
+            truncate_utf8(f"the history of a dead letter is wrong: {error}")
+        ) from error
     if not story:
-        raise ValueError("a story without entries")
+        raise ValueError("the history of a dead letter has no entries")
     return story
 
 
@@ -353,7 +357,7 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
 
 def _document(value: bytes) -> Mapping[str, Any]:
     return _object(
-        json.loads(value.decode()), "the whole"
+        json.loads(value.decode()), "the document"
     )  # `loads` of bytes would accept UTF-16 and surrogates
 
 
@@ -385,17 +389,17 @@ def _time(value: object, name: str) -> int:
     return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
 
 
-def _mend_note(view: Mapping[str, Any]) -> RepairNote:
+def _repair_note_of(view: Mapping[str, Any]) -> RepairNote:
     steps = tuple(_text(step, "a step") for step in _list(view.get("steps"), "steps"))
     return RepairNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
 
 
 def _closed(value: object) -> tuple[tuple[str, str], int]:
-    family = _list(value, "a part of closed")
+    family = _list(value, "an item of closed")
     if len(family) != 3:
-        _refuse("a part of closed", "a topic id, a table and a number")
+        _refuse("an item of closed", "a topic id, a table and a number")
     return (_text(family[0], "a topic id"), _text(family[1], "a table")), _number(
-        family[2], "a number of letters", MAX_LONG
+        family[2], "a number of dead letters", MAX_LONG
     )
 
 

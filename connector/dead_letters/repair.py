@@ -107,12 +107,12 @@ class Step:
         """Parse a step. Raises ValueError with the mistake in the text."""
         if not is_utf_8(text):
             raise ValueError(
-                f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is"
-                " given as base64:"
+                f"{text[:80]!r} is not UTF-8; write a key or a header value that is not text as"
+                " base64:"
             )
         verb, equals, argument = text.partition("=")
         if verb not in STEPS:
-            raise ValueError(f"{verb!r} is no step; there are {', '.join(STEPS)}")
+            raise ValueError(f"{verb!r} is not a step; the steps are {', '.join(STEPS)}")
         form, _ = STEPS[verb]
         if bool(form) != bool(equals):
             raise ValueError(f"write {verb}={form}" if form else f"{verb} takes no argument")
@@ -130,7 +130,7 @@ def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content
     used for decoding.
     """
     for step in steps:
-        repair_note = _taken(content, step, schemas)
+        repair_note = _after_step(content, step, schemas)
         if isinstance(repair_note, Unrepairable):
             return Unrepairable(f"{step.text}: {repair_note.why}")
         content = repair_note
@@ -165,16 +165,16 @@ def from_view(content: Content, edited: str) -> Content | Unrepairable:
     not change. Never raises.
     """
     try:
-        said = from_json(edited)
+        parsed = from_json(edited)
     except JsonViewError as error:
         return Unrepairable(str(error))
-    if said.kafka_partitions is None:
+    if parsed.kafka_partitions is None:
         return Unrepairable(
-            "kafka_partitions is missing: over how many the producer spread its keys is not for us"
-            " to say"
+            "kafka_partitions is missing: set it to the number of Kafka partitions over which the"
+            " producer spreads its keys"
         )
     return replace(
-        content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None)
+        content, value=codec.frame(codec.encode(parsed.record, parsed.kafka_partitions), None)
     )
 
 
@@ -196,27 +196,27 @@ def edited(
     )
     given = edit(text)
     try:
-        said: Any = None if given is None else json.loads(given)
+        parsed: Any = None if given is None else json.loads(given)
     except (ValueError, RecursionError) as error:
-        return Unrepairable(f"what came back is not JSON: {error}")
-    if given is None or said == shown:
+        return Unrepairable(f"the edited text is not JSON: {error}")
+    if given is None or parsed == shown:
         return None
     try:
-        line = to_line(said)
+        line = to_line(parsed)
     except (ValueError, RecursionError) as error:  # json.loads accepts NaN, which is not JSON
-        return Unrepairable(f"what came back is not JSON: {error}")
+        return Unrepairable(f"the edited text is not JSON: {error}")
     step = Step(f"record={line}", "record", line)
-    repair_note = _taken(content, step, schemas)
+    repair_note = _after_step(content, step, schemas)
     return repair_note if isinstance(repair_note, Unrepairable) else step
 
 
-def _taken(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
+def _after_step(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
     try:
         return _take(content, step, schemas)
     # the allowed depth of JSON depends on the depth of the call: here it is deeper than at the
     # check
     except RecursionError:
-        return Unrepairable("its JSON is nested too deep")
+        return Unrepairable("the JSON is nested too deep")
 
 
 def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
@@ -280,10 +280,10 @@ def _with_field(
         if isinstance(last, int):
             within[last]  # fails for a missing item: a list cannot get longer
         if not isinstance(within, (dict, list)):
-            return Unrepairable(f"there is no {place} in this record")
+            return Unrepairable(f"the record has no {place}")
         within[last] = value
     except (KeyError, IndexError, TypeError):
-        return Unrepairable(f"there is no {place} in this record")
+        return Unrepairable(f"the record has no {place}")
     return from_view(content, json.dumps(found))
 
 
@@ -297,12 +297,12 @@ def _is_number(argument: str, digits: int) -> bool:
 
 def _check_count(argument: str) -> None:
     if not (_is_number(argument, 10) and 0 < int(argument) < 2**31):
-        raise ValueError(f"{argument!r} is no number of bytes")
+        raise ValueError(f"{argument!r} is not a number of bytes")
 
 
 def _check_schema(argument: str) -> None:
     if argument != "single-object" and not (_is_number(argument, 10) and int(argument) < 2**31):
-        raise ValueError(f"{argument!r} is neither the id of a schema nor single-object")
+        raise ValueError(f"{argument!r} is neither the ID of a schema nor single-object")
 
 
 def _check_time(argument: str) -> None:
@@ -315,31 +315,31 @@ def _check_time(argument: str) -> None:
             f"{argument[:80]!r} is neither microseconds nor a time such as 2025-01-01T09:00:00Z"
         ) from None
     if moment.tzinfo is None:
-        raise ValueError(f"{argument!r} has no zone; write {argument}Z for UTC")
+        raise ValueError(f"{argument!r} has no time zone; write {argument}Z for UTC")
 
 
 def _check_bytes(argument: str) -> None:
     try:
         bytes_of_text(argument)
     except ValueError as error:
-        raise ValueError(f"{argument[:80]!r} has no base 64 behind base64: ({error})") from None
+        raise ValueError(f"{argument[:80]!r} has no valid base64 after base64: ({error})") from None
 
 
 def _check_header(argument: str) -> None:
     name, equals, text = argument.partition("=")
     if not name or not equals:
-        raise ValueError("a header is set as NAME=VALUE")
+        raise ValueError("write a header as NAME=VALUE")
     _check_bytes(text)
 
 
 def _check_replace(argument: str) -> None:
     place, equals, text = argument.partition("=")
     if not equals or not _PLACE.findall(place):
-        raise ValueError('a field is replaced as FIELD=JSON, such as data_change.table="users"')
+        raise ValueError('write a field as FIELD=JSON, for example data_change.table="users"')
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r} is not JSON ({error}); text needs quotes") from None
+        raise ValueError(f"{text!r} is not JSON ({error}); write text in quotes") from None
 
 
 _CHECKS: Final = {

@@ -55,7 +55,7 @@ header has an overhead, too.
 """
 HEADER_OVERHEAD_BYTES: Final = 10
 
-ALREADY_REPLAYED: Final = "it is replayed"
+ALREADY_REPLAYED: Final = "it is already replayed"
 """Why a replayed dead letter is refused."""
 
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
@@ -124,8 +124,8 @@ class Tally:
 
 def decide(
     letter: DeadLetter,
-    standing: LetterStatus,
-    door: ReplayTarget,
+    status: LetterStatus,
+    target: ReplayTarget,
     schemas: Schemas,
     *,
     now: int,
@@ -137,8 +137,8 @@ def decide(
 
     Args:
         letter: The dead letter.
-        standing: Its state in the ledger.
-        door: The change topic.
+        status: Its state in the ledger.
+        target: The change topic.
         schemas: The writer schemas that are known.
         now: The current time (µs).
         steps: The repair steps.
@@ -147,43 +147,39 @@ def decide(
             letters ignore it.
     """
     is_forced = force is not None and letter.reason is Reason.TOO_LATE
-    if why := _why_not(letter, standing, is_forced=is_forced):
-        return Decision(
-            letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen
-        )
-    if standing.attempts_since_reopen >= max_attempts:
-        why = f"it was replayed {standing.attempts_since_reopen} times and rejected each time"
-        return Decision(letter, Verdict.PARK, why, standing.attempt, standing.attempts_since_reopen)
+    if why := _why_not(letter, status, is_forced=is_forced):
+        return Decision(letter, Verdict.REFUSE, why, status.attempt, status.attempts_since_reopen)
+    if status.attempts_since_reopen >= max_attempts:
+        why = f"it was replayed {status.attempts_since_reopen} times and rejected each time"
+        return Decision(letter, Verdict.PARK, why, status.attempt, status.attempts_since_reopen)
     before = content_of(letter)
     after = repair(before, steps, schemas)
     if isinstance(after, Unrepairable):
         return Decision(
             letter,
             Verdict.REFUSE,
-            f"it cannot be mended: {after.why}",
-            standing.attempt,
-            standing.attempts_since_reopen,
+            f"it cannot be repaired: {after.why}",
+            status.attempt,
+            status.attempts_since_reopen,
         )
     if force is not None and is_forced:
-        forced = _forced(letter, after, door, schemas, force)
+        forced = _forced(letter, after, target, schemas, force)
         if isinstance(forced, str):
             return Decision(
                 letter,
                 Verdict.REFUSE,
                 f"it cannot be forced: {forced}",
-                standing.attempt,
-                standing.attempts_since_reopen,
+                status.attempt,
+                status.attempts_since_reopen,
             )
         after = forced
-    attempt = standing.attempt + 1
-    record = door.validate_record(
+    attempt = status.attempt + 1
+    record = target.validate_record(
         KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas
     )
     content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
-    if why := _why_not_there(letter, record, content, door, is_mended=bool(steps)):
-        return Decision(
-            letter, Verdict.REFUSE, why, standing.attempt, standing.attempts_since_reopen
-        )
+    if why := _why_not_sent(letter, record, content, target, is_repaired=bool(steps)):
+        return Decision(letter, Verdict.REFUSE, why, status.attempt, status.attempts_since_reopen)
     assert isinstance(record, ChangeRecord)
     partition = None if isinstance(record.record, DataChange) else letter.position.kafka_partition
     return Decision(
@@ -191,7 +187,7 @@ def decide(
         Verdict.REPLAY,
         "",
         attempt,
-        standing.attempts_since_reopen + 1,
+        status.attempts_since_reopen + 1,
         content,
         partition,
         note(steps, before, after, is_forced=is_forced),
@@ -199,72 +195,69 @@ def decide(
 
 
 def _forced(
-    letter: DeadLetter, content: Content, door: ReplayTarget, schemas: Schemas, force: Force
+    letter: DeadLetter, content: Content, target: ReplayTarget, schemas: Schemas, force: Force
 ) -> Content | str:
     found = decode(content.value, schemas)
     if isinstance(found, Rejection):
         return found.detail
     if not isinstance(found.record, DataChange):
-        return "it is no change"
+        return "it is not a change"
     today = force(letter, found.record)
     return (
         today
         if isinstance(today, str)
-        else replace(content, value=frame(encode(today, door.kafka_partitions), None))
+        else replace(content, value=frame(encode(today, target.kafka_partitions), None))
     )
 
 
-def _why_not(letter: DeadLetter, standing: LetterStatus, *, is_forced: bool) -> str:
-    if not standing.allows(Action.REPLAYED):
+def _why_not(letter: DeadLetter, status: LetterStatus, *, is_forced: bool) -> str:
+    if not status.allows(Action.REPLAYED):
         return (
             ALREADY_REPLAYED
-            if standing.state is LetterState.REPLAYED
-            else f"it is {standing.state}: restore it first"
+            if status.state is LetterState.REPLAYED
+            else f"it is {status.state}: reopen it first"
         )
     if letter.reason is Reason.TOO_LATE and not is_forced:
         return (
-            "it is too late: what was deleted since may be forgotten, so nothing older than the"
-            " horizon is merged"
+            "it is too late: tombstones may have expired since, so lowmark merges no change below"
+            " the horizon"
         )
-    if standing.attempt >= MAX_ATTEMPT:
-        return (
-            "it says that it was replayed so often that there is no number for another attempt:"
-            " publish it anew"
-        )
+    if status.attempt >= MAX_ATTEMPT:
+        return "it has the largest attempt number: publish the change again as a new record"
     if letter.reason is Reason.WATERMARK_IN_FUTURE:
         return (
-            "it is a claim of a wrong clock: it does not become true once its time has come, and a"
-            " later one says more"
+            "it is a claim of a wrong clock: a replay does not make it true, and a later claim"
+            " replaces it"
         )
     return ""
 
 
-def _why_not_there(
+def _why_not_sent(
     letter: DeadLetter,
     record: ChangeRecord | Rejection,
     content: Content,
-    door: ReplayTarget,
+    target: ReplayTarget,
     *,
-    is_mended: bool,
+    is_repaired: bool,
 ) -> str:
     if isinstance(record, Rejection):
         return f"it would be rejected again as {record.reason}: {record.detail}"
     if isinstance(record.record, DataChange):
         if letter.table is not None and (
-            why := _why_not_in(letter.table, record.record, door.tables)
+            why := _why_not_in(letter.table, record.record, target.tables)
         ):
             return why
-    elif is_mended:
-        return "it is a control record: those are not mended, a later one says more"
+    elif is_repaired:
+        return "it is a control record: it cannot be repaired, and a later one replaces it"
     elif (
-        letter.position.topic != door.topic
-        or letter.position.kafka_partition >= door.kafka_partitions
+        letter.position.topic != target.topic
+        or letter.position.kafka_partition >= target.kafka_partitions
     ):
-        return f"it is a control record: {door.topic} has no Kafka partition that it came from"
-    if (size := _size_on_wire(content)) > door.max_message_bytes:
+        return f"it is a control record: {target.topic} does not have its Kafka partition"
+    if (size := _size_on_wire(content)) > target.max_message_bytes:
         return (
-            f"it is too large: {size} bytes with its headers, {door.topic} takes"
-            f" {door.max_message_bytes}"
+            f"it is too large: it has {size} bytes with its headers, but {target.topic} allows"
+            f" {target.max_message_bytes}"
         )
     return ""
 

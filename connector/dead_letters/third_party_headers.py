@@ -42,11 +42,12 @@ def describe_failure(headers: Headers) -> str | None:
 
     If a name repeats, the last header counts. Bytes that cannot be decoded are shown unchanged.
     """
-    said = dict(headers)
+    by_name = dict(headers)
     for tool, prefix, original, names in _TOOLS:
-        what = [text for name in names if (text := _text(said.get(prefix + name)))]
+        what = [text for name in names if (text := _text(by_name.get(prefix + name)))]
         place = {
-            name: said.get(f"{prefix}{original}{name}") for name in ("topic", "partition", "offset")
+            name: by_name.get(f"{prefix}{original}{name}")
+            for name in ("topic", "partition", "offset")
         }
         if what or (prefix != _SPRING and any(place.values())):
             partition, offset = (

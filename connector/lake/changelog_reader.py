@@ -105,7 +105,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
     path = places.changelog(warehouse, stream)
     try:
-        ours, foreign_commits = _newest_of_ours(DeltaTable(path), stream)
+        newest, foreign_commits = _newest_of_lowmark(DeltaTable(path), stream)
         # Opened after the commit was read, so it contains all that the commit describes. Later
         # batches are excluded by their number.
         delta = DeltaTable(path)
@@ -113,24 +113,26 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error
-    if ours is None:
+    if newest is None:
         raise TableError(
             ErrorCode.CHANGELOG_EMPTY,
-            f"No commit of {path} is of stream {stream}",
-            "Another table lies there, or its log was cut off",
-            "Look at its history (DESCRIBE HISTORY), and name the warehouse that the stream was"
-            " ingested to",
+            f"No commit of {path} belongs to stream {stream}",
+            "Another table is in this folder, or its Delta log was shortened",
+            "Look at the history of the table (DESCRIBE HISTORY), and name the warehouse into which"
+            " the stream was ingested",
+            stream=stream,
+            path=path,
         )
-    progress = ours["progress"]
+    progress = newest["progress"]
     return Logged(
-        changelog_id=str(ours["changelog_id"]),
-        topic_id=str(ours["topic_id"]),
-        to_batch=int(ours["ingest_batch"]),
+        changelog_id=str(newest["changelog_id"]),
+        topic_id=str(newest["topic_id"]),
+        to_batch=int(newest["ingest_batch"]),
         settled_batch=int(progress["ingest_batch"]),
-        begin=_offsets(ours.get("first_offsets", {})),
-        end=_offsets(ours["end_offsets"]),
+        begin=_offsets(newest.get("first_offsets", {})),
+        end=_offsets(newest["end_offsets"]),
         foreign_commits=foreign_commits,
-        _trimmed_to=int(ours.get("trimmed_to", 0)),
+        _trimmed_to=int(newest.get("trimmed_to", 0)),
         _rows=int(progress["changes"])
         + int(progress["control"])
         + sum(progress["rejected"].values()),
@@ -139,15 +141,15 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
     )
 
 
-def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
+def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
     """The metadata of the stream's newest commit, and the number of later commits by other
     programs.
     """
     for limit in (1, None):
         for newer, commit in enumerate(delta.history(limit)):
-            said = table_state_of(commit)
-            if said.get("stream") == stream:
-                return said, newer
+            metadata = table_state_of(commit)
+            if metadata.get("stream") == stream:
+                return metadata, newer
     return None, 0
 
 

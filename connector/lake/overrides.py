@@ -21,8 +21,8 @@ from connector.state.overrides import (
     PaceOverride,
     StalenessOverride,
     bounds_in,
+    metadata_with,
     paces_in,
-    saying,
 )
 
 _ENDS: Final = {
@@ -60,8 +60,8 @@ class Overrides:
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""
 
-        def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            return asdict(override), saying(override, said)
+        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            return asdict(override), metadata_with(override, metadata)
 
         append_next(self._settings, _SETTINGS, following)
 
@@ -81,8 +81,8 @@ class Overrides:
         greater.
         """
 
-        def following(said: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            number = max(override.number, int(said.get("number", 0)) + 1)
+        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            number = max(override.number, int(metadata.get("number", 0)) + 1)
             return asdict(replace(override, number=number)), {"number": number}
 
         append_next(self._ends, _ENDS, following)

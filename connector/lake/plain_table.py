@@ -101,9 +101,9 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
     return table_state_of(newest[0]) if newest else {}
 
 
-def open_table(path: str, version: int | None = None) -> PlainTable:
+def open_table(path: str, version: int | None = None, *, table: str = "") -> PlainTable:
     """The table at a path or URI, in its newest or a given version. Raises `TableError` if there is
-    no table or it cannot be read.
+    no table or it cannot be read. `table` is its name, for that error.
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
@@ -114,8 +114,10 @@ def open_table(path: str, version: int | None = None) -> PlainTable:
         raise TableError(
             ErrorCode.TABLE_MISSING,
             f"There is no table at {path}",
-            "nothing was applied to it yet",
-            "run the pipeline: connector run --once",
+            "No change was applied to it yet",
+            "Start the pipeline",
+            table=table,
+            path=path,
         ) from error
     except unreadable as error:
         raise trouble(path, "read", error) from error
@@ -133,10 +135,10 @@ def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exceptio
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError as error:
-        remedy = "install it: pip install 'lowmark[lake]'"
+        remedy = "Install the package: pip install 'lowmark[lake]'"
         raise TableError(
             ErrorCode.EXTRA_MISSING,
-            "Tables cannot be read without the deltalake package",
+            "lowmark cannot read tables without the package deltalake",
             str(error),
             remedy,
         ) from error
@@ -154,17 +156,17 @@ def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     user_metadata = commit.get("userMetadata")
     try:
-        said = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
+        metadata = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
     except ValueError:
         return {}
-    ours = said.get("lowmark") if isinstance(said, dict) else None
+    ours = metadata.get("lowmark") if isinstance(metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
 
 
 def trouble(path: str, what: str, error: Exception) -> TableError:
     """The error for a table that cannot be `what`, for example "read"."""
     cause = str(error).partition("\n")[0]
-    remedy = "Check the path, the rights on it, its files and the space on the disk, and try again"
+    remedy = "Check the path, its permissions, its files and the free space on the disk. Try again"
     return TableError(
         ErrorCode.TABLE_UNREADABLE, f"The table at {path} cannot be {what}", cause, remedy
     )

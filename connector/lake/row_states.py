@@ -57,16 +57,16 @@ class RowStates:
         apply has no rows.
         """
         folder = places.table_folder(warehouse, definition.name)
-        said = newest_stored(places.data(folder))
-        self.definition, self._book = definition, TableState()
+        stored = newest_stored(places.data(folder))
+        self.definition, self._table_state = definition, TableState()
         self._table: PlainTable | None = None
-        self._graveyard: PlainTable | None = None
-        if said is not None:
-            self._table = open_table(places.data(folder))
+        self._tombstones: PlainTable | None = None
+        if stored is not None:
+            self._table = open_table(places.data(folder), table=definition.name)
             self.definition, _ = from_properties(self._table.properties)
-            self._book = TableState.from_json(said)
-            if self._book.has_tombstones:
-                self._graveyard = _of_rebuild(folder, self._table)
+            self._table_state = TableState.from_json(stored)
+            if self._table_state.has_tombstones:
+                self._tombstones = _of_rebuild(folder, self._table)
         changelog = places.changelog(warehouse, definition.stream)
         self._changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
@@ -104,13 +104,15 @@ class RowStates:
         if self._table is not None:
             for row in self._table.select([*names, *columns], first, STATE):
                 yield self._key(row), self._state(row[-1], row[len(names) : -1])
-        if self._graveyard is not None:
+        if self._tombstones is not None:
             named = "".join(
                 f" OR (_apply_number = {apply} AND _attempt_id = {quoted(attempt)})"
-                for apply, attempt in self._book.attempt_ids.items()
+                for apply, attempt in self._table_state.attempt_ids.items()
             )
-            for row in self._graveyard.select(
-                names, f"{first} AND (_apply_number <= {self._book.vacuumed_to}{named})", STATE
+            for row in self._tombstones.select(
+                names,
+                f"{first} AND (_apply_number <= {self._table_state.vacuumed_to}{named})",
+                STATE,
             ):
                 yield self._key(row), self._state(row[-1], [None] * len(columns))
 
@@ -185,7 +187,7 @@ class RowStates:
             return
         keys = ", ".join(_literal(DataType.BYTES, row_key) for row_key in row_keys)
         query = _PENDING.format(
-            source=self.definition.source, after=self._book.complete_to_batch, keys=keys
+            source=self.definition.source, after=self._table_state.complete_to_batch, keys=keys
         )
         for (
             row_key,
@@ -240,9 +242,9 @@ def _entry(stored: Mapping[str, Any]) -> Entry:
         case kind:
             raise TableError(
                 ErrorCode.ENTRY_UNKNOWN,
-                "The changelog holds an entry that this release does not know",
-                str(kind),
-                "Upgrade the connector",
+                "The changelog has an entry that this release does not know",
+                f"The kind of the entry is {kind}",
+                "Upgrade lowmark",
             )
 
 

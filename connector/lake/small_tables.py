@@ -94,14 +94,14 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
     for attempt in range(ATTEMPTS):
         try:
             table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-            row, said = following(table_state_of(table.history(1)[0]) if table else {})
-            saying = CommitProperties(
-                custom_metadata={"userMetadata": json.dumps({"lowmark": said})},
+            row, metadata = following(table_state_of(table.history(1)[0]) if table else {})
+            with_metadata = CommitProperties(
+                custom_metadata={"userMetadata": json.dumps({"lowmark": metadata})},
                 max_commit_retries=0,
             )
             if table is None:
                 write_deltalake(
-                    path, as_arrow([row], types), mode="error", commit_properties=saying
+                    path, as_arrow([row], types), mode="error", commit_properties=with_metadata
                 )
             else:
                 # A table of an earlier release gets the columns that it lacks.
@@ -110,7 +110,7 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
                     as_arrow([row], types),
                     mode="append",
                     schema_mode="merge",
-                    commit_properties=saying,
+                    commit_properties=with_metadata,
                 )
         except (DeltaError, OSError, ValueError) as error:
             if attempt == ATTEMPTS - 1:

@@ -30,10 +30,10 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     `TableError` if the changelog cannot be read.
     """
     path = places.changelog(warehouse, stream)
-    said = _said_of(path, "stream", stream)
-    if said is None:
+    metadata = _newest_of(path, "stream", stream)
+    if metadata is None:
         return Progress()
-    progress, stored = Progress.from_json(said["progress"], UNKNOWN), said.get("frontier")
+    progress, stored = Progress.from_json(metadata["progress"], UNKNOWN), metadata.get("frontier")
     if not with_frontier or not progress.ingest_batch:
         return progress
     return replace(
@@ -50,8 +50,9 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
         raise TableError(
             ErrorCode.FRONTIER_MISSING,
             f"The changelog {path} has no frontier of batch {ingest_batch}",
-            "Somebody else removed rows, or files of it",
-            "Restore it to our last version",
+            "Another program deleted rows or files of the changelog",
+            "Restore the changelog to the last version that lowmark committed",
+            path=path,
         )
     return Frontier.from_json(json.loads(found[0]["frontier"]))
 
@@ -60,12 +61,12 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
     """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
     Otherwise None. Raises `TableError`.
     """
-    said = _said_of(places.changelog(warehouse, stream), "stream", stream)
-    if said is None or said["progress"]["ingest_batch"] < said["ingest_batch"]:
+    metadata = _newest_of(places.changelog(warehouse, stream), "stream", stream)
+    if metadata is None or metadata["progress"]["ingest_batch"] < metadata["ingest_batch"]:
         return None
     return (
-        int(said["ingest_batch"])
-        if all(said["end_offsets"].get(str(number), 0) >= end for number, end in ends.items())
+        int(metadata["ingest_batch"])
+        if all(metadata["end_offsets"].get(str(number), 0) >= end for number, end in ends.items())
         else None
     )
 
@@ -74,20 +75,22 @@ def table_state_of(warehouse: str, table: str) -> TableState:
     """The table state of the newest commit. If there is no table, it is that of a table without an
     apply. Raises `TableError`.
     """
-    said = _said_of(places.table(warehouse, table), "table", table)
-    return TableState() if said is None else TableState.from_json(said)
+    metadata = _newest_of(places.table(warehouse, table), "table", table)
+    return TableState() if metadata is None else TableState.from_json(metadata)
 
 
-def _said_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
+def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     """The metadata of the newest commit at `path`, which must belong to the stream or table. None:
     there is no table.
     """
-    said = newest_stored(path)
-    if said is not None and said.get(what) != name:
+    metadata = newest_stored(path)
+    if metadata is not None and metadata.get(what) != name:
         raise TableError(
             ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} is not of {what} {name}",
-            "Somebody else wrote to it",
-            "Restore it to our last version",
+            f"The newest commit of {path} does not belong to {what} {name}",
+            "Another program committed to the Delta table",
+            "Restore the Delta table to the last version that lowmark committed",
+            path=path,
+            **{what: name},
         )
-    return said
+    return metadata

@@ -132,7 +132,7 @@ class _Compiler:
                 return blocks_skipper([skip_bytes, self._item(writer["values"], None)])
             case "fixed":
                 return fixed_reader(_size(writer))
-        raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
+        raise UnreadableSchemaError(f"has the type {kind}, which Avro does not have")
 
     def _reading(self, writer: Datum, kind: str, reader: Datum) -> Reader:
         match kind:
@@ -146,7 +146,7 @@ class _Compiler:
                 return map_reader(self._item(writer["values"], reader["values"]))
             case "fixed":
                 return fixed_reader(_size(writer))
-        raise UnreadableSchemaError(f"has a type {kind} that is none of Avro's")
+        raise UnreadableSchemaError(f"has the type {kind}, which Avro does not have")
 
     def _branch(self, writer: Datum, reader: Datum | None) -> Reader:
         """Compile a branch of a union. A branch that does not fit is an error only when a record
@@ -170,8 +170,8 @@ class _Compiler:
             if self._matches(writer, branch):
                 return branch
         raise UnreadableSchemaError(
-            f"has {_shown(writer)} where none of"
-            f" {', '.join(_shown(branch) for branch in branches)} is"
+            f"has {_shown(writer)} where one of"
+            f" {', '.join(_shown(branch) for branch in branches)} is needed"
         )
 
     def _matches(self, writer: Datum, reader: Datum) -> bool:
@@ -193,7 +193,7 @@ class _Compiler:
     def _item(self, writer: Datum, reader: Datum | None) -> Reader:
         item = self.resolving(writer, reader)
         if not self._has_bytes(writer):
-            raise _RefusedSchemaError("has a list of items that take no bytes")
+            raise _RefusedSchemaError("has a list whose items have no bytes")
         return item
 
     def _has_bytes(self, writer: Datum) -> bool:
@@ -213,7 +213,7 @@ class _Compiler:
 
     def _record(self, writer: Datum, reader: Datum | None) -> Reader:
         if writer["name"] in self.open_records:
-            raise _RefusedSchemaError(f"has the type {writer['name']} within itself")
+            raise _RefusedSchemaError(f"has the type {writer['name']}, which contains itself")
         self.open_records.append(writer["name"])
         try:
             return self._open_record(writer, reader)
@@ -236,7 +236,7 @@ class _Compiler:
         defaults = {}
         for name, field in wanted.items():
             if "default" not in field:
-                raise UnreadableSchemaError(f"lacks the field {name} of {_shown(reader)}")
+                raise UnreadableSchemaError(f"does not have the field {name} of {_shown(reader)}")
             defaults[name] = _default(_plain(field["type"], self.reader_names), field["default"])
         return record_reader(steps, defaults)
 
@@ -248,7 +248,7 @@ def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
     while True:
         if isinstance(schema, str) and schema not in PRIMITIVES:
             if schema not in names:
-                raise UnreadableSchemaError(f"uses the type {schema} without saying what it is")
+                raise UnreadableSchemaError(f"uses the type {schema} without its definition")
             schema = names[schema]
         elif isinstance(schema, dict) and schema["type"] not in _COMPLEX:
             schema = schema["type"]
@@ -274,16 +274,16 @@ def _check_legal(writer: Datum) -> None:
         ]
         if "union" in unnamed or len(set(unnamed)) < len(unnamed):
             raise _RefusedSchemaError(
-                "has a union within a union, or of two types that cannot be told apart"
+                "has a union within a union, or of two types that cannot be distinguished"
             )
     elif "fields" in writer:
         fields = [field["name"] for field in writer["fields"]]
         if len(set(fields)) < len(fields):
-            raise _RefusedSchemaError(f"has two fields of one name in {_shown(writer)}")
+            raise _RefusedSchemaError(f"has two fields with the same name in {_shown(writer)}")
         names += fields
     for name in names:
         if not _is_name(name) or name in PRIMITIVES:
-            raise _RefusedSchemaError(f"has the name {name!r}, which is not legal")
+            raise _RefusedSchemaError(f"has the name {name!r}, which Avro does not allow")
 
 
 def _promoted(kind: str, reader: Datum) -> str:

@@ -236,8 +236,7 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
     if end < len(value):
         return Rejection(
             Reason.UNDECODABLE,
-            f"at byte {end} of {len(value)}: the record ends, {len(value) - end} bytes are left"
-            " over",
+            f"at byte {end} of {len(value)}: the record ends, but {len(value) - end} bytes follow",
         )
     return datum  # type: ignore[no-any-return]
 
@@ -250,7 +249,7 @@ def _reader(schema: str) -> Reader | str:
     except UnreadableSchemaError as error:
         return str(error)
     except _SCHEMA_FAULTS as error:
-        return f"is no Avro schema: {error}"
+        return f"is not an Avro schema: {error}"
 
 
 _SCHEMA_FAULTS: Final = (

@@ -127,12 +127,14 @@ def from_json(line: str) -> JsonRecord:
             ErrorCode.JSON_INVALID,
             "This line is not JSON",
             str(error),
-            "Write one JSON object a line",
+            "Write one JSON object per line",
         ) from None
     fields = _Fields(document, "", ("stream_partition", "kafka_partitions", *_READERS))
     branches = [name for name in _READERS if fields.has(name)]
     if len(branches) != 1:
-        given = f"it has {' and '.join(branches)}" if branches else "it has none of them"
+        given = (
+            f"this one has {' and '.join(branches)}" if branches else "this one has none of them"
+        )
         raise JsonViewError(
             ErrorCode.RECORD_KIND_INVALID,
             f"A record has exactly one of {', '.join(_READERS)}; {given}",
@@ -266,7 +268,9 @@ class _Fields:
         for name in value:
             if name not in known:
                 near = get_close_matches(name, known, n=1)
-                remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}"
+                remedy = (
+                    f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(known)}"
+                )
                 raise JsonViewError(
                     ErrorCode.FIELD_UNKNOWN,
                     f"{self.place(name)} is not a field{of}",
@@ -328,7 +332,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
         twice = next(name for name in names if names.count(name) > 1)
         raise JsonViewError(
             ErrorCode.FIELD_REPEATED,
-            f"{json.dumps(twice)} is given twice in one object",
+            f"{json.dumps(twice)} occurs twice in one object",
             field=twice,
         )
     return fields

@@ -119,7 +119,7 @@ class SetCell:
             raise InvalidChangeError(
                 Rule.CELL_TIMESTAMP,
                 "cell_timestamp",
-                "from 0 to 2^63 - 1, or -1 for the commit's",
+                "from 0 to 2^63 - 1, or -1 for the commit timestamp",
                 self.cell_timestamp,
             )
 

@@ -137,7 +137,7 @@ def _as_applied(
     from connector.lake.state_reader import progress_of
 
     now = now_us()
-    found = open_table(places.table(config.warehouse, name))
+    found = open_table(places.table(config.warehouse, name), table=name)
     before, progress = (
         TableState.from_json(found.table_state),
         progress_of(config.warehouse, config.tables[name].stream),
@@ -182,7 +182,8 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
             "See `connector status`, and read the table without --snapshot meanwhile",
         )
     try:
-        found = open_table(places.table(config.warehouse, name), version=cut.versions[name])
+        path = places.table(config.warehouse, name)
+        found = open_table(path, version=cut.versions[name], table=name)
     except TableError as error:
         raise TableError(
             ErrorCode.CUT_EXPIRED,

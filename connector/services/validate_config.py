@@ -113,7 +113,7 @@ def _table(warehouse: str, definition: TableDefinition) -> Iterator[Finding]:
         return
     from connector.lake.plain_table import open_table
 
-    existing, _ = from_properties(open_table(str(path)).properties)
+    existing, _ = from_properties(open_table(str(path), table=definition.name).properties)
     check_compatible(existing, definition)
     check_columns(existing, definition)
     yield Finding("ok", f"tables.{definition.name}: as in the warehouse")

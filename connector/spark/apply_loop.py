@@ -315,7 +315,7 @@ class Applies:
             watermark_after=applied.table_state.apply_watermark,
         )
         self.add_job(replace(done, ended_at=world.now()))
-        letters = f"; {applied.letters} set aside as table letters" if applied.letters else ""
+        letters = f"; {applied.letters} became table letters" if applied.letters else ""
         self._say(
             f"table {name}: {applied.changes} changes applied, up to batch"
             f" {applied.table_state.to_batch}{letters}"

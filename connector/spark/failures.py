@@ -26,8 +26,8 @@ _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 _TWO_READERS = "CONCURRENT_STREAM_LOG_UPDATE"
 _TWO_WRITERS = (_TWO_READERS, "DELTA_CONCURRENT_TRANSACTION")
 _REMEDY = (
-    "Stop one of them; if there is only one, remove the stream's checkpoint folder: ingest goes on"
-    " from the changelog"
+    "Stop one of the two processes. If only one process runs, delete the checkpoint folder of the"
+    " stream: ingest continues from the changelog"
 )
 
 
@@ -42,29 +42,33 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
         return WriterConflictError(
             ErrorCode.CONCURRENT_WRITE,
             f"Another process wrote to {what} at the same time",
-            "Two processes are at work on one warehouse",
-            _REMEDY if _TWO_READERS in text else "Stop one of them; this one has changed nothing",
+            "Two processes use the same warehouse",
+            (
+                _REMEDY
+                if _TWO_READERS in text
+                else "Stop one of the two processes. This one has changed nothing"
+            ),
         )
     if any(sign in text for sign in _FULL):
         return StorageError(
             ErrorCode.DISK_FULL,
-            f"Nothing more can be written for {what}",
+            f"No more data can be written for {what}",
             "The disk is full",
-            "Make space and start again: it goes on where it was, and nothing is lost",
+            "Free some space and start again. Nothing is lost: lowmark continues where it stopped",
         )
     if _TOO_LARGE in text:
         return StorageError(
             ErrorCode.DISK_FULL,
-            f"Nothing more can be written for {what}",
-            "A file has reached the size that the process (ulimit -f) or the file system allows",
-            "Raise the limit and start again: it goes on where it was, and nothing is lost",
+            f"No more data can be written for {what}",
+            "A file has reached the size limit of the process (ulimit -f) or of the file system",
+            "Raise the limit and start again. Nothing is lost: lowmark continues where it stopped",
         )
     if any(sign in text for sign in _LOST):
         return TopicError(
             ErrorCode.RECORDS_DELETED,
-            f"Records of {what} are gone from Kafka before they were read",
-            "Retention took them, or Kafka partitions vanished",
-            "Find out what is missing, and have the source send it again to a new stream",
+            f"Kafka deleted records of {what} before they were read",
+            "The retention of the topic deleted them, or Kafka partitions were removed",
+            "Find out which records are missing, and send them again to a new stream",
         )
     return None
 
@@ -98,7 +102,9 @@ def ingesting(stream: str) -> Iterator[None]:
             ErrorCode.INGEST_FAILED,
             f"Ingest of stream {stream} stopped",
             first_line(error, type(error).__name__),
-            "Mend what it names and start again: ingest goes on where it was, nothing is lost",
+            "Remove the cause and start ingest again. Nothing is lost: ingest continues where it"
+            " stopped",
+            stream=stream,
         ) from error
 
 
@@ -111,8 +117,9 @@ def applying(table: str) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         raise TableError(
             ErrorCode.APPLY_FAILED,
-            f"Table {table} could not be brought up to date",
+            f"Changes could not be applied to table {table}",
             first_line(error, type(error).__name__),
-            "It is at its last apply, and nothing is lost. If its definition does not explain the"
-            " cause, report it",
+            "Nothing is lost: the table is at its last apply. If the definition of the table does"
+            " not explain the cause, report the error",
+            table=table,
         ) from error

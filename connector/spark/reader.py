@@ -189,9 +189,13 @@ def _merged_of_one_version(
             raise
         # If an apply removed data during the read, the error looks as if the data had never
         # existed.
-        problem = f"Table {table.layout.definition.name} was applied to while it was read"
+        name = table.layout.definition.name
         raise WriterConflictError(
-            ErrorCode.TABLE_CHANGED, problem, error.problem, "Read again"
+            ErrorCode.TABLE_CHANGED,
+            f"An apply changed table {name} during the read",
+            error.problem,
+            "Read the table again",
+            table=name,
         ) from error
 
 
@@ -335,11 +339,12 @@ def read_snapshot(
     if found is None:
         raise TableError(
             ErrorCode.CUT_MISSING,
-            f"No cut was recorded at which {' and '.join(names)} stood together",
-            "They are not of one stream, or its low watermark is not known yet, or one of them is"
-            " not a consistent cut" + ("" if low_watermark is None else ", or the cut has expired"),
-            "See `connector status`, and read the tables one by one meanwhile"
-            + ("" if low_watermark is None else "; a longer snapshot_retention keeps cuts longer"),
+            f"There is no consistent cut of {' and '.join(names)}",
+            "The tables belong to several streams, or the low watermark is not known yet, or a"
+            " table is not a consistent cut"
+            + ("" if low_watermark is None else ", or the cut has expired"),
+            "Look at the status of the tables. Until there is a cut, read each table alone"
+            + ("" if low_watermark is None else ". A longer snapshot_retention keeps cuts longer"),
         )
     cut = CutRecord(**{**found.asDict(), "versions": dict(found["versions"])})
     assert cuts is not None
@@ -374,9 +379,10 @@ def _check_kept(
     if log.at(version) is None or (is_old and not is_newest):
         raise TableError(
             ErrorCode.CUT_EXPIRED,
-            f"The cut of {name} at {view_of_time(cut.low_watermark)} has expired",
-            "Files of it may be gone: old versions are kept for snapshot_retention",
+            f"The cut of table {name} at {view_of_time(cut.low_watermark)} has expired",
+            "Old versions are kept for snapshot_retention. Files of this cut may be deleted",
             "Read a newer cut, or set a longer snapshot_retention",
+            table=name,
         )
 
 

@@ -171,9 +171,9 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         raise ConnectorError(
             ErrorCode.SPARK_WITHOUT_DELTA_JARS,
             "Spark runs without Delta's jars",
-            "It was started before this program, as spark-submit does, and takes jars only when it"
-            " starts",
-            f"Start it with --jars {jars}",
+            "Spark loads jars only when it starts, and it was started before lowmark, for example"
+            " by spark-submit",
+            f"Start Spark with --jars {jars}",
         ) from None
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
@@ -191,8 +191,8 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         raise ConnectorError(
             ErrorCode.SPARK_WITHOUT_AVRO_LIMITS,
             "Spark decodes Avro without limits",
-            "A damaged record could ask for all memory: the driver runs without the JVM options of"
-            " lowmark",
+            "The driver runs without the JVM options of lowmark. A damaged record could use all"
+            " memory",
             f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with"
             " connector.spark.configure_session",
         )

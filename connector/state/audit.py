@@ -120,16 +120,16 @@ class PartitionAudit:
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
         """Add the rows of further batches."""
         found = list(runs)
-        stands = union_ranges(Range(run.start, run.stop) for run in found)
+        present = union_ranges(Range(run.start, run.stop) for run in found)
         twice = (Range(run.start, run.stop) for run in found if run.times > 1)
         return replace(
             self,
             rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
-            covered=union_ranges(self.covered, common(stands, self._read)),
-            lost=without(self.lost, stands),
-            unverified=without(self.unverified, stands),
-            duplicated=union_ranges(self.duplicated, twice, common(stands, self.covered)),
-            unexpected=union_ranges(self.unexpected, without(stands, self._read)),
+            covered=union_ranges(self.covered, common(present, self._read)),
+            lost=without(self.lost, present),
+            unverified=without(self.unverified, present),
+            duplicated=union_ranges(self.duplicated, twice, common(present, self.covered)),
+            unexpected=union_ranges(self.unexpected, without(present, self._read)),
         )
 
     def gaps(self, *, to_the_end: bool) -> Ranges:
@@ -201,27 +201,29 @@ class StreamAudit:
 
     def fault(self) -> AuditError | None:
         """Return how `nothing_lost` is broken, or None. Unverified offsets do not break it."""
-        told = [
+        faults = [
             self._places(
-                "lost", "read, but not in the changelog, though a reader of the topic can see them"
+                "lost",
+                "missing in the changelog, although a reader of the topic sees their records",
             ),
             self._places(
                 "duplicated",
-                "in the changelog more than once, or where the topic has nothing to see",
+                "in the changelog more than once, or without a visible record in the topic",
             ),
-            self._places("unexpected", "in the changelog and never read"),
-            _letters(self.letters.missing, "not in the dead-letter topic"),
-            _letters(self.letters.altered, "there with other bytes than their records"),
+            self._places("unexpected", "in the changelog, but ingest has not read them"),
+            _letters(self.letters.missing, "missing in the dead-letter topic"),
+            _letters(self.letters.altered, "different from the rejected record"),
         ]
-        if not any(told):
+        if not any(faults):
             return None
         return AuditError(
             ErrorCode.AUDIT_FAILED,
-            f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, told))}",
-            "Somebody else wrote to the changelog or to the dead-letter topic, or records were"
-            " skipped",
-            "Stop `connector run`, raise the retention of the topic, and see A failed audit in"
+            f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, faults))}",
+            "Another program wrote to the changelog or to the dead-letter topic, or ingest skipped"
+            " records",
+            'Stop ingest, raise the retention of the topic, and read "A failed audit" in'
             " docs/howto/repair-what-stopped.md",
+            stream=self.stream,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -263,7 +265,11 @@ class StreamAudit:
 
 
 def _letters(ids: Sequence[str], what: str) -> str:
-    return f"{_are(len(ids), 'letter')} {what} ({_listed(ids[:EXAMPLES], len(ids))})" if ids else ""
+    return (
+        f"{_are(len(ids), 'dead letter')} {what} ({_listed(ids[:EXAMPLES], len(ids))})"
+        if ids
+        else ""
+    )
 
 
 def _are(number: int, noun: str) -> str:

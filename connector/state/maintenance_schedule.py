@@ -101,9 +101,11 @@ def to_compact(files: Sequence[DataFile]) -> list[list[int]]:
 def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]]:
     """Return the groups of one partition."""
     rising = sorted(numbers, key=lambda number: files[number].size)
-    anew = [number for number in rising if files[number].marked_share >= MARKED]
+    marked = [number for number in rising if files[number].marked_share >= MARKED]
     small = [
-        number for number in rising if files[number].size < SMALL_BYTES and number not in set(anew)
+        number
+        for number in rising
+        if files[number].size < SMALL_BYTES and number not in set(marked)
     ]
     before, joined = 0, 0
     for place, number in enumerate(small):
@@ -112,7 +114,7 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
         before += files[number].size
     groups: list[list[int]] = []
     size = LARGEST_BYTES
-    for number in sorted([*small[:joined], *anew], key=lambda number: files[number].size):
+    for number in sorted([*small[:joined], *marked], key=lambda number: files[number].size):
         if size + files[number].size > LARGEST_BYTES:
             groups.append([])
             size = 0

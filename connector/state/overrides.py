@@ -58,54 +58,54 @@ class ClosePartition:
     made_by: str
 
 
-def bounds_in(said: Mapping[str, Any] | None) -> dict[str, int]:
+def bounds_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the `max_staleness` overrides in seconds, by table, from the metadata of the newest
     commit.
     """
-    return _seconds_in(said, "max_staleness_s")
+    return _seconds_in(metadata, "max_staleness_s")
 
 
-def paces_in(said: Mapping[str, Any] | None) -> dict[str, int]:
+def paces_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the `apply_every` overrides in seconds, by table, from the metadata of the newest
     commit (JOB-2).
     """
-    return _seconds_in(said, "apply_every_s")
+    return _seconds_in(metadata, "apply_every_s")
 
 
-def saying(
-    override: StalenessOverride | PaceOverride, said: Mapping[str, Any] | None
+def metadata_with(
+    override: StalenessOverride | PaceOverride, metadata: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the metadata of the commit of an override. `said` is the metadata of the commit
+    """Return the metadata of the commit of an override. `metadata` is the metadata of the commit
     before.
     """
-    holding: dict[str, dict[str, int]] = {
-        "max_staleness_s": bounds_in(said),
-        "apply_every_s": paces_in(said),
+    overrides: dict[str, dict[str, int]] = {
+        "max_staleness_s": bounds_in(metadata),
+        "apply_every_s": paces_in(metadata),
     }
-    name, wished = (
+    name, seconds = (
         ("max_staleness_s", override.max_staleness_s)
         if isinstance(override, StalenessOverride)
         else ("apply_every_s", override.apply_every_s)
     )
-    holding[name].pop(override.table, None)
-    if wished is not None:
-        holding[name][override.table] = wished
+    overrides[name].pop(override.table, None)
+    if seconds is not None:
+        overrides[name][override.table] = seconds
     return {
         name: of_tables
-        for name, of_tables in holding.items()
+        for name, of_tables in overrides.items()
         if of_tables or name == "max_staleness_s"
     }
 
 
-def _seconds_in(said: Mapping[str, Any] | None, name: str) -> dict[str, int]:
-    return {str(table): int(seconds) for table, seconds in (said or {}).get(name, {}).items()}
+def _seconds_in(metadata: Mapping[str, Any] | None, name: str) -> dict[str, int]:
+    return {str(table): int(seconds) for table, seconds in (metadata or {}).get(name, {}).items()}
 
 
-def bound_in_force(table: TableDefinition, wished: Mapping[str, int]) -> int | None:
+def bound_in_force(table: TableDefinition, seconds: Mapping[str, int]) -> int | None:
     """Return the `max_staleness` of a table in seconds: the override, or the configuration. None
     and 0 mean no bound (TBL-16).
     """
-    return wished.get(table.name, table.max_staleness_s)
+    return seconds.get(table.name, table.max_staleness_s)
 
 
 def pace_in_force(
@@ -117,6 +117,8 @@ def pace_in_force(
     return pace_s(paces.get(table.name, table.apply_every_s), bound_in_force(table, bounds))
 
 
-def bounds_in_force(tables: Iterable[TableDefinition], wished: Mapping[str, int]) -> dict[str, int]:
+def bounds_in_force(
+    tables: Iterable[TableDefinition], seconds: Mapping[str, int]
+) -> dict[str, int]:
     """Return the `max_staleness` in seconds of every table that has one."""
-    return {table.name: bound for table in tables if (bound := bound_in_force(table, wished))}
+    return {table.name: bound for table in tables if (bound := bound_in_force(table, seconds))}

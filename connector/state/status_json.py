@@ -50,7 +50,7 @@ def lagging_partition(frontier: Frontier) -> Stall | None:
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
     """Return a hint for each kind of maintenance whose last job failed."""
     return [
-        f"its last {job.kind.value.replace('_', '-')} failed, and is tried again: {job.error}"
+        f"the last {job.kind.value.replace('_', '-')} failed and will be repeated: {job.error}"
         for job in jobs
         if job.error
     ]

@@ -201,31 +201,33 @@ class Progress:
             return
         age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
         problem = (
-            f"Table {table} with everything ingested is {age}, the bound is {max_staleness_s:g} s"
+            f"Table {table} is {age}, even with all ingested changes, but the bound is"
+            f" {max_staleness_s:g} s"
         )
         if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
             raise StaleTableError(
                 ErrorCode.TABLE_STALE_BLOCKED,
                 problem,
-                "Rows of it wait for dead letters, the oldest since"
-                f" {view_of_time(min(dead.since for dead in blocked_rows))} (block_rows)",
-                "Mend and replay those, or discard them (connector dead-letters), or ask for what"
-                " there is (allow_stale, --allow-stale)",
+                "Rows of the table wait for dead letters (block_rows). The oldest one waits since"
+                f" {view_of_time(min(dead.since for dead in blocked_rows))}",
+                "Repair and replay the dead letters, or discard them, or read the table as it is"
+                " (allow_stale)",
+                table=table,
                 as_of=as_of,
             )
         asked = self.freshness.newest
         last = (
             "Ingest has never run"
             if asked is None
-            else f"Ingest asked Kafka last at {view_of_time(asked)}"
+            else f"Ingest last asked Kafka at {view_of_time(asked)}"
         )
         lag = f", and was {self.freshness.behind} offsets behind" if self.freshness.behind else ""
         raise StaleTableError(
             ErrorCode.TABLE_STALE,
             problem,
             f"{last}{lag}",
-            "See that `connector run` is at work and keeps up, or ask for what there is"
-            " (allow_stale, --allow-stale)",
+            "Check that ingest runs and keeps up, or read the table as it is (allow_stale)",
+            table=table,
             as_of=as_of,
         )
 

@@ -82,60 +82,55 @@ class StreamStatus:
         """Problems that keep the stream from being complete, with their remedies."""
         found = []
         if not self.ingest_batch:
-            found.append("nothing was ingested yet: start `connector run`")
+            found.append("nothing was ingested yet: start ingest")
         elif self.low_watermark is None:
             found.append(
-                "no low watermark: no table is a consistent cut, and nothing expires; have the"
-                " stream partitions announced"
+                "the low watermark is unknown, so no table is a consistent cut and no tombstone"
+                " expires: announce the stream partitions"
             )
         if self.ingest_batch and self.never_seen:
             found.append(
-                f"named in the configuration and not heard of: {summarize_names(self.never_seen)}"
+                "stream partitions of the configuration have sent no record:"
+                f" {summarize_names(self.never_seen)}"
             )
         if self.uncovered is not None:
             root, keys = self.uncovered
-            wrong = (
-                f"below {root} the live stream partitions leave a hole in {keys}, or overlap there"
+            problem = (
+                f"the live stream partitions of the root {root} leave a hole in {keys}, or overlap"
+                " there"
             )
             if self.without_key_range:
                 names = summarize_names(self.without_key_range)
-                wrong = (
-                    f"below {root} no key range covers {keys}, and {names} have none: announce them"
-                    " with key ranges, as the others are"
+                problem = (
+                    f"no key range of the root {root} covers {keys}; announce these stream"
+                    f" partitions with a key range: {names}"
                 )
-            found.append(f"the low watermark stands: {wrong}")
+            found.append(f"the low watermark does not advance: {problem}")
         if self.undeclared:
             found.append(
-                f"{summarize_names(self.undeclared)}: nobody announced what writes there; announce"
-                " it, or `connector partitions close` it"
+                f"no announcement names {summarize_names(self.undeclared)}: announce or close these"
+                " stream partitions"
             )
         if self.stalled:
             names = summarize_names([stall.stream_partition for stall in self.stalled])
-            remedy = "have heartbeats sent, or `connector partitions close` what is over"
+            remedy = "send heartbeats, or close the stream partitions that send no more records"
             if self.stalls_unverified:
-                remedy = (
-                    "ingest has not asked Kafka for so long: see that `connector run` is at work"
-                )
-            found.append(f"{names}: stalled; {remedy}")
+                remedy = "ingest has not asked Kafka since then, so check that ingest runs"
+            found.append(f"{names} stalled: {remedy}")
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
             )
-            remedy = (
-                "have producers send 0 where they know no low watermark, and check their clocks"
-            )
+            remedy = "let producers send 0 if they know no low watermark, and check their clocks"
             found.append(
-                f"{claims} moved nothing, being ahead of the clock or below earlier ones: {remedy}"
+                f"{claims} without effect, in the future or below an earlier claim: {remedy}"
             )
         if self.dead_letters.under_way:
-            found.append(
-                "dead letters were replayed that are not ingested yet: see that `connector run` is"
-                " at work"
-            )
+            found.append("replayed dead letters are not ingested yet: check that ingest runs")
         if not self.dead_letters.is_known:
             found.append(
-                "the ledger of dead letters could not be read: those that were replayed or"
-                " discarded are counted as open"
+                "the ledger could not be read, so replayed and discarded dead letters are counted"
+                " as open"
             )
         return found + failed_maintenance(self.maintenance)
 

@@ -108,19 +108,20 @@ class TableState:
         )
         if replaced or batch < self.to_batch:
             how = (
-                "begun anew"
+                "replaced by another one"
                 if replaced
-                else f"set back to batch {batch}"
+                else f"restored to batch {batch}"
                 if batch
-                else "taken away"
+                else "removed"
             )
             raise TableError(
                 ErrorCode.CHANGELOG_REPLACED,
-                f"Table {table} covers the changelog to batch {self.to_batch}, but the changelog"
-                f" was {how}",
-                "The changelog was moved away or restored without the table",
-                "Put the changelog back, or move the table's folder away: it is made again from the"
-                " whole changelog",
+                f"Table {table} contains the changelog up to batch {self.to_batch}, but the"
+                f" changelog was {how}",
+                "The changelog was moved or restored without the table",
+                "Put the changelog back. Or move the folder of the table away, so that lowmark"
+                " builds the table again from the whole changelog",
+                table=table,
             )
 
     def to_json(self, table: str) -> dict[str, Any]:

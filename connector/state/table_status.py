@@ -108,36 +108,38 @@ class TableStatus:
         """Problems of the table with their remedies."""
         found = []
         if not self.apply:
-            found.append("nothing was applied yet: start `connector run`")
+            found.append("nothing was applied yet: start the pipeline")
         elif self.is_older_than_its_bound:
             found.append(
-                "older than its max_staleness: reads merge what is not applied, and fail where"
-                " ingest is behind, too"
+                "the table is older than max_staleness: reads merge the changes that are not"
+                " applied yet, and fail if ingest is behind too"
             )
         if self.max_staleness_s and not keeps_bound(self.p95_s, self.max_staleness_s):
-            took = (
-                f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of its"
-                " max_staleness"
+            found.append(
+                f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of max_staleness:"
+                f" set max_staleness to at least {self.recommended_max_staleness_s} s"
             )
-            found.append(f"{took}: they can keep one of {self.recommended_max_staleness_s} s")
         elif self.max_staleness_s and self.apply_every_s > self.max_staleness_s:
             found.append(
-                f"applied every {self.apply_every_s:g} s, more than its max_staleness: reads in"
-                " between merge"
+                f"an apply runs every {self.apply_every_s:g} s, which is more than max_staleness:"
+                " reads between two applies merge"
             )
         if self.last_job is not None and self.last_job.error:
-            found.append(f"its last job failed: {self.last_job.error}")
+            found.append(f"the last job failed: {self.last_job.error}")
         if self.blocked_rows:
+            rows = "row waits" if self.blocked_rows == 1 else "rows wait"
             found.append(
-                f"{self.blocked_rows:,} rows wait for a dead letter: mend and replay it, or"
-                " discard it"
+                f"{self.blocked_rows:,} {rows} for dead letters: repair and replay the dead"
+                " letters, or discard them"
             )
         if self.dead_letters.count:
             letters = (
                 f"{self.dead_letters.count:,} dead"
                 f" letter{'' if self.dead_letters.count == 1 else 's'}"
             )
-            found.append(f"not complete without {letters}: see `connector dead-letters list`")
+            found.append(
+                f"the table is not complete without {letters}: list the dead letters of the stream"
+            )
         return found + failed_maintenance(self.maintenance)
 
     def to_json(self) -> dict[str, Any]:

@@ -50,25 +50,28 @@ def unmapped_cell(name: str) -> tuple[str, bytes]:
         rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), rest.encode()
     )
     if not colon or unmapped_name(family, qualifier) != name:
-        raise ValueError(f"{name!r} is no name of a cell")
+        raise ValueError(f"{name!r} is not the name of a cell")
     return family, qualifier
 
 
 def check_column_name(what: str, name: str) -> None:
     if name.startswith("_"):
         raise ConfigError(
-            ErrorCode.COLUMN_NAME_INVALID,
-            f"A {what} is named {name}",
-            "names that begin with _ are reserved",
-            "Rename it",
+            ErrorCode.COLUMN_NAME_RESERVED,
+            f"A {what} has the name {name}",
+            "Names that begin with _ are reserved",
+            "Choose another name",
         )
     if not _is_column_name(name):
         cause = (
-            "names of columns begin with a letter and go on with letters, digits and _, at most"
-            " 300, all ASCII"
+            "A column name has at most 300 ASCII characters. The first one is a letter, and the"
+            " others are letters, digits or _"
         )
         raise ConfigError(
-            ErrorCode.COLUMN_NAME_RESERVED, f"A {what} is named {name!r}", cause, "Rename it"
+            ErrorCode.COLUMN_NAME_INVALID,
+            f"A {what} has the name {name!r}",
+            cause,
+            "Choose another name",
         )
 
 
@@ -77,13 +80,13 @@ def check_distinct(what: str, names: Iterable[str]) -> None:
     for name in names:
         if (other := seen.get(name.lower())) is not None:
             cause = (
-                "each needs a name of its own"
+                "Each name can be used once"
                 if name == other
-                else "upper and lower case are one name to Spark"
+                else "Spark does not distinguish upper and lower case"
             )
             raise ConfigError(
                 ErrorCode.COLUMN_NAME_REPEATED,
-                f"Two {what} are named {other} and {name}",
+                f"Two {what} have the names {other} and {name}",
                 cause,
                 "Rename one of them",
             )

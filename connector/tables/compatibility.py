@@ -35,9 +35,10 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
     if differs := compatible(existing, declared):
         raise TableError(
             ErrorCode.TABLE_DEFINITION_DIFFERENT,
-            f"The table {declared.name} exists with another definition: {'; '.join(differs)}",
-            "the rows in it were made under the old one",
-            "Take the change back, rename the column, or declare a table of another name",
+            f"Table {declared.name} exists with another definition: {'; '.join(differs)}",
+            "Its rows were written with the old definition",
+            "Undo the change, rename the column, or declare a table with another name",
+            table=declared.name,
         )
 
 
@@ -46,11 +47,11 @@ def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
     if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
         raise TableError(
             ErrorCode.TABLE_COLUMNS_CHANGED,
-            f"The columns of table {declared.name}, or its keep_unmapped, were changed since it was"
-            " made",
-            "Which cells a row holds was decided when it was merged",
-            f"Run `connector table rebuild {declared.name}`, which makes it anew from the"
-            " changelog, or take the change back",
+            f"The columns of table {declared.name}, or its keep_unmapped, were changed after the"
+            " table was created",
+            "Each merge decided by the old definition which cells a row has",
+            "Rebuild the table from the changelog, or undo the change",
+            table=declared.name,
         )
 
 

@@ -66,23 +66,23 @@ class Column:
             raise ConfigError(
                 ErrorCode.COLUMN_FAMILY_INVALID,
                 f"Column {self.name} has the family {self.family!r}",
-                "a family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
-                "Name the family as the source does",
+                "A family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
+                "Use the name that the family has in the source",
             )
         if len(self.qualifier) > MAX_QUALIFIER_BYTES:
-            cause = f"a qualifier has at most {MAX_QUALIFIER_BYTES}"
+            cause = f"A qualifier has at most {MAX_QUALIFIER_BYTES} bytes"
             problem = f"Column {self.name} has a qualifier of {len(self.qualifier)} bytes"
             raise ConfigError(
                 ErrorCode.COLUMN_QUALIFIER_INVALID,
                 problem,
                 cause,
-                "Name the qualifier as the source does",
+                "Use the name that the qualifier has in the source",
             )
         if self.encoding is Encoding.BINARY and self.type in TEXT_ONLY:
             remedy = 'Set encoding = "text", or type = "BYTES"'
             raise ConfigError(
                 ErrorCode.COLUMN_ENCODING_INVALID,
-                f"Column {self.name} is {self.type} in binary",
+                f"Column {self.name} has the type {self.type} and a binary encoding",
                 f"{self.type} has no binary form",
                 remedy,
             )
@@ -136,65 +136,68 @@ class TableDefinition:
         ):
             if not is_name(name):
                 cause = (
-                    "names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
+                    "Names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
                     " digit at both ends"
                 )
                 raise ConfigError(
-                    ErrorCode.NAME_INVALID, f"{what} is named {name!r}", cause, "Rename it"
+                    ErrorCode.NAME_INVALID,
+                    f"{what} has the name {name!r}",
+                    cause,
+                    "Choose another name",
                 )
         where = f"tables.{self.name}"
         if not _is_table_name(self.source):
-            cause = "tables of a source have names of 1 to 128 of the characters - _ . a-z A-Z 0-9"
+            cause = "A source table has a name of 1 to 128 of the characters - _ . a-z A-Z 0-9"
             raise ConfigError(
                 ErrorCode.SOURCE_TABLE_INVALID,
                 f"{where}.source is {self.source!r}",
                 cause,
-                "Write the name as it stands in the change records",
+                "Use the name that the change records have",
             )
         if self.max_staleness_s is not None and self.max_staleness_s < 0:
-            cause = "a bound cannot be negative"
+            cause = "A bound cannot be negative"
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,
                 f"{where}.max_staleness is {self.max_staleness_s} s",
                 cause,
-                "Leave it out, or set 10m, for example",
+                "Remove the setting, or set it to 10m, for example",
             )
         if self.apply_every_s is not None and self.apply_every_s < 1:
-            cause = "an apply follows another after a second at the earliest"
+            cause = "The shortest time between two applies is 1 s"
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,
                 f"{where}.apply_every is {self.apply_every_s} s",
                 cause,
-                "Leave it out, or set 1h, for example",
+                "Remove the setting, or set it to 1h, for example",
             )
         if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
-            cause = f"the number is a power of two from 1 to {MAX_BUCKETS}"
+            cause = f"The number must be a power of two from 1 to {MAX_BUCKETS}"
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,
                 f"{where}.buckets is {self.buckets}",
                 cause,
-                "Leave it out below 256 MB; 16 suit a few gigabytes",
+                "Remove the setting for a table below 256 MB. 16 buckets fit a few gigabytes",
             )
         count = len(self.key.parts) + len(self.columns)
         if count > MAX_COLUMNS:
-            cause = f"{MAX_COLUMNS} are possible, key columns included"
+            cause = f"A table has at most {MAX_COLUMNS} columns, including key columns"
             raise ConfigError(
                 ErrorCode.COLUMNS_TOO_MANY,
                 f"{where} has {count} columns",
                 cause,
-                "Leave some out: their cells are kept unmapped",
+                "Remove some columns. Their cells are then kept unmapped",
             )
         check_distinct(
             f"columns of {where}",
             (*(part.name for part in self.key.parts), *(column.name for column in self.columns)),
         )
         if not self.columns and not self.keep_unmapped:
-            cause = "it would never have a row"
+            cause = "Such a table never has a row"
             raise ConfigError(
                 ErrorCode.COLUMNS_MISSING,
                 f"{where} has no columns and keep_unmapped = false",
                 cause,
-                "Declare columns, or leave out keep_unmapped",
+                "Declare columns, or remove keep_unmapped",
             )
         self._check_cells(where)
 
@@ -206,7 +209,7 @@ class TableDefinition:
                     ErrorCode.COLUMN_REPEATED,
                     f"{where}.columns: {shown_by[column.cell]} and {column.name} both show the cell"
                     f" {unmapped_name(*column.cell)}",
-                    "a cell is shown by one column",
+                    "Only one column can show a cell",
                     "Remove one of them, or declare a second table on the same source",
                 )
             shown_by[column.cell] = column.name
@@ -222,8 +225,8 @@ def column_type(text: str) -> DataType:
         raise ConfigError(
             ErrorCode.TYPE_UNKNOWN,
             f"The type {text!r} is unknown",
-            f"types are {', '.join(DataType)}",
-            "Choose one of them",
+            f"The types are {', '.join(DataType)}",
+            "Use one of these types",
         ) from None
 
 

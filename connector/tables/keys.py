@@ -83,21 +83,21 @@ class Key:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
-            cause = f"1 to {MAX_KEY_COLUMNS} are possible"
+            cause = f"A key has 1 to {MAX_KEY_COLUMNS} columns"
             raise ConfigError(
                 ErrorCode.KEY_INVALID,
                 f"The key has {len(self.parts)} columns",
                 cause,
-                "Join some of them in the source",
+                "Join some of the columns in the source",
             )
         for part in self.parts:
             if part.type in _NOT_IN_A_KEY:
                 raise ConfigError(
                     ErrorCode.KEY_INVALID,
-                    f"Key column {part.name} is {part.type}",
-                    "equal values of this type can be spelt in several ways, so it cannot name"
-                    " a row",
-                    "Declare it as STRING, BYTES, BOOL, INT64, NUMERIC, DATE or TIMESTAMP",
+                    f"Key column {part.name} has the type {part.type}",
+                    "Equal values of this type can have different texts, so the column cannot"
+                    " identify a row",
+                    "Declare the column as STRING, BYTES, BOOL, INT64, NUMERIC, DATE or TIMESTAMP",
                 )
         check_distinct("key columns", (part.name for part in self.parts))
         if self.form is KeyForm.ROW_KEY:
@@ -105,12 +105,12 @@ class Key:
         elif self.form is KeyForm.DELIMITED:
             self._check_delimiter()
         elif self.delimiter != DEFAULT_DELIMITER:
-            cause = "the order-preserving form has none: it marks itself where a part ends"
+            cause = "The form ordered has no delimiter: it marks the end of each part"
             raise ConfigError(
                 ErrorCode.KEY_DELIMITER_INVALID,
                 f"The delimiter of the key is {self.delimiter!r}",
                 cause,
-                'Leave it out, or set form = "delimited"',
+                'Remove the delimiter, or set form = "delimited"',
             )
 
     def _check_row_key(self) -> None:
@@ -118,29 +118,29 @@ class Key:
             declared = ", ".join(f"{part.name} {part.type}" for part in self.parts)
             raise ConfigError(
                 ErrorCode.KEY_INVALID,
-                f"The row key itself is declared as {declared}",
-                "as it stands it is one column, BYTES or STRING",
+                f"The row key is declared as {declared}",
+                "Without a form, the row key is one column of the type BYTES or STRING",
                 'Set form = "delimited" or "ordered"',
             )
 
     def _check_delimiter(self) -> None:
         delimiter = self.delimiter
         if not (1 <= len(delimiter) <= MAX_DELIMITER_LENGTH and delimiter.isascii()):
-            limit = f"1 to {MAX_DELIMITER_LENGTH} ASCII characters are possible"
+            limit = f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters"
             raise ConfigError(
                 ErrorCode.KEY_DELIMITER_INVALID,
                 f"The delimiter of the key is {delimiter!r}",
                 limit,
-                'Leave it out for "#"',
+                'Remove the setting to use "#"',
             )
         for part in self.parts:
             if set(delimiter) <= set(_LETTERS.get(part.type, "")):
-                cause = f"it could stand inside {part.name}, which is {part.type}"
+                cause = f"The values of {part.name}, which has the type {part.type}, may contain it"
                 raise ConfigError(
                     ErrorCode.KEY_DELIMITER_INVALID,
                     f"The delimiter of the key is {delimiter!r}",
                     cause,
-                    'Choose another one, such as "#"',
+                    'Choose another delimiter, for example "#"',
                 )
 
     def read_key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
@@ -204,7 +204,7 @@ class Key:
             raise InvalidChangeError(
                 Rule.ROW_KEY,
                 "row_key",
-                f"made of parts that {self.delimiter!r} does not occur in",
+                f"made of parts without {self.delimiter!r}",
                 values,
             )
         return row_key
@@ -222,6 +222,6 @@ def _read_canonical(type_: DataType, piece: bytes) -> object | Unreadable:
         and not _canonical[type_](piece.decode())
     ):
         return Unreadable(
-            f"{type_} in its one form, {write_value(type_, Encoding.TEXT, value)!r},", piece
+            f"{type_} in its canonical form, {write_value(type_, Encoding.TEXT, value)!r},", piece
         )
     return value

@@ -29,12 +29,12 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.delete_retention_s <= 0:
-            cause = "deletes must be remembered for a while"
+            cause = "lowmark must remember deletes for some time"
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,
                 f"delete_retention is {self.delete_retention_s} s",
                 cause,
-                "Set 2d, for example",
+                "Set it to 2d, for example",
             )
 
     def horizon(self, before: int | None, low_watermark: int | None) -> int | None:

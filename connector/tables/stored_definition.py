@@ -112,7 +112,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise TableError(
             ErrorCode.TABLE_DEFINITION_UNREADABLE,
-            "The table's properties hold no definition that can be read",
-            f"it was not made by this connector, or by a later release ({error})",
-            "Name another table or warehouse, or use the release that made it",
+            "The properties of the table have no readable definition",
+            f"Another program or a later release of lowmark created the table ({error})",
+            "Use another table or warehouse, or the release that created the table",
         ) from error

@@ -62,12 +62,12 @@ class Delivery:
         """Register a change that is sent. It may have failed before."""
         self._open.add(change.commit_timestamp)
         self.under_way += 1
-        return self._mend(change) if self.failed else 0
+        return self._no_longer_failed(change) if self.failed else 0
 
     def acknowledged(self, record: Record) -> int:
         """Register an acknowledgement. It also removes an equal record from `failed`."""
         self._settle(record)
-        return self._mend(record) if self.failed else 0
+        return self._no_longer_failed(record) if self.failed else 0
 
     def lost(self, record: Record, why: str) -> int:
         """Register a record that was not delivered, or whose delivery is unknown."""
@@ -80,7 +80,7 @@ class Delivery:
 
     def set_aside(self, change: DataChange) -> int:
         """Stop waiting for a failed change, because it is stored as a dead letter."""
-        return self._mend(change)
+        return self._no_longer_failed(change)
 
     def oldest_open(self) -> int | None:
         """Return the least commit timestamp of the changes that are in flight or failed, or
@@ -100,7 +100,7 @@ class Delivery:
             assert self.under_way >= 0, "more changes were settled than sent"
             self._open.remove(record.commit_timestamp)
 
-    def _mend(self, record: Record) -> int:
+    def _no_longer_failed(self, record: Record) -> int:
         if self.failed.pop(record, None) is None:
             return 0
         if isinstance(record, DataChange):

@@ -215,7 +215,7 @@ def test_many_letters_are_judged_ahead_with_the_same_outcome(
     )
     assert (rest.verdicts, rest.refused) == (
         {Verdict.REPLAY: 499, Verdict.REFUSE: 3},
-        {"it cannot be mended": 3},
+        {"it cannot be repaired": 3},
     )
     assert [done for _, done in seen] == [1000, 499]
     assert queue.ledger().open_since == 11

@@ -138,7 +138,7 @@ def test_from_the_first_look_to_the_last_letter(
     )
     assert run("replay", "--reason", "unknown_table", "--execute", "--why", "again") == 0
     assert run("replay", letters[0].id, "--execute", "--why", "again") == 1
-    assert "it is replayed" in shell.err
+    assert "it is already replayed" in shell.err
     assert (
         run(
             "replay",
@@ -173,7 +173,7 @@ def test_from_the_first_look_to_the_last_letter(
 
     monkeypatch.setattr("click.edit", lambda text, extension: text.replace('"t"', '"people"'))
     assert run("replay", letters[0].id, "--edit", "--json") == 1
-    assert json.loads(shell.out)["why"] == "it is replayed"
+    assert json.loads(shell.out)["why"] == "it is already replayed"
     monkeypatch.setattr("click.edit", lambda text, extension: None)
     assert run("replay", letters[3].id, "--edit") == 1
     assert "Nothing was changed" in shell.err

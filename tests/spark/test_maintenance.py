@@ -371,7 +371,7 @@ def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_
             stream.apply(stream.table(wanted))
         with pytest.raises(TableError, match="changelog_retention"):
             read_table(spark, str(tmp_path), wanted.name)
-    with pytest.raises(TableError, match="its changes begin at batch 4"):
+    with pytest.raises(TableError, match="the changes of the changelog begin at batch 4"):
         rebuilt(stream)
     stream.topic.send(account("a", 9, amount="9"))
     stream.ingest()
@@ -432,8 +432,8 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
         "clean",
         "log",
     ]
-    assert kept.said[0] == "table t: 7 small files fewer"
-    assert kept.said[2] == "table t: 3 files of old versions are removed"
+    assert kept.said[0] == "table t: compaction reduced the number of files by 7"
+    assert kept.said[2] == "table t: 3 files of old versions were deleted"
     assert [
         (job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes)
         for job in kept.jobs[1:3]
@@ -459,7 +459,7 @@ def test_what_fails_is_said_and_tried_later() -> None:
     kept = Kept()
     kept.error = TableError(ErrorCode.TABLE_UNREADABLE, "a disk hiccup")
     assert kept.round(0, CommitCount(0, 1)) == ["compact"]
-    assert kept.said == ["table t: maintenance failed, and is tried again later: a disk hiccup"]
+    assert kept.said == ["table t: maintenance failed and will be repeated: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
     kept.error = None
     assert kept.round(1, *[CommitCount(0, 1)] * maintenance_schedule.LOOK_EVERY) == ["compact"]
@@ -541,14 +541,14 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(
     assert amounts() == {"a": 20}
     pipeline._clean_table_log("s", "accounts", now_us() + 3 * DAY_US)
     assert (amounts(), pipeline._cuts["s"]) == ({"a": 20}, before)
-    with pytest.raises(TableError, match="No cut was recorded") as raised:
+    with pytest.raises(TableError, match="There is no consistent cut") as raised:
         amounts(15 * S)
     assert "expired" in raised.value.cause
     assert shown(table) == stream.truth()
 
     assert pipeline._clean_table("s", "accounts", now_us() + 8 * DAY_US).files > 0
     assert history_.cuts("s") == []
-    with pytest.raises(TableError, match="No cut was recorded"):
+    with pytest.raises(TableError, match="There is no consistent cut"):
         amounts()
     assert shown(table) == stream.truth()
 

@@ -81,7 +81,7 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
         "a runtime merge moves nothing"
     )
 
-    with pytest.raises(StaleTableError, match="0 s old, the bound is 600 s") as error:
+    with pytest.raises(StaleTableError, match=r"0 s old, .* the bound is 600 s") as error:
         read(15)
     assert error.value.as_of == at_20_00 + 4 * MINUTE
     assert rows_by_key(read(15, allow_stale=True).rows) == stream.truth()
@@ -345,11 +345,11 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
             return found
 
         patch.setattr(Changelog, "progress", progress)
-        with pytest.raises(WriterConflictError, match="was applied to while it was read"):
+        with pytest.raises(WriterConflictError, match="changed table accounts during the read"):
             read_table(spark, str(tmp_path), "accounts")
     assert rows_by_key(before) == expected
     assert [job.error for job in History(str(tmp_path)).jobs("accounts")] == [
-        "Table accounts was applied to while it was read",
+        "An apply changed table accounts during the read",
         "",
     ]
 
@@ -415,7 +415,7 @@ def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_p
     """TBL-10, TBL-17: a snapshot reads the versions of one cut, whatever was applied since."""
     stream, history_ = Stream(spark, tmp_path, STREAM), History(str(tmp_path))
     tables = {name: stream.table(definition(name)) for name in ("one", "other")}
-    with pytest.raises(TableError, match="No cut was recorded"):
+    with pytest.raises(TableError, match="There is no consistent cut of one"):
         read_snapshot(spark, str(tmp_path), "one")
     stream.topic.send_everywhere(ANNOUNCED)
     for at in (10, 20):

@@ -89,7 +89,7 @@ def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Str
     with pytest.raises(TableError, match=r"tombstone.*DELETE"):
         stream.apply(stream.table())
     shutil.rmtree(tombstones)
-    with pytest.raises(TableError, match=r"tombstone.*gone"):
+    with pytest.raises(TableError, match=r"tombstone.*is missing"):
         stream.apply(stream.table())
     assert set(shown(stream.table())) == {"a"}
 
@@ -143,14 +143,14 @@ def test_nothing_is_applied_from_another_changelog(
     """
     moved = copied(applied, stream.folder / "moved")
     spark.sql(f"RESTORE TABLE delta.`{moved.path}` TO VERSION AS OF 1")
-    with pytest.raises(TableError, match="set back to batch 1"):
+    with pytest.raises(TableError, match="restored to batch 1"):
         moved.apply(moved.table())
     shutil.rmtree(stream.path)
     with pytest.raises(TableError, match="changelog"):
         stream.apply(stream.table())
     stream.topic.read = {}
     stream.ingest()
-    with pytest.raises(TableError, match="begun anew"):
+    with pytest.raises(TableError, match="replaced by another one"):
         stream.apply(stream.table())
     assert set(shown(stream.table())) == {"a"}
 

@@ -197,7 +197,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
     assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
     assert _first_cells("Keys of a stream partition") == set(partition)
 
-    written = ("_create", "_append", "_said_of", "append_progress", "renew", "declare", "trim")
+    written = ("_create", "_append", "_metadata_of", "append_progress", "renew", "declare", "trim")
     sources = (inspect.getsource(getattr(changelog.Changelog, name)) for name in written)
     assert _first_cells("Keys of a changelog commit") == {
         key for source in sources for key in re.findall(r'"(\w+)": ', source)

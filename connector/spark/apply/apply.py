@@ -97,7 +97,7 @@ def apply(
     )
     if is_there and holding is not None and holding.dead == before.blocked_rows:
         return None
-    before = table.sweep(before)
+    before = table.vacuum_tombstones(before)
     with keeping() as keep:
         found = _found(table, changelog, source, before, cut, holding, publish, keep)
         on_step("letters published")
@@ -180,15 +180,20 @@ def _found(
     since = recent.rows if recent else changelog.changes(source, after=after, to=to)
     if holding is None and not before.blocked_rows:
         is_few = recent is not None and recent.count <= KEPT_CHANGES
-        is_held = _is_held(cut, committed="_committed", place="_partition")
+        is_deferred = _is_deferred(cut, committed="_committed", place="_partition")
         is_new = unapplied(before, batch="_batch", committed="_committed", place="_partition")
-        seen, pivoted, held_from = analyze_once(
-            since, layout, before, keep if is_few else keep_nothing, is_new=is_new, is_held=is_held
+        seen, pivoted, deferred_from = analyze_once(
+            since,
+            layout,
+            before,
+            keep if is_few else keep_nothing,
+            is_new=is_new,
+            is_deferred=is_deferred,
         )
         if not seen.unreadable:
-            return _Found(seen, pivoted, cut.batch if held_from is None else held_from - 1)
+            return _Found(seen, pivoted, cut.batch if deferred_from is None else deferred_from - 1)
     complete_to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
-    changes = not_merged(since, before, table.spark).where(f"NOT {_is_held(cut)}")
+    changes = not_merged(since, before, table.spark).where(f"NOT {_is_deferred(cut)}")
     definition = layout.definition
     changes, seen, waiting = select_changes(
         changes,
@@ -213,7 +218,7 @@ def _is_at(before: TableState, cut: Cut) -> bool:
 
 def _complete_to_batch(since: DataFrame, cut: Cut) -> int:
     """The last batch before the oldest batch with a deferred change."""
-    oldest = since.where(_is_held(cut)).agg(F.min("ingest_batch")).first()
+    oldest = since.where(_is_deferred(cut)).agg(F.min("ingest_batch")).first()
     return cut.batch if oldest is None or oldest[0] is None else int(oldest[0]) - 1
 
 
@@ -221,7 +226,7 @@ def _brought_to(cut: Cut) -> int | None:
     return MAX_LONG if cut.ignores_watermark else cut.low_watermark
 
 
-def _is_held(
+def _is_deferred(
     cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
 ) -> str:
     """Whether the cut defers a change, as SQL over its commit timestamp: the change is above the

@@ -14,8 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.dead_letters.blocked_rows import (
-    HOLDING_REASONS,
-    MAX_HELD,
+    BLOCKING_REASONS,
+    MAX_BLOCKING,
     BlockingLetter,
     still_blocking,
 )
@@ -29,7 +29,7 @@ from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
 
-MAX_LOOKED_AT: Final = 100_000
+MAX_REJECTED: Final = 100_000
 """An apply accepts up to this many dead letters that may block rows. Spark does not know which of
 them were discarded.
 """
@@ -183,13 +183,13 @@ class Holding:
             *_FIRST, "ingest_batch AS replay_batch"
         )
         rejected = changelog.rejected_between(before.to_batch, to_batch)
-        self._found = self._open(rejected.where(_holds()), table_letters=False)
+        self._found = self._open(rejected.where(_may_block()), table_letters=False)
         # A replay can be rejected for a reason that does not block a row. It is still the newest
         # dead letter of a change that does.
         known = {dead.first for dead in [*before.blocked_rows, *self._found]}
         again = (
             self._open(
-                rejected.where(f"NOT ({_holds()}) AND order_position.attempt > 0"),
+                rejected.where(f"NOT ({_may_block()}) AND order_position.attempt > 0"),
                 table_letters=False,
             )
             if known
@@ -198,7 +198,7 @@ class Holding:
         self._found += [dead for dead in again if dead.first in known]
         self._replayed = self._replayed_among([*before.blocked_rows, *self._found])
         self._ask = discarded
-        self.dead = self._held()
+        self.dead = self._still_blocking()
 
     def add(self, unreadable: DataFrame) -> None:
         """Add the changes that the table cannot hold, and that wait for no other dead letter."""
@@ -209,7 +209,7 @@ class Holding:
             place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
             if not any(dead.is_before(*place) for dead in self.dead):
                 self._found.append(letter)
-                self.dead = self._held()
+                self.dead = self._still_blocking()
 
     def split(self, changes: DataFrame) -> tuple[DataFrame, BlockedFrom | None]:
         """The changes that do not wait, and where the waiting changes begin."""
@@ -226,7 +226,7 @@ class Holding:
             return changes, None
         return marked.where("NOT waits").select(*changes.columns), BlockedFrom(*seen)
 
-    def _held(self) -> tuple[BlockingLetter, ...]:
+    def _still_blocking(self) -> tuple[BlockingLetter, ...]:
         if self._discarded is None and (self._before.blocked_rows or self._found):
             self._discarded = self._ask()
         dead = still_blocking(
@@ -238,13 +238,13 @@ class Holding:
             table=self._table,
             horizon=self._horizon,
         )
-        if len(dead) > MAX_HELD:
+        if len(dead) > MAX_BLOCKING:
             raise TableError(
                 ErrorCode.BLOCKED_ROWS_TOO_MANY,
-                f"Table {self._table} holds rows for more than {MAX_HELD:,} dead changes",
-                "So many records were rejected, and each holds the row of its key (block_rows)",
-                "Mend and replay them, or discard them (connector dead-letters), or set block_rows"
-                " = false",
+                f"More than {MAX_BLOCKING:,} dead letters block rows of table {self._table}",
+                "Each dead letter blocks the row of its key (block_rows)",
+                "Repair and replay the dead letters, or discard them, or set block_rows = false",
+                table=self._table,
             )
         return dead
 
@@ -268,6 +268,7 @@ class Holding:
         placed = young.selectExpr("*", *_FIRST)
         return _found(
             placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"),
+            self._table,
             table_letters=table_letters,
         )
 
@@ -308,9 +309,9 @@ def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSess
     return changes.join(F.broadcast(rows), "row_key", "left").selectExpr(*changes.columns, waits)
 
 
-def _holds() -> str:
+def _may_block() -> str:
     """Whether a rejected record may block the row of its key."""
-    reasons = ", ".join(f"'{reason}'" for reason in sorted(HOLDING_REASONS))
+    reasons = ", ".join(f"'{reason}'" for reason in sorted(BLOCKING_REASONS))
     return f"reason IN ({reasons}) AND octet_length(key) > 0 AND key <> X'{CONTROL_KEY.hex()}'"
 
 
@@ -319,21 +320,22 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
     return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
 
 
-def _found(rows: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
+def _found(rows: DataFrame, table: str, *, table_letters: bool) -> list[BlockingLetter]:
     key = "row_key AS held_key" if table_letters else "key AS held_key"
     times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
     found = (
         rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times)
-        .limit(MAX_LOOKED_AT + 1)
+        .limit(MAX_REJECTED + 1)
         .collect()
     )
-    if len(found) > MAX_LOOKED_AT:
+    if len(found) > MAX_REJECTED:
         raise TableError(
             ErrorCode.BLOCKED_ROWS_TOO_MANY,
-            f"More than {MAX_LOOKED_AT:,} changes are dead that rows may wait for",
-            "So much was rejected in the batches of one apply, and the table holds rows"
+            f"More than {MAX_REJECTED:,} rejected records may block rows of table {table}",
+            "They are in the batches of one apply, and each may block the row of its key"
             " (block_rows)",
-            "Set block_rows = false until they are mended",
+            "Set block_rows = false until the records are repaired",
+            table=table,
         )
     return [
         BlockingLetter(

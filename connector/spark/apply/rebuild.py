@@ -85,13 +85,15 @@ def rebuild(
     table meanwhile. Raises `DeliveryError`. The table is then unchanged.
     """
     log = DeltaLog(spark, places.data(path))
-    old = log.newest_of_ours()
+    old = log.newest_of_lowmark()
     if old is None or old.table_state is None or old.table_state.get("table") != definition.name:
         raise TableError(
             ErrorCode.TABLE_MISSING,
-            f"There is no table {definition.name} of ours at {path}",
-            "Nothing was applied to it yet, or another table lies there",
-            "Fill it from the changelog: connector run --once",
+            f"There is no table {definition.name} of lowmark at {path}",
+            "No change was applied to it yet, or another table is in this folder",
+            "Start the pipeline, which fills the table from the changelog",
+            table=definition.name,
+            path=path,
         )
     properties = log.properties()
     existing, ids = from_properties(properties)
@@ -192,7 +194,7 @@ class Successor(Table):
         meanwhile.
         """
         if self._committed is None and self._log_of_old().version != self._old.version:
-            raise self._not_alone()
+            raise self._changed_meanwhile()
 
     def commit(
         self,
@@ -208,7 +210,7 @@ class Successor(Table):
         self.check_alone()
         table_state = self._going_on(table_state)
         made = self._columns_of(self.rows() if rows is None else rows)
-        session = session_saying(self._spark, self._said(table_state))
+        session = session_saying(self._spark, self._metadata_of(table_state))
         writer = (
             rows_in(session, made)
             .writeTo(quoted(self.path))
@@ -227,7 +229,7 @@ class Successor(Table):
         with explained(f"table {self._definition.name}"):
             writer.replace()
         if self._log_of_old().table_state != table_state.to_json(self._definition.name):
-            raise self._not_alone()
+            raise self._changed_meanwhile()
         self._committed = table_state
 
     def _going_on(self, made: TableState) -> TableState:
@@ -259,17 +261,17 @@ class Successor(Table):
         return layout_of(self._definition, self._ids)
 
     def _log_of_old(self) -> Commit:
-        newest = DeltaLog(self._spark, self.path).newest_of_ours()
+        newest = DeltaLog(self._spark, self.path).newest_of_lowmark()
         assert newest is not None
         return newest
 
-    def _not_alone(self) -> WriterConflictError:
+    def _changed_meanwhile(self) -> WriterConflictError:
         return WriterConflictError(
             ErrorCode.TABLE_CHANGED,
-            f"Table {self._definition.name} was committed to by another process while it was"
-            " rebuilt",
-            "`connector run` is at work on it",
-            "Stop it and rebuild again; the rebuild has changed nothing",
+            f"Another process committed to table {self._definition.name} during the rebuild",
+            "The pipeline applies changes to the table",
+            "Stop the pipeline and rebuild the table again. This rebuild has changed nothing",
+            table=self._definition.name,
         )
 
 

@@ -59,11 +59,13 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
         raise TableError(
             ErrorCode.CHANGELOG_TRIMMED,
             f"Table {table.layout.definition.name} needs the changelog from batch"
-            f" {before.complete_to_batch + 1} on, and its changes begin at batch"
+            f" {before.complete_to_batch + 1} on, but the changes of the changelog begin at batch"
             f" {newest.trimmed_to + 1}",
-            "`changelog_retention` has let the older ones go; a table that is new, or rebuilt,"
-            " needs them all",
-            "Send a backfill to a stream of another name, and declare a table on that",
+            "The older changes were deleted (`changelog_retention`). A new or rebuilt table needs"
+            " all changes",
+            "Send a backfill to a stream with another name, and declare a table on that stream",
+            table=table.layout.definition.name,
+            stream=table.layout.definition.stream,
         )
 
 
@@ -90,13 +92,13 @@ def analyze(changes: DataFrame, layout: Layout, before: TableState) -> BatchStat
 
 
 class OnePass(NamedTuple):
-    """The statistics of the changes to merge, and `held_from`: the oldest batch with a deferred
+    """The statistics of the changes to merge, and `deferred_from`: the oldest batch with a deferred
     change. None: there is no such change.
     """
 
     seen: BatchStatistics
     pivoted: DataFrame
-    held_from: int | None
+    deferred_from: int | None
 
 
 def analyze_once(
@@ -106,24 +108,24 @@ def analyze_once(
     keep: Keep = keep_nothing,
     *,
     is_new: str = "true",
-    is_held: str = "false",
+    is_deferred: str = "false",
 ) -> OnePass:
     """Read the changes once, or twice if not all are plain. `keep` may store their
     `flatten_entries` meanwhile.
 
-    `is_new` and `is_held` are conditions on `_committed` and `_batch` of `flatten_entries`. Changes
-    that are new and not deferred are merged.
+    `is_new` and `is_deferred` are conditions on `_committed` and `_batch` of `flatten_entries`.
+    Changes that are new and not deferred are merged.
 
     A change may remove its row in two cases: it leaves no cell, or it is not newer than everything
     that was merged before. If the newest change of a row leaves a cell and the stored state has
     nothing newer, the row exists. Only a table ordered by commit knows what is newer.
     """
-    counts = f"({is_new}) AND NOT ({is_held})"
+    counts = f"({is_new}) AND NOT ({is_deferred})"
     found = None
     for all_plain in (True, False) if layout.registered else (False,):
         pivoted = keep(flatten_entries(changes, layout, all_plain=all_plain))
-        seen, held_from = _analyzed(pivoted, layout, before, counts, is_held)
-        found = OnePass(seen, pivoted.where(counts), held_from)
+        seen, deferred_from = _analyzed(pivoted, layout, before, counts, is_deferred)
+        found = OnePass(seen, pivoted.where(counts), deferred_from)
         if found.seen.all_plain:
             break
     assert found is not None
@@ -131,7 +133,7 @@ def analyze_once(
 
 
 def _analyzed(
-    pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_held: str
+    pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_deferred: str
 ) -> tuple[BatchStatistics, int | None]:
     """The statistics of the changes in `pivoted` that count, and the oldest batch with a deferred
     change.
@@ -153,10 +155,10 @@ def _analyzed(
         F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
         F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
         F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
-        F.expr(f"min(CASE WHEN {is_held} THEN _batch END)").alias("held_from"),
+        F.expr(f"min(CASE WHEN {is_deferred} THEN _batch END)").alias("deferred_from"),
     ]
     row = pivoted.agg(*seen).first()
     assert row is not None
-    told = row.asDict()
-    held_from = told.pop("held_from")
-    return BatchStatistics(**{**told, "buckets": tuple(told["buckets"])}), held_from
+    values = row.asDict()
+    deferred_from = values.pop("deferred_from")
+    return BatchStatistics(**{**values, "buckets": tuple(values["buckets"])}), deferred_from

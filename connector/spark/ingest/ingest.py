@@ -353,11 +353,11 @@ class Ingest:
             ErrorCode.REJECTED_RATIO_EXCEEDED,
             f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name}"
             f" were rejected, most of them ({counted[reason]}) as {reason}",
-            "Their letters are published and nothing is lost; the stream stops so that a common"
-            " cause is noticed",
-            f"See `connector dead-letters list --stream {name}`, mend the cause, start `connector"
-            " run` again, and replay what it rejected: "
-            f"`connector dead-letters replay --stream {name} --ingest-batch {batch.ingest_batch}"
-            ' --execute --why "…"`',
+            "The stream stopped, because the records may have a common cause. Nothing is lost: each"
+            " record has a dead letter",
+            "Look at the dead letters, remove the cause, and start ingest again. Then replay the"
+            " dead letters of the batch",
+            stream=name,
+            ingest_batch=batch.ingest_batch,
             reason=reason,
         )

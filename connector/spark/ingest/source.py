@@ -98,7 +98,9 @@ def _logged_offsets(spark: SparkSession, path: str, topic: str) -> Offsets:
         raise WriterConflictError(
             ErrorCode.CHECKPOINT_FOREIGN,
             f"The checkpoint file {path} has no offsets of the topic {topic}",
-            "The checkpoint belongs to another topic or was damaged",
-            "Remove the stream's checkpoint folder: ingest goes on from the changelog's position",
+            "The checkpoint belongs to another topic, or is damaged",
+            "Delete the checkpoint folder of the stream: ingest continues from the changelog",
+            topic=topic,
+            path=path,
         )
     return {int(k): int(offset) for k, offset in offsets.items()}

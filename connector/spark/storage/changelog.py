@@ -267,11 +267,12 @@ class Changelog:
         if newest.topic_id != topic_id:
             raise TopicError(
                 ErrorCode.TOPIC_REPLACED,
-                f"The topic of stream {self._stream} has the id {topic_id}, the changelog was"
-                f" written from {newest.topic_id}",
-                "The topic was deleted and created again: its offsets mean other records now",
-                "Name a new stream and new tables for the new topic, or move the stream's folder"
-                " and those of its tables away",
+                f"The topic of stream {self._stream} has the ID {topic_id}, but the changelog was"
+                f" written from the topic with the ID {newest.topic_id}",
+                "The topic was deleted and created again. Its offsets now mean other records",
+                "Configure a new stream and new tables for the new topic, or move the folders of"
+                " the stream and of its tables away",
+                stream=self._stream,
             )
         if same(newest.offsets.end, offsets.start):
             return None
@@ -361,7 +362,7 @@ class Changelog:
             said = (
                 table_state
                 if settled is None
-                else {**table_state, **self._said_of(settled, transaction)}
+                else {**table_state, **self._metadata_of(settled, transaction)}
             )
             transaction.commit(batch.ingest_batch * _RENEWALS, said)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
@@ -370,10 +371,11 @@ class Changelog:
         ):
             raise WriterConflictError(
                 ErrorCode.BATCH_OF_ANOTHER_PROCESS,
-                f"Batch {batch.ingest_batch} of stream {self._stream} was written by another"
-                " process",
+                f"Another process wrote batch {batch.ingest_batch} of stream {self._stream}",
                 "Two processes ingest the same stream",
-                "Stop one of them; this one has written nothing",
+                "Stop one of the two processes. This one has written nothing",
+                stream=self._stream,
+                ingest_batch=batch.ingest_batch,
             )
         if settled is not None:
             self._frontier = (batch.ingest_batch, settled.frontier)
@@ -400,11 +402,11 @@ class Changelog:
         self._check_newest(progress.ingest_batch, table_state)
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
-            said = self._said_of(progress, transaction)
+            said = self._metadata_of(progress, transaction)
             transaction.commit(progress.ingest_batch, {**table_state, "commit": "progress", **said})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
-    def _said_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
+    def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
         """The commit metadata of a progress. A frontier that is too large for metadata becomes a
         row of the commit.
         """
@@ -653,8 +655,11 @@ class Changelog:
                 raise TableError(
                     ErrorCode.FRONTIER_MISSING,
                     f"The changelog {self._path} has no frontier of batch {ingest_batch}",
-                    "Somebody else removed rows, or files of it",
-                    "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF)",
+                    "Another program deleted rows or files of the changelog",
+                    "Restore the changelog to the last version that lowmark committed (RESTORE"
+                    " TABLE … TO VERSION AS OF)",
+                    stream=self._stream,
+                    path=self._path,
                 )
             self._frontier = known = (ingest_batch, Frontier.from_json(json.loads(row["frontier"])))
         return known[1]
@@ -665,12 +670,14 @@ class Changelog:
             if self._log.has_other_files():
                 raise TableError(
                     ErrorCode.FOLDER_NOT_A_TABLE,
-                    f"{self._path} is not empty, and holds no Delta table",
-                    "Something else was put where the changelog belongs",
-                    "Move it away, or name another warehouse",
+                    f"{self._path} is not empty, and is not a Delta table",
+                    "The folder of the changelog contains other files",
+                    "Move the files away, or use another warehouse",
+                    stream=self._stream,
+                    path=self._path,
                 )
             return None
-        return _ours(commit, self._path, self._stream)
+        return _check_stream(commit, self._path, self._stream)
 
     def _create(self, rows: DataFrame, batch: LoggedBatch) -> Mapping[str, Any]:
         """Create the table before the first rows are written. The next process would refuse files
@@ -699,10 +706,13 @@ class Changelog:
         if newest > ingest_batch:
             raise WriterConflictError(
                 ErrorCode.BATCH_OF_ANOTHER_PROCESS,
-                f"Batch {ingest_batch} of stream {self._stream} was brought to its end by another"
-                f" process, which has gone on to {newest}",
+                f"Another process completed batch {ingest_batch} of stream {self._stream}, and"
+                f" continued to batch {newest}",
                 "Two processes ingest the same stream",
-                "Stop one of them; this one has written nothing that the other did not",
+                "Stop one of the two processes. This one has written only the same rows as the"
+                " other",
+                stream=self._stream,
+                ingest_batch=ingest_batch,
             )
 
     def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
@@ -711,8 +721,9 @@ class Changelog:
             f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog"
             f" ends at {dict(newest.offsets.end)}",
             "An old checkpoint was restored, or another process ingests the same stream",
-            "Stop the other process; if there is none, remove the stream's checkpoint folder:"
-            " ingest goes on from the changelog",
+            "Stop the other process. If only one process runs, delete the checkpoint folder of the"
+            " stream: ingest continues from the changelog",
+            stream=self._stream,
         )
 
     def _make(self, no_rows: DataFrame, table_state: Mapping[str, Any]) -> None:
@@ -780,15 +791,17 @@ def _with_text_keys(offsets: Offsets) -> dict[str, int]:
     return {str(k): offset for k, offset in offsets.items()}
 
 
-def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
+def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
     if commit.table_state is None or commit.table_state.get("stream") != stream:
         raise TableError(
             ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} (version {commit.version}, {commit.operation}) is not of"
-            f" stream {stream}",
-            "Another table lies there, or somebody else wrote to the changelog",
-            "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or name"
-            " another warehouse",
+            f"The newest commit of {path} (version {commit.version}, {commit.operation}) does not"
+            f" belong to stream {stream}",
+            "Another table is in this folder, or another program committed to the changelog",
+            "Restore the changelog to the last version that lowmark committed (RESTORE TABLE … TO"
+            " VERSION AS OF), or use another warehouse",
+            stream=stream,
+            path=path,
         )
     return commit.table_state
 

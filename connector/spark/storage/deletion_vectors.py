@@ -55,9 +55,9 @@ def replace_rows(
     if transaction.delta.snapshot().version() != version:
         raise WriterConflictError(
             ErrorCode.CONCURRENT_WRITE,
-            f"Somebody committed to {path}",
-            "Two processes apply the same table",
-            "Stop one of them",
+            f"Another program committed to {path}",
+            "Two processes apply changes to the same table",
+            "Stop one of the two processes",
         )
     # Any change by another writer meanwhile is a conflict.
     transaction.delta.readWholeTable()

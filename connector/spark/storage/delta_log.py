@@ -85,7 +85,7 @@ class DeltaLog:
         self._version = commit.version
         return commit
 
-    def newest_of_ours(self) -> Commit | None:
+    def newest_of_lowmark(self) -> Commit | None:
         """The newest commit of lowmark, except restores, even if other programs have committed
         since. None: there is no such commit.
         """

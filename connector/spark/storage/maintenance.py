@@ -129,7 +129,7 @@ class Maintenance:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
             self._say(
-                f"{self._what}: maintenance failed, and is tried again later:"
+                f"{self._what}: maintenance failed and will be repeated:"
                 f" {first_line(error, type(error).__name__)}"
             )
 
@@ -143,7 +143,7 @@ class Maintenance:
             self._added = 0
             done = self._timed(JobKind.COMPACTION, now, self._compact)
             if done is not None:
-                self._say(f"{self._what}: {done.files:,} small files fewer")
+                self._say(f"{self._what}: compaction reduced the number of files by {done.files:,}")
         if self._cleaned_at is None:
             known = self._last_clean()
             self._cleaned_at = self._begun_at() if known is None else known
@@ -160,7 +160,7 @@ class Maintenance:
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
             done = self._timed(JobKind.CLEAN_UP, now, lambda: self._clean(now))
             if done is not None and done.files:
-                self._say(f"{self._what}: {done.files:,} files of old versions are removed")
+                self._say(f"{self._what}: {done.files:,} files of old versions were deleted")
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
@@ -214,10 +214,10 @@ class Rewritten:
         self,
         log: DeltaLog,
         app_ids: Collection[str],
-        saying: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        metadata_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> None:
-        """Replace the old files by the new ones. `saying` makes the metadata of the commit from
-        that of the newest one.
+        """Replace the old files by the new ones. `metadata_of` makes the metadata of the commit
+        from that of the newest one.
 
         `app_ids` are those of the table's writers. If one of them commits meanwhile, nothing is
         changed. Raises `WriterConflictError`, or Delta's conflict, if another process has removed
@@ -237,17 +237,19 @@ class Rewritten:
             or not is_ours
             or self._paths & log.removed_between(self._version, version)
         ):
-            problem = f"The files of {self._path} are others than those that were put together"
             raise WriterConflictError(
                 ErrorCode.TABLE_CHANGED,
-                problem,
-                "Another process wrote to it",
-                "Nothing was changed; it is tried again",
+                f"The files of {self._path} changed during a compaction",
+                "Another process wrote to the Delta table",
+                "Do nothing: this compaction has changed nothing, and it will be repeated",
+                path=self._path,
             )
         transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
         now = time.time_ns() // 1_000_000
         actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
-        transaction.commit(0, saying(newest.table_state), actions=scala_list(self._spark, actions))
+        transaction.commit(
+            0, metadata_of(newest.table_state), actions=scala_list(self._spark, actions)
+        )
 
 
 def rewrite(spark: SparkSession, path: str) -> Rewritten | None:

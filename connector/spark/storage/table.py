@@ -99,7 +99,7 @@ class Table:
         self.path = places.data(path)
         self._definition = definition
         self._log = DeltaLog(spark, self.path)
-        self._has_swept = False
+        self._has_vacuumed_tombstones = False
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
@@ -117,8 +117,10 @@ class Table:
             raise TableError(
                 ErrorCode.TABLE_MISSING,
                 f"There is no table at {path}",
-                "Nothing was applied to it yet",
-                "Run the pipeline: connector run --once",
+                "No change was applied to it yet",
+                "Start the pipeline",
+                table=places.table_of(path),
+                path=path,
             )
         properties = log.properties()
         return cls(spark, path, from_properties(properties)[0], properties)
@@ -139,19 +141,23 @@ class Table:
             version = f" (version {commit.version}, {commit.operation})" if commit else ""
             raise TableError(
                 ErrorCode.COMMIT_FOREIGN,
-                f"The newest commit of {self.path}{version} is not of table"
+                f"The newest commit of {self.path}{version} does not belong to table"
                 f" {self._definition.name}",
-                "Another table lies there, or somebody else wrote to it: only the connector may",
-                "Restore the table to our last version (RESTORE TABLE … TO VERSION AS OF), or"
-                " rebuild it from the changelog",
+                "Another table is in this folder, or another program committed to the table. Only"
+                " lowmark may do this",
+                "Restore the table to the last version that lowmark committed (RESTORE TABLE … TO"
+                " VERSION AS OF), or rebuild the table from the changelog",
+                table=self._definition.name,
+                path=self.path,
             )
         table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
             raise WriterConflictError(
                 ErrorCode.TABLE_REBUILT,
-                f"Table {self._definition.name} was rebuilt meanwhile",
-                "`connector table rebuild` has put another in its place",
-                "Start again: nothing was written to the new one",
+                f"Table {self._definition.name} was rebuilt in the meantime",
+                "A rebuild replaced the table by a new one",
+                "Start again. Nothing was written to the new table",
+                table=self._definition.name,
             )
         return commit, table_state
 
@@ -272,12 +278,12 @@ class Table:
                     .partitionBy(BUCKET)
                 )
                 writer.option("replaceWhere", f"{BUCKET} IN ({touched})").option(
-                    "userMetadata", self._said(table_state)
+                    "userMetadata", self._metadata_of(table_state)
                 )
                 writer.option("txnAppId", self._app_id).option(
                     "txnVersion", str(table_state.apply_number)
                 ).save(self.path)
-        self._check_ours(table_state)
+        self._check_committed(table_state)
 
     def commit_rows(
         self,
@@ -305,7 +311,7 @@ class Table:
                 app_version=table_state.apply_number,
                 table_state=table_state.to_json(self._definition.name),
             )
-        self._check_ours(table_state)
+        self._check_committed(table_state)
 
     def size_in_bytes(self) -> int:
         """The size of the table's files."""
@@ -316,24 +322,25 @@ class Table:
         """The name under which Delta stores the number of the last apply."""
         return f"lowmark/{self._definition.name}"
 
-    def _said(self, table_state: TableState) -> str:
+    def _metadata_of(self, table_state: TableState) -> str:
         return user_metadata(table_state.to_json(self._definition.name))
 
     def _columns_of(self, rows: DataFrame) -> DataFrame:
         """The columns of the table on disk, from computed rows."""
         return rows.selectExpr(*(f"`{name}`" for name, _ in self.layout.column_types))
 
-    def _check_ours(self, table_state: TableState) -> None:
+    def _check_committed(self, table_state: TableState) -> None:
         if self.table_state() != table_state:
             raise WriterConflictError(
                 ErrorCode.CONCURRENT_WRITE,
-                f"Apply {table_state.apply_number} of table {self._definition.name} was committed"
-                " by another process",
-                "Two processes apply the same table",
-                "Stop one of them; this one has changed nothing",
+                f"Another process committed apply {table_state.apply_number} of table"
+                f" {self._definition.name}",
+                "Two processes apply changes to the same table",
+                "Stop one of the two processes. This one has changed nothing",
+                table=self._definition.name,
             )
 
-    def sweep(self, table_state: TableState) -> TableState:
+    def vacuum_tombstones(self, table_state: TableState) -> TableState:
         """Vacuum tombstones that no commit names or that are older than the horizon. Returns the
         new table state (TBL-12).
 
@@ -345,11 +352,11 @@ class Table:
         are applied. The horizon is that of a batch which the table covers (MRG-11).
         """
         due = (
-            not self._has_swept
+            not self._has_vacuumed_tombstones
             or len(table_state.attempt_ids) > MAX_ATTEMPTS
             or table_state.apply_number - table_state.vacuumed_to > SWEEP_EVERY
         )
-        self._has_swept = True
+        self._has_vacuumed_tombstones = True
         if not due or table_state.vacuumed_to == table_state.apply_number:
             return table_state
         expired_below = self._forgotten_below(table_state)
@@ -472,21 +479,24 @@ class Table:
         )
         if isinstance(expired_below, int) and expired_below <= max(0, table_state.horizon or 0):
             return commit
-        what = "is gone"
+        what = "is missing"
         if commit is not None:
             is_ours = expired_below is not None
-            by_whom = f"was changed by somebody else (version {commit.version}, {commit.operation})"
+            by_whom = (
+                f"was changed by another program (version {commit.version}, {commit.operation})"
+            )
             what = (
-                "has forgotten deletes that the table has not seen: the table was set back"
+                "lacks deletes that the table needs: an older version of the table was restored"
                 if is_ours
                 else by_whom
             )
         raise TableError(
             ErrorCode.TOMBSTONES_UNUSABLE,
             f"The tombstone table of {self._definition.name} {what}",
-            "It remembers what was deleted: without it, late changes would bring rows back",
-            f"Put {self._tombstones_path} back as it was, or run `connector table rebuild"
-            f" {self._definition.name}`",
+            "It remembers the deleted rows. Without it, late changes would bring them back",
+            f"Restore {self._tombstones_path} to its last state, or rebuild the table",
+            table=self._definition.name,
+            path=self._tombstones_path,
         )
 
     def _is(self, rebuild: str) -> None:
@@ -502,9 +512,11 @@ class Table:
             if self._log.has_other_files():
                 raise TableError(
                     ErrorCode.FOLDER_NOT_A_TABLE,
-                    f"{self.path} is not empty, and holds no Delta table",
-                    "Something else was put there",
-                    "Move it, or rename the table",
+                    f"{self.path} is not empty, and is not a Delta table",
+                    "The folder contains other files",
+                    "Move the files, or rename the table",
+                    table=self._definition.name,
+                    path=self.path,
                 )
             return self._create()
         properties = properties or self._log.properties()
@@ -543,12 +555,12 @@ class Table:
         them (TBL-16, DLQ-3).
         """
         with explained(f"table {self._definition.name}"):
-            set_properties(self._spark, self.path, properties, self._said(before))
+            set_properties(self._spark, self.path, properties, self._metadata_of(before))
 
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        session = session_saying(self._spark, self._said(TableState()))
+        session = session_saying(self._spark, self._metadata_of(TableState()))
         builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)

@@ -23,7 +23,7 @@ from connector.tables.values import DataType, Encoding, write_value
 
 
 def test_no_table_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="connector run --once"):
+    with pytest.raises(TableError, match="Start the pipeline"):
         open_table(str(tmp_path / "data"))
 
 

@@ -323,7 +323,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ("[tables.t.key]\n", ["tables.t.key.columns is not set"]),
         (
             "[tables.t.key]\nform = 'ordered'\ndelimiter = '|'\ncolumns = [{ name = 'a' }]\n",
-            ["tables.t.key", "delimiter", "Leave it out"],
+            ["tables.t.key", "delimiter", "Remove the delimiter"],
         ),
         (
             "[tables.t.key]\ncolumns = [{ name = 'a', kind = 'x' }]\n",

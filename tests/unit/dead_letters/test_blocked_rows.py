@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from connector.dead_letters.blocked_rows import HOLDING_REASONS, BlockingLetter, still_blocking
+from connector.dead_letters.blocked_rows import BLOCKING_REASONS, BlockingLetter, still_blocking
 
 TOPIC, TABLE = "T", "one"
 FIRST = BlockingLetter(b"k", 3, (0, 7), 3, (0, 7), table_letter=False, since=100)
@@ -104,7 +104,7 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
     """DLQ-3: not where the key itself is wrong, the table unknown, the change too late, or the
     record no change at all.
     """
-    assert set(HOLDING_REASONS) == {
+    assert set(BLOCKING_REASONS) == {
         *(
             "UNKNOWN_FRAMING",
             "UNKNOWN_SCHEMA",

@@ -165,7 +165,7 @@ def with_value(document: bytes, path: tuple[str | int, ...], text: str) -> bytes
     ],
 )
 def test_what_is_no_story_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueError, match="story"):
+    with pytest.raises(ValueError, match="the history of a dead letter"):
         history_from_json(value)
 
 
@@ -180,7 +180,7 @@ def test_what_is_no_story_is_refused(value: bytes) -> None:
     ],
 )
 def test_what_is_no_totals_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueError, match="no totals of a ledger"):
+    with pytest.raises(ValueError, match="the totals of a ledger are wrong"):
         totals_from_json(value)
 
 
@@ -211,7 +211,7 @@ def test_a_story_with_a_value_that_we_do_not_write_is_refused(
     exception.
     """
     for text in texts:
-        with pytest.raises(ValueError, match="no story of a letter"):
+        with pytest.raises(ValueError, match="the history of a dead letter is wrong"):
             history_from_json(with_value(STORY, ("entries", 0, *path), text))
 
 
@@ -256,7 +256,7 @@ def test_totals_with_a_value_that_we_do_not_write_are_refused(
 ) -> None:
     """DLQ-7, DLQ-11: every command reads them."""
     for text in texts:
-        with pytest.raises(ValueError, match="no totals of a ledger"):
+        with pytest.raises(ValueError, match="the totals of a ledger are wrong"):
             totals_from_json(with_value(TOTALS, path, text))
 
 
@@ -282,7 +282,7 @@ def test_what_a_newer_release_adds_is_passed_over() -> None:
 
 
 def test_an_error_about_a_record_of_others_stays_short() -> None:
-    with pytest.raises(ValueError, match="no story") as caught:
+    with pytest.raises(ValueError, match="the history of a dead letter is wrong") as caught:
         history_from_json(with_value(STORY, ("entries", 0, "action"), f'"{"x" * 100_000}"'))
     assert len(str(caught.value)) <= 1024
 

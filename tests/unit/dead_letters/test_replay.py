@@ -138,16 +138,19 @@ def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
         POSITION.kafka_partition,
     )
     for elsewhere in (Position("orders", "T", 4, 1), Position("orders.dead-letters", "T", 0, 1)):
-        assert "came from" in decided(fit(key=CONTROL_KEY, value=BEAT, position=elsewhere)).why
-    assert "not mended" in decided(beat, "set-header=a=b").why
+        assert (
+            "its Kafka partition"
+            in decided(fit(key=CONTROL_KEY, value=BEAT, position=elsewhere)).why
+        )
+    assert "cannot be repaired" in decided(beat, "set-header=a=b").why
 
 
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        (LetterState.REPLAYED, "it is replayed"),
-        (LetterState.PARKED, "it is parked: restore it first"),
-        (LetterState.DISCARDED, "it is discarded: restore it first"),
+        (LetterState.REPLAYED, "it is already replayed"),
+        (LetterState.PARKED, "it is parked: reopen it first"),
+        (LetterState.DISCARDED, "it is discarded: reopen it first"),
     ],
 )
 def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:
@@ -229,7 +232,7 @@ def test_a_late_letter_is_mended_before_it_is_forced() -> None:
     assert found.repair_note is not None
     assert found.repair_note.steps == ('replace=data_change.table="people"', FORCE)
     why = decided(fit(reason=Reason.TOO_LATE), "cut-prefix=9999", force=force).why
-    assert why == f"it cannot be mended: cut-prefix=9999: the value has {len(VALUE)} bytes"
+    assert why == f"it cannot be repaired: cut-prefix=9999: the value has {len(VALUE)} bytes"
     assert len(calls) == 1
 
 
@@ -252,7 +255,7 @@ def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(
     [
         ({"value": None}, LATER, "it cannot be forced: there is no value"),
         ({"value": VALUE[:-1]}, LATER, "it cannot be forced: at byte "),
-        ({"key": CONTROL_KEY, "value": BEAT}, LATER, "it cannot be forced: it is no change"),
+        ({"key": CONTROL_KEY, "value": BEAT}, LATER, "it cannot be forced: it is not a change"),
         ({}, "it would change nothing", "it cannot be forced: it would change nothing"),
         ({}, CHANGE, "it would be rejected again as TOO_LATE: "),
         ({"key": b"other"}, LATER, "it would be rejected again as KEY_MISMATCH: "),
@@ -348,7 +351,7 @@ def test_attempts_have_a_last_number() -> None:
     last = decided(fit(), standing=LetterStatus(LetterState.OPEN, MAX_ATTEMPT - 1, 0))
     assert (last.verdict, last.attempt) == (Verdict.REPLAY, MAX_ATTEMPT)
     beyond = decided(fit(), standing=LetterStatus(LetterState.OPEN, MAX_ATTEMPT, 0))
-    assert (beyond.verdict, "no number for another attempt" in beyond.why) == (Verdict.REFUSE, True)
+    assert (beyond.verdict, "the largest attempt number" in beyond.why) == (Verdict.REFUSE, True)
 
 
 def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
@@ -362,7 +365,7 @@ def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
     )
     assert repair_note.repair_note is not None
     assert repair_note.repair_note.before != repair_note.repair_note.after
-    assert decided(wrong, "cut-prefix=9999").why.startswith("it cannot be mended: ")
+    assert decided(wrong, "cut-prefix=9999").why.startswith("it cannot be repaired: ")
 
 
 def test_a_table_letter_is_tried_on_its_table() -> None:
@@ -399,7 +402,7 @@ def test_a_record_that_the_topic_does_not_take_is_refused(headers: Headers) -> N
     found = decided(fit(headers=headers), door=ReplayTarget("orders", 4, size - 1, validated, {}))
     assert (found.verdict, found.why) == (
         Verdict.REFUSE,
-        f"it is too large: {size} bytes with its headers, orders takes {size - 1}",
+        f"it is too large: it has {size} bytes with its headers, but orders allows {size - 1}",
     )
 
 

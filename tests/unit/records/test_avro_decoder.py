@@ -150,13 +150,16 @@ for level in range(12):
 @pytest.mark.parametrize(
     ("writer", "why"),
     [
-        ({"type": "array", "items": "null"}, "items that take no bytes"),
-        ({"type": "array", "items": NULLS}, "items that take no bytes"),
+        ({"type": "array", "items": "null"}, "items have no bytes"),
+        ({"type": "array", "items": NULLS}, "items have no bytes"),
         (
             {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
-            "items that take no bytes",
+            "items have no bytes",
         ),
-        ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, "within itself"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]},
+            "contains itself",
+        ),
         (DEEP, "more than 1000 types"),
         (
             reduce(lambda inner, _: {"type": "array", "items": inner}, range(64), "int"),
@@ -226,17 +229,17 @@ def test_a_type_is_known_by_its_name_wherever_it_was_declared() -> None:
     ("writer", "why"),
     [
         (["null", ["int"]], "a union within a union"),
-        (["int", "int"], "two types that cannot be told apart"),
+        (["int", "int"], "two types that cannot be distinguished"),
         (
             [{"type": "map", "values": "int"}, {"type": "map", "values": "long"}],
-            "two types that cannot be told apart",
+            "two types that cannot be distinguished",
         ),
         (
             record("R", {"name": "a", "type": "int"}, {"name": "a", "type": "int"}),
-            "two fields of one name in R",
+            "two fields with the same name in R",
         ),
-        (record("R", {"name": "a-b", "type": "int"}), "the name 'a-b', which is not legal"),
-        (record("int"), "the name 'int', which is not legal"),
+        (record("R", {"name": "a-b", "type": "int"}), "the name 'a-b', which Avro does not allow"),
+        (record("int"), "the name 'int', which Avro does not allow"),
     ],
     ids=str,
 )
@@ -274,10 +277,10 @@ def test_fields_are_matched_by_name_or_alias_and_defaults_fill_what_is_missing()
 @pytest.mark.parametrize(
     ("writer", "wanted", "why"),
     [
-        (record("R"), record("R", {"name": "a", "type": "int"}), "lacks the field a"),
+        (record("R"), record("R", {"name": "a", "type": "int"}), "does not have the field a"),
         (record("R"), record("S"), "has R where S is needed"),
         ("long", "int", "has long where int is needed"),
-        ("string", ["null", "long"], "where none of null, long is"),
+        ("string", ["null", "long"], "where one of null, long is needed"),
     ],
     ids=["missing field", "other name", "narrowing", "no branch"],
 )
@@ -297,7 +300,7 @@ def test_a_branch_that_does_not_fit_is_damage_only_where_it_is_used() -> None:
     wanted = record("R", {"name": "x", "type": ["null", "long"]})
     read = reader(writer, wanted)
     assert read(b"\x02\x02", 0) == ({"x": 1}, 2)
-    with pytest.raises(DamagedError, match="has New where none of null, long is"):
+    with pytest.raises(DamagedError, match="has New where one of null, long is needed"):
         read(b"\x04\x02", 0)
 
 

@@ -95,13 +95,13 @@ def test_a_framing_that_ends_too_early_is_undecodable(value: bytes) -> None:
             frame(BODY, 8),
             "no schema with the id 8 is known: the registry has none, or no registry is configured",
         ),
-        (frame(BODY, 9), "the schema 9 is no Avro schema"),
+        (frame(BODY, 9), "the schema 9 is not an Avro schema"),
         (frame(BODY, 10), "the schema 10 has Other where lowmark.ChangeRecord is needed"),
-        (frame(BODY, 11), "the schema 11 lacks the field stream_partition"),
-        (frame(BODY, 12), "the schema 12 is no Avro schema"),
+        (frame(BODY, 11), "the schema 11 does not have the field stream_partition"),
+        (frame(BODY, 12), "the schema 12 is not an Avro schema"),
         (frame(BODY, 13), "the schema 13 has string where"),
-        (frame(BODY, 14), "the schema 14 is no Avro schema"),
-        (frame(BODY, 15), "the schema 15 is no Avro schema"),
+        (frame(BODY, 14), "the schema 14 is not an Avro schema"),
+        (frame(BODY, 15), "the schema 15 is not an Avro schema"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_unknown(value: bytes, detail: str) -> None:

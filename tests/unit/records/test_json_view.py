@@ -323,7 +323,8 @@ def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
     )
     assert (
         str(error)
-        == "data_change.entries[0].value is not a field of a DELETE_FAMILY. There are: kind, family"
+        == "data_change.entries[0].value is not a field of a DELETE_FAMILY. The fields are: kind,"
+        " family"
     )
 
 
@@ -333,12 +334,12 @@ def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
         ("not json", "", "This line is not JSON"),
         ("[" * 100_000, "", "This line is not JSON"),
         ("[]", "", "but must be an object"),
-        ('{"a": 1, "a": 2}', "a", "given twice"),
-        ({"stream_partition": "p"}, "data_change", "it has none of them"),
+        ('{"a": 1, "a": 2}', "a", "occurs twice"),
+        ({"stream_partition": "p"}, "data_change", "this one has none of them"),
         (
             {"stream_partition": "p", "heartbeat": {}, "data_change": {}},
             "heartbeat",
-            "it has data_change and heartbeat",
+            "this one has data_change and heartbeat",
         ),
         ({"heartbeat": {"timestamp": 5}}, "stream_partition", "stream_partition is missing"),
         (

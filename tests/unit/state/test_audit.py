@@ -77,7 +77,7 @@ def test_a_visible_record_in_a_gap_is_lost() -> None:
     found = found.looked(found.gaps(to_the_end=True), Seen(visible=(Range(13, 15),)))
     fault = stream(found).fault()
     assert fault is not None
-    assert "2 offsets are read, but not in the changelog" in fault.problem
+    assert "2 offsets are missing in the changelog" in fault.problem
     assert "0/13 to 14" in fault.problem
     assert fault.cause
     assert fault.remedy
@@ -99,10 +99,10 @@ def test_what_retention_took_is_unproved_and_breaks_nothing() -> None:
         (WHOLE.logged([Run(14, 15, 1)]), "more than once"),
         (
             READ.logged([Run(11, 20, 1)]).looked((Range(10, 11),), Seen()).logged([Run(10, 11, 1)]),
-            "nothing to see",
+            "without a visible record",
         ),
-        (READ.logged([Run(9, 20, 1)]), "never read"),
-        (READ.logged([Run(10, 21, 1)]), "never read"),
+        (READ.logged([Run(9, 20, 1)]), "has not read them"),
+        (READ.logged([Run(10, 21, 1)]), "has not read them"),
     ],
 )
 def test_rows_too_many_break_the_promise(partition: PartitionAudit, said: str) -> None:
@@ -243,8 +243,8 @@ def test_a_fault_names_three_examples_of_each_kind() -> None:
     assert fault is not None
     assert (
         fault.problem
-        == "Stream s breaks nothing_lost: 12 offsets are read, but not in the changelog, though a"
-        " reader of the topic can see them (Kafka partition/offset 0/10, 0/12 to 14, 0/16, …); 4"
-        " letters are not in the dead-letter topic (a, b, c, …); 1 letter is there with other"
-        " bytes than their records (e)"
+        == "Stream s breaks nothing_lost: 12 offsets are missing in the changelog, although a"
+        " reader of the topic sees their records (Kafka partition/offset 0/10, 0/12 to 14, 0/16,"
+        " …); 4 dead letters are missing in the dead-letter topic (a, b, c, …); 1 dead letter is"
+        " different from the rejected record (e)"
     )

@@ -13,8 +13,8 @@ from connector.state.overrides import (
     StalenessOverride,
     bounds_in,
     bounds_in_force,
+    metadata_with,
     pace_in_force,
-    saying,
 )
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
@@ -32,15 +32,15 @@ def test_an_operators_bound_outranks_the_configured_one_until_it_is_unset() -> N
     """TBL-20"""
     tables = [defined("one", 600), defined("other", None), defined("third", 60)]
     assert bounds_in_force(tables, {}) == {"one": 600, "third": 60}
-    said = saying(
+    said = metadata_with(
         StalenessOverride("third", 0, 3, "me"),
-        saying(
+        metadata_with(
             StalenessOverride("other", 5, 2, "me"),
-            saying(StalenessOverride("one", 7, 1, "me"), None),
+            metadata_with(StalenessOverride("one", 7, 1, "me"), None),
         ),
     )
     assert bounds_in_force(tables, bounds_in(said)) == {"one": 7, "other": 5}, "0 is no bound"
-    assert bounds_in(saying(StalenessOverride("one", None, 4, "me"), said)) == {
+    assert bounds_in(metadata_with(StalenessOverride("one", None, 4, "me"), said)) == {
         "other": 5,
         "third": 0,
     }

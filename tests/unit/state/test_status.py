@@ -104,8 +104,10 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
     assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
     assert [hint.partition(": ")[0] for hint in status.hints] == [
-        *("no low watermark", "stray", "a, stray"),
-        "the ledger of dead letters could not be read",
+        "the low watermark is unknown, so no table is a consistent cut and no tombstone expires",
+        "no announcement names stray",
+        "a, stray stalled",
+        "the ledger could not be read, so replayed and discarded dead letters are counted as open",
     ]
 
 
@@ -117,9 +119,9 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
     (hint,) = (hint for hint in hints if "claim" in hint)
     assert hint.startswith(
-        "1,200 watermark claims moved nothing, being ahead of the clock or below earlier ones"
+        "1,200 watermark claims without effect, in the future or below an earlier claim"
     )
-    assert "have producers send 0 where they know no low watermark" in hint
+    assert "let producers send 0 if they know no low watermark" in hint
     moving = progress(
         BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1
     )
@@ -127,7 +129,7 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     assert (status.ignored_claims, status.to_json()["ignored_claims"]) == (1, 1)
     assert status.hints == []
     assert any(
-        "1 watermark claim moved nothing" in hint
+        "1 watermark claim without effect" in hint
         for hint in stream_status("s", moving, NOW, stall_after_s=400).hints
     )
 
@@ -172,7 +174,7 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
 def test_who_is_behind_a_stall_is_said() -> None:
     """WMK-12: what ingest has not asked for says nothing of the producer."""
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
-    unasked, never_seen = "ingest has not asked Kafka", "have heartbeats sent"
+    unasked, never_seen = "ingest has not asked Kafka", "send heartbeats"
     for stall_after_s, now_s, remedy in (
         (301, 902, unasked),
         (299, 1_199, never_seen),
@@ -269,24 +271,24 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
     assert status.uncovered == (None if hole is None else ("root", hole))
     assert status.without_key_range == may_fill
     assert status.to_json()["without_key_range"] == list(may_fill)
-    hints = [hint for hint in status.hints if "the low watermark stands" in hint]
+    hints = [hint for hint in status.hints if "the low watermark does not advance" in hint]
     if hole is None:
         assert not hints
     elif may_fill:
         wanted = (
-            f"below root no key range covers {hole}, and {', '.join(may_fill)} have none: announce"
-            " them with key ranges"
+            f"no key range of the root root covers {hole}; announce these stream partitions with a"
+            f" key range: {', '.join(may_fill)}"
         )
         assert wanted in hints[0]
     else:
         assert f"leave a hole in {hole}, or overlap there" in hints[0]
-        assert "have none" not in hints[0]
+        assert "with a key range" not in hints[0]
 
 
 def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     """WMK-6"""
     never = stream_status("s", Progress(), NOW, stall_after_s=1)
-    assert never.hints == ["nothing was ingested yet: start `connector run`"]
+    assert never.hints == ["nothing was ingested yet: start ingest"]
     assert (never.lag, never.topic_read_at, never.stalls_unverified) == (None, None, True)
     waiting = stream_status(
         "s",
@@ -297,7 +299,9 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     )
     assert waiting.never_seen == ("b",)
     assert waiting.low_watermark is None
-    assert [hint.split()[0] for hint in waiting.hints] == ["no", "named"]
+    assert [hint.partition(": ")[0] for hint in waiting.hints[1:]] == [
+        "stream partitions of the configuration have sent no record"
+    ]
     others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
     assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == (
         "b",
@@ -334,7 +338,7 @@ def test_a_table_says_what_it_is_worth() -> None:
     assert (status.p95_s, status.recommended_max_staleness_s, status.last_job) == (90.0, 187, merge)
     assert len(status.hints) == 3
     assert (
-        "take up to 90.0 s, more than half of its max_staleness: they can keep one of 187 s"
+        "take up to 90.0 s, more than half of max_staleness: set max_staleness to at least 187 s"
         in status.hints[1]
     )
     at_its_bound = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600)
@@ -350,7 +354,7 @@ def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
         TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed]
     )
     stream = stream_status("s", stands, NOW, stall_after_s=600, maintenance=[failed])
-    assert table.hints == ["its last clean-up failed, and is tried again: disk hiccup"]
+    assert table.hints == ["the last clean-up failed and will be repeated: disk hiccup"]
     assert stream.hints[-1:] == table.hints
     assert [
         (job["kind"], job["files"], job["error"]) for job in table.to_json()["maintenance"]
@@ -402,9 +406,8 @@ def test_a_table_says_when_it_is_due() -> None:
     rare = table_status(
         TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job
     )
-    assert rare.hints == [
-        "applied every 3600 s, more than its max_staleness: reads in between merge"
-    ]
+    (hint,) = rare.hints
+    assert hint.startswith("an apply runs every 3600 s, which is more than max_staleness: reads")
 
 
 def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
@@ -420,7 +423,7 @@ def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
     )
     empty = table_status(TABLE, TableState(), stands, NOW)
     assert (empty.inconsistent_since, empty.lagging_partition, empty.age_s) == (None, None, None)
-    assert empty.hints == ["nothing was applied yet: start `connector run`"]
+    assert empty.hints == ["nothing was applied yet: start the pipeline"]
 
 
 def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
@@ -442,8 +445,8 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     )
     assert below.hints == [
         (
-            "95 of 100 applies take up to 90.0 s, more than half of its max_staleness:"
-            " they can keep one of 180 s"
+            "95 of 100 applies take up to 90.0 s, more than half of max_staleness: set"
+            " max_staleness to at least 180 s"
         )
     ]
     unbounded = table_status(
@@ -475,8 +478,8 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
         8,
     )
     assert status.hints == [
-        "2 rows wait for a dead letter: mend and replay it, or discard it",
-        "not complete without 1 dead letter: see `connector dead-letters list`",
+        "2 rows wait for dead letters: repair and replay the dead letters, or discard them",
+        "the table is not complete without 1 dead letter: list the dead letters of the stream",
     ]
     view = status.to_json()
     assert (view["blocked_since"], view["lagging_partition"]["stream_partition"]) == (

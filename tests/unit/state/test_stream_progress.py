@@ -76,17 +76,17 @@ def test_who_is_behind_is_said() -> None:
     with pytest.raises(
         StaleTableError,
         match=(
-            r"accounts .* 60\.5 s old, the bound is 60 s\. Ingest .*T00:03:20.* 5 offsets"
-            r" behind\. See"
+            r"accounts is 60\.5 s old, .* the bound is 60 s\. Ingest .*T00:03:20.* 5 offsets"
+            r" behind\. Check"
         ),
     ) as error:
         TWO.check_age("accounts", 100 * S, 60, 160 * S + S // 2)
-    assert error.value.as_of == 100 * S
+    assert error.value.fields == {"table": "accounts", "as_of": 100 * S}
     waits = BlockingLetter(b"k", 1, (0, 7), 1, (0, 7), table_letter=False, since=90 * S)
-    with pytest.raises(StaleTableError, match=r"Ingest asked"):
+    with pytest.raises(StaleTableError, match=r"Ingest last asked"):
         TWO.check_age("accounts", 100 * S, 60, 10**6 * S, (waits,))
     with pytest.raises(
-        StaleTableError, match=r"wait for dead letters, the oldest since .*T00:01:30.* replay"
+        StaleTableError, match=r"wait for dead letters .* since .*T00:01:30.* replay"
     ):
         ONE.check_age("accounts", 30 * S, 60, 110 * S, (waits,))
     with pytest.raises(StaleTableError, match=r"of unknown age.*Ingest has never run"):
