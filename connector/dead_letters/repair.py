@@ -35,27 +35,42 @@ _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 FORCE: Final = "--force"
 """In the ledger, after the steps: a new change with the same result was sent (DLQ-13)."""
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
-    "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
+    "cut-prefix": (
+        "N",
+        "removes the first N bytes of the value, for example the framing of another system",
+    ),
     "reframe": (
         "ID",
         (
-            "framed with schema ID of the registry, or as `single-object`: replaces the framing,"
-            " or comes before a bare body"
+            "replaces the framing of the value, or adds a framing to a bare body. `ID` is a schema"
+            " id of the registry, or `single-object`"
         ),
     ),
-    "set-key": ("KEY", "the Kafka key, as text, or `base64:` and that"),
+    "set-key": ("KEY", "sets the Kafka key. `KEY` is text, or base64 after `base64:`"),
     "key-from-record": (
         "",
-        "the key that the record must have: its row key, or that of control records",
+        (
+            "sets the Kafka key that the record must have: the row key of a change, or the reserved"
+            " key of control records"
+        ),
     ),
-    "set-header": ("NAME=VALUE", "a header, in place of those of that name"),
-    "drop-header": ("NAME", "without the headers of that name"),
+    "set-header": (
+        "NAME=VALUE",
+        "sets a header. It replaces all headers of that name",
+    ),
+    "drop-header": ("NAME", "removes all headers of that name"),
     "replace": (
         "FIELD=JSON",
-        'a field of the JSON view, such as `data_change.entries[0].family="f"`',
+        ('replaces a field of the JSON view, for example `data_change.entries[0].family="f"`'),
     ),
-    "commit-timestamp": ("TIME", "ISO 8601 with a zone, or microseconds"),
-    "record": ("JSON", "the whole record as its JSON view: what comes out of an editor"),
+    "commit-timestamp": (
+        "TIME",
+        "sets the commit timestamp. `TIME` is ISO 8601 with a time zone, or microseconds",
+    ),
+    "record": (
+        "JSON",
+        "replaces the whole record. `JSON` is its JSON view. The option `--edit` makes this step",
+    ),
 }
 """For each verb: the form of its argument (empty: no argument), and a description."""
 
@@ -107,12 +122,12 @@ class Step:
         """Parse a step. Raises ValueError with the mistake in the text."""
         if not is_utf_8(text):
             raise ValueError(
-                f"{text[:80]!r} is not UTF-8; a key or the value of a header that is no text is"
-                " given as base64:"
+                f"{text[:80]!r} is not UTF-8. If a key or a header value is not text, write it as"
+                " base64 after base64:"
             )
         verb, equals, argument = text.partition("=")
         if verb not in STEPS:
-            raise ValueError(f"{verb!r} is no step; there are {', '.join(STEPS)}")
+            raise ValueError(f"{verb!r} is not a step. The steps are {', '.join(STEPS)}")
         form, _ = STEPS[verb]
         if bool(form) != bool(equals):
             raise ValueError(f"write {verb}={form}" if form else f"{verb} takes no argument")
@@ -170,8 +185,8 @@ def from_view(content: Content, edited: str) -> Content | Unrepairable:
         return Unrepairable(str(error))
     if said.kafka_partitions is None:
         return Unrepairable(
-            "kafka_partitions is missing: over how many the producer spread its keys is not for us"
-            " to say"
+            "kafka_partitions is missing: only the producer knows over how many Kafka partitions it"
+            " spread its keys"
         )
     return replace(
         content, value=codec.frame(codec.encode(said.record, said.kafka_partitions), None)
@@ -198,13 +213,13 @@ def edited(
     try:
         said: Any = None if given is None else json.loads(given)
     except (ValueError, RecursionError) as error:
-        return Unrepairable(f"what came back is not JSON: {error}")
+        return Unrepairable(f"the edited text is not JSON: {error}")
     if given is None or said == shown:
         return None
     try:
         line = to_line(said)
     except (ValueError, RecursionError) as error:  # json.loads accepts NaN, which is not JSON
-        return Unrepairable(f"what came back is not JSON: {error}")
+        return Unrepairable(f"the edited text is not JSON: {error}")
     step = Step(f"record={line}", "record", line)
     repair_note = _taken(content, step, schemas)
     return repair_note if isinstance(repair_note, Unrepairable) else step
@@ -297,7 +312,7 @@ def _is_number(argument: str, digits: int) -> bool:
 
 def _check_count(argument: str) -> None:
     if not (_is_number(argument, 10) and 0 < int(argument) < 2**31):
-        raise ValueError(f"{argument!r} is no number of bytes")
+        raise ValueError(f"{argument!r} is not a number of bytes")
 
 
 def _check_schema(argument: str) -> None:
@@ -322,24 +337,24 @@ def _check_bytes(argument: str) -> None:
     try:
         bytes_of_text(argument)
     except ValueError as error:
-        raise ValueError(f"{argument[:80]!r} has no base 64 behind base64: ({error})") from None
+        raise ValueError(f"{argument[:80]!r} has no valid base64 after base64: ({error})") from None
 
 
 def _check_header(argument: str) -> None:
     name, equals, text = argument.partition("=")
     if not name or not equals:
-        raise ValueError("a header is set as NAME=VALUE")
+        raise ValueError("write a header as NAME=VALUE")
     _check_bytes(text)
 
 
 def _check_replace(argument: str) -> None:
     place, equals, text = argument.partition("=")
     if not equals or not _PLACE.findall(place):
-        raise ValueError('a field is replaced as FIELD=JSON, such as data_change.table="users"')
+        raise ValueError('write a field as FIELD=JSON, for example data_change.table="users"')
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r} is not JSON ({error}); text needs quotes") from None
+        raise ValueError(f"{text!r} is not JSON ({error}). Text needs quotes") from None
 
 
 _CHECKS: Final = {
