@@ -10,7 +10,7 @@ SOURCES := connector tests $(wildcard benchmarks)
 DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check test-unit test-faults mutants lint types contracts format bench lock clean
+.PHONY: help setup demo test test-long check test-unit test-faults mutants lint types contracts format docs bench lock clean
 
 help: ## Show this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ contracts: $(STAMP) ## Who may import whom
 format: $(STAMP) ## Format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
+
+# Not quiet: mkdocs counts no warning that it does not show.
+docs: $(STAMP) ## The pages as a site, in build/site; a broken link or a page without a place is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep the figures (about two hours)
 	$(BIN)/python -m benchmarks --write docs/reference/performance.md
