@@ -50,9 +50,10 @@ test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) 
 mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES, from SEED (a new one)
 	$(BIN)/python -m tests.mutants --sample $(or $(SAMPLE),300) $(if $(SEED),--seed $(SEED)) $(MODULES)
 
-lint: $(STAMP) ## Style, and what a linter can find
+lint: $(STAMP) ## Style, what a linter can find, and words that pages and docstrings may not have
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "not formatted: run make format" >&2; exit 1; }
+	$(BIN)/python -m pytest --quiet tests/unit/test_words.py
 
 types: $(STAMP) ## Types of the package, strictly
 	$(BIN)/mypy
