@@ -8,9 +8,11 @@ STAMP := $(VENV)/.from-lock
 SOURCES := connector tests $(wildcard benchmarks)
 # Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
 DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+QUICK := tests/unit tests/property tests/golden tests/architecture
+PURE := connector/errors.py,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/state/*,connector/config/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check test-unit test-faults mutants lint types contracts format bench lock clean
+.PHONY: help setup demo test test-long check test-unit coverage test-faults mutants lint types contracts format docs bench lock clean
 
 help: ## Show this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +44,13 @@ test-long: $(STAMP) ## The same, with the tests that take long
 check: test ## The same, under the name that some expect
 
 test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less than a minute
-	$(BIN)/python -m pytest $(DIVIDED) tests/unit tests/property tests/golden tests/architecture
+	$(BIN)/python -m pytest $(DIVIDED) $(QUICK)
+
+coverage: $(STAMP) ## Which lines the quick suites run, and whether that is enough; takes twice as long as they
+	@mkdir -p build
+	$(BIN)/python -m pytest $(DIVIDED) --cov --cov-report= $(QUICK)
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include='$(PURE)' --fail-under=99
 
 test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) at named points, from SEED (a new one)
 	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
@@ -50,9 +58,10 @@ test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) 
 mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES, from SEED (a new one)
 	$(BIN)/python -m tests.mutants --sample $(or $(SAMPLE),300) $(if $(SEED),--seed $(SEED)) $(MODULES)
 
-lint: $(STAMP) ## Style, and what a linter can find
+lint: $(STAMP) ## Style, what a linter can find, and words that pages and docstrings may not have
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES) || { echo "not formatted: run make format" >&2; exit 1; }
+	$(BIN)/python -m pytest --quiet tests/unit/test_words.py
 
 types: $(STAMP) ## Types of the package, strictly
 	$(BIN)/mypy
@@ -63,6 +72,10 @@ contracts: $(STAMP) ## Who may import whom
 format: $(STAMP) ## Format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format --quiet $(SOURCES)
+
+# Not quiet: mkdocs counts no warning that it does not show.
+docs: $(STAMP) ## The pages as a site, in build/site; a broken link or a page without a place is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep the figures (about two hours)
 	$(BIN)/python -m benchmarks --write docs/reference/performance.md

@@ -24,15 +24,16 @@ NAMES = (
 
 _HEAD = """# Performance
 
-`make bench` measures these figures. Rates depend on the machine; a ratio compares two things in
-the same run. A bar is the value to reach: `0.4` means at least 0.4, `<0.3` means below 0.3.
-`missed` marks a bar that was not reached. The module of the same name in `benchmarks/` documents
-how each figure is measured. """
+`make bench` measures these figures. A rate depends on the machine. A ratio compares two values of
+the same run, so it depends less on the machine.
+
+A bar is the value to reach: `0.4` means at least 0.4, and `<0.3` means below 0.3. `missed` marks a
+bar that was not reached. Each section has the name of a module in `benchmarks/`. The docstring of
+the module explains how its figures are measured.
+"""
 
 MISSED = "**missed**"
-WHY = {
-    "merge_to_ours_partial_8m_rows": "[what stands in the way](../decisions/0014-sparse-applies.md)"
-}
+WHY = {"merge_to_ours_partial_8m_rows": "[the reasons](../decisions/0014-sparse-applies.md)"}
 """The page that explains why a figure misses its bar."""
 
 

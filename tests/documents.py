@@ -41,7 +41,10 @@ def reasons() -> str:
     lines += [f"| `{reason}` | {reason.cause} | {reason.remedy} |" for reason in Reason]
     lines += [
         "",
-        "Rules of `INVALID`, in the order in which they are judged:",
+        (
+            "The rules of `INVALID`, in the order in which they are checked. A rule without a field"
+            " is a condition of the whole record or entry:"
+        ),
         "",
         "| rule | field | must be |",
         "|---|---|---|",
@@ -52,7 +55,10 @@ def reasons() -> str:
     ]
     lines += [
         "",
-        "Steps of mending, `VERB` or `VERB=ARGUMENT`, taken in the order in which they are given:",
+        (
+            "The steps of a repair. Write a step as `VERB` or `VERB=ARGUMENT`. lowmark takes the"
+            " steps in the order in which you give them:"
+        ),
         "",
     ]
     lines += ["| step | argument | what it does |", "|---|---|---|"]
@@ -75,7 +81,11 @@ def _rules() -> list[tuple[str, str, str]]:
     for rule, field, _, words in every_check:
         found.setdefault(rule, (rule.value, field, words.replace("|", "\\|")))
     rule, field, words = found["KAFKA_PARTITIONS"]
-    found["KAFKA_PARTITIONS"] = (rule, field, f"{words}, and not above what the topic has")
+    found["KAFKA_PARTITIONS"] = (
+        rule,
+        field,
+        f"{words}, and at most the number of Kafka partitions of the topic",
+    )
     return list(found.values())
 
 

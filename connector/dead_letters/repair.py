@@ -35,27 +35,42 @@ _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 FORCE: Final = "--force"
 """In the ledger, after the steps: a new change with the same result was sent (DLQ-13)."""
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
-    "cut-prefix": ("N", "drop the first N bytes of the value: the framing of another system"),
+    "cut-prefix": (
+        "N",
+        "removes the first N bytes of the value, for example the framing of another system",
+    ),
     "reframe": (
         "ID",
         (
-            "framed with schema ID of the registry, or as `single-object`: replaces the framing,"
-            " or comes before a bare body"
+            "replaces the framing of the value, or adds a framing to a bare body. `ID` is a schema"
+            " id of the registry, or `single-object`"
         ),
     ),
-    "set-key": ("KEY", "the Kafka key, as text, or `base64:` and that"),
+    "set-key": ("KEY", "sets the Kafka key. `KEY` is text, or base64 after `base64:`"),
     "key-from-record": (
         "",
-        "the key that the record must have: its row key, or that of control records",
+        (
+            "sets the Kafka key that the record must have: the row key of a change, or the reserved"
+            " key of control records"
+        ),
     ),
-    "set-header": ("NAME=VALUE", "a header, in place of those of that name"),
-    "drop-header": ("NAME", "without the headers of that name"),
+    "set-header": (
+        "NAME=VALUE",
+        "sets a header. It replaces all headers of that name",
+    ),
+    "drop-header": ("NAME", "removes all headers of that name"),
     "replace": (
         "FIELD=JSON",
-        'a field of the JSON view, such as `data_change.entries[0].family="f"`',
+        ('replaces a field of the JSON view, for example `data_change.entries[0].family="f"`'),
     ),
-    "commit-timestamp": ("TIME", "ISO 8601 with a zone, or microseconds"),
-    "record": ("JSON", "the whole record as its JSON view: what comes out of an editor"),
+    "commit-timestamp": (
+        "TIME",
+        "sets the commit timestamp. `TIME` is ISO 8601 with a time zone, or microseconds",
+    ),
+    "record": (
+        "JSON",
+        "replaces the whole record. `JSON` is its JSON view. The option `--edit` makes this step",
+    ),
 }
 """For each verb: the form of its argument (empty: no argument), and a description."""
 
@@ -107,12 +122,12 @@ class Step:
         """Parse a step. Raises ValueError with the mistake in the text."""
         if not is_utf_8(text):
             raise ValueError(
-                f"{text[:80]!r} is not UTF-8; write a key or a header value that is not text as"
-                " base64:"
+                f"{text[:80]!r} is not UTF-8. If a key or a header value is not text, write it as"
+                " base64 after base64:"
             )
         verb, equals, argument = text.partition("=")
         if verb not in STEPS:
-            raise ValueError(f"{verb!r} is not a step; the steps are {', '.join(STEPS)}")
+            raise ValueError(f"{verb!r} is not a step. The steps are {', '.join(STEPS)}")
         form, _ = STEPS[verb]
         if bool(form) != bool(equals):
             raise ValueError(f"write {verb}={form}" if form else f"{verb} takes no argument")
@@ -339,7 +354,7 @@ def _check_replace(argument: str) -> None:
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r} is not JSON ({error}); write text in quotes") from None
+        raise ValueError(f"{text!r} is not JSON ({error}). Text needs quotes") from None
 
 
 _CHECKS: Final = {

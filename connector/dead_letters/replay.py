@@ -6,14 +6,14 @@ about the failure, and one header that names the dead letter and the attempt. A 
 refused, with the reason, and does not change, if:
 
     it is not open                       it was replayed, parked or discarded
-    it is TOO_LATE                       nothing older than the horizon is merged. With `force`, a
-    new change
-                                         with the same result is sent
+    it is TOO_LATE                       nothing older than the horizon is merged. With `force`,
+                                         a new change with the same result is sent
     it is WATERMARK_IN_FUTURE            waiting does not make a wrong claim true
     a repair step does not fit
     it would be rejected again           with the current settings, schemas and horizon. So no
-    attempt is wasted the Kafka partition does not exist   a control record goes to its original
-    Kafka partition it is too large for the topic
+                                         attempt is wasted
+    the Kafka partition does not exist   a control record goes to its original Kafka partition
+    it is too large for the topic
 
 A dead letter that was tried `max_attempts` times is parked instead. So no record is replayed for
 ever.

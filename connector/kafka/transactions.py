@@ -3,8 +3,9 @@
 Each call is repeated while Kafka allows it. The remaining errors have three meanings:
 
     it must be aborted    none of its records will be read
-    we are shut out       another producer has started with the same transactional id. This one must
-    not send again any other error       the outcome is unknown
+    we are shut out       another producer has started with the same transactional id. This one
+                          must not send again
+    any other error       the outcome is unknown
 
 In the first and the last case, the client is closed. The next client with the same id ends the open
 transaction. After that, late requests of the old client cannot end another transaction.

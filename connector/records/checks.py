@@ -92,7 +92,7 @@ RECORD_CHECKS: Final[Sequence[Check]] = (
         Rule.BRANCHES,
         "",
         lambda record: sum(record[branch] is not None for branch in BRANCHES) == 1,
-        "exactly one of data_change, heartbeat and child_partitions is filled",
+        "exactly one of data_change, heartbeat and child_partitions is not null",
     ),
     (
         Rule.STREAM_PARTITION,
@@ -118,7 +118,7 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         Rule.TABLE,
         "table",
         lambda table: table_matches(table) is not None,
-        "1 to 128 of the characters - _ . a-z A-Z 0-9",
+        "1 to 128 characters of a-z A-Z 0-9 . - _",
     ),
     (
         Rule.ROW_KEY,
@@ -131,7 +131,7 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         Rule.SOURCE_CLUSTER_ID,
         "",
         lambda change: (change["change_type"] == "USER") == (change["source_cluster_id"] != ""),
-        "source_cluster_id is given for USER, empty for GARBAGE_COLLECTION",
+        "source_cluster_id is empty for GARBAGE_COLLECTION, and not empty for USER",
     ),
     _RESUME_TOKEN,
     (
@@ -144,7 +144,7 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         Rule.TRANSACTION,
         "transaction",
         lambda transaction: transaction is None or transaction["record_sequence"] >= 0,
-        "without a record_sequence below 0",
+        "a transaction with a record_sequence of at least 0",
     ),
     (
         Rule.ENTRY_COUNT,
@@ -159,7 +159,7 @@ ENTRY_CHECKS: Final[Sequence[Check]] = (
         Rule.FAMILY,
         "family",
         lambda family: family_matches(family) is not None,
-        "1 to 64 of the characters - _ . a-z A-Z 0-9",
+        "1 to 64 characters of a-z A-Z 0-9 . - _",
     ),
     (
         Rule.QUALIFIER,
@@ -172,7 +172,7 @@ ENTRY_CHECKS: Final[Sequence[Check]] = (
         Rule.CELL_RANGE,
         "",
         _is_range,
-        "range_start is at least 0, and below range_end unless that is 0",
+        "range_start is at least 0, and range_end is 0 or greater than range_start",
     ),
 )
 
@@ -188,8 +188,8 @@ CHILD_PARTITIONS_CHECKS: Final[Sequence[Check]] = (
         "children",
         lambda children: all(map(_is_child, children)),
         (
-            f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text, and key ranges that start"
-            " before they end"
+            f"stream partitions with names of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text, and"
+            " with key ranges whose start is below their end"
         ),
     ),
 )
@@ -248,7 +248,7 @@ def _judge_kinds(entries: Sequence[Datum]) -> Rejection | None:
         if entry["kind"] == "UNKNOWN":
             return Rejection(
                 Reason.UNKNOWN_ENTRY,
-                f"entry {index} of {len(entries)} is of a kind that is not known here",
+                f"entry {index} of {len(entries)} has a kind that this release does not know",
             )
     return None
 

@@ -1,8 +1,7 @@
 """Converts change records to bytes and back: an Avro body behind one of two framings (REC-11).
 
-    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>     single object, used without a
-    registry 00 <4 bytes: schema id, big-endian> <body>                         Confluent, used with
-    a registry
+    C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>   without a registry
+    00 <4 bytes: schema id, big-endian> <body>                       Confluent, with a registry
 
 Encoding takes a valid record and cannot fail. Decoding takes any bytes. It returns a
 `ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in proportion to

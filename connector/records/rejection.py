@@ -52,135 +52,138 @@ class Reason(StrEnum):
 _CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
     Reason.UNKNOWN_FRAMING: (
         (
-            "The value begins neither with a Confluent prefix (00) nor with an Avro single-object"
-            " marker (C3 01), or there is no value"
+            "The value does not begin with a Confluent prefix (00) or with an Avro single-object"
+            " marker (C3 01), or the record has no value"
         ),
         (
-            "Publish through ChangeProducer or a serializer with one of these framings; mend the"
-            " letter by reframing it with a schema id"
+            "Publish with ChangeProducer, or with a serializer that writes one of these framings."
+            " To repair the letter, reframe it with a schema id"
         ),
     ),
     Reason.UNKNOWN_SCHEMA: (
         (
-            "The value names a schema that neither the registry nor this release knows, or one that"
-            " is not a ChangeRecord"
+            "Neither the schema registry nor this release knows the schema that the value names,"
+            " or that schema is not a ChangeRecord"
         ),
         (
-            "Configure the registry that the producer uses, or upgrade the connector, then replay;"
-            " or mend the letter by reframing it"
+            "Configure the schema registry that the producer uses, or upgrade the connector. Then"
+            " replay the letter. You can also repair the letter: reframe it"
         ),
     ),
     Reason.UNDECODABLE: (
         (
-            "The bytes behind the framing are no record of the schema they name: truncated, too"
-            " long, or damaged"
+            "The bytes after the framing are not a record of the schema: they are truncated, too"
+            " long or damaged"
         ),
         (
-            "Look at the byte that the detail names; send the record again from the source, or"
+            "Look at the byte that the detail names. Send the record again from the source, or"
             " discard the letter"
         ),
     ),
     Reason.INVALID: (
         (
-            "The record decodes, but breaks one of the limits of a change; the rule is named beside"
+            "The record can be decoded, but breaks a rule for records. The rule is shown beside"
             " the reason"
         ),
         (
-            "Mend the producer, which should refuse such a change before it is sent; replace the"
-            " field in the letter and replay it"
+            "Repair the producer, so that it refuses such a change before it sends it. Replace"
+            " the field in the letter, and replay it"
         ),
     ),
     Reason.KEY_MISMATCH: (
         (
-            "The Kafka key is not the row key of the change, or not the reserved key of control"
-            " records"
+            "The Kafka key is not the row key of the change, or a control record does not have"
+            " the reserved key of control records"
         ),
         (
-            "Key records by row_key, so that all changes of a row share a Kafka partition; set the"
-            " key of the letter and replay it"
+            "Use row_key as the Kafka key, so that all changes of a row are in one Kafka"
+            " partition. Set the key of the letter, and replay it"
         ),
     ),
     Reason.COMMIT_TIMESTAMP_IN_FUTURE: (
         (
-            "The commit timestamp lies further ahead of the record's arrival than max_clock_skew:"
-            " it would beat every honest change of the row"
+            "The commit timestamp is more than max_clock_skew after the arrival of the record. If"
+            " it were applied, it would win over all correct changes of the row"
         ),
         (
-            "Look for nanoseconds in place of microseconds, or a wrong clock; set the commit"
-            " timestamp of the letter and replay it"
+            "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
+            " clock. Set the commit timestamp of the letter, and replay it"
         ),
     ),
     Reason.WATERMARK_IN_FUTURE: (
         (
-            "A heartbeat or the start of a child partition lies further ahead of the record's"
-            " arrival than max_clock_skew"
+            "The time of a heartbeat, or the start of a child partition, is more than"
+            " max_clock_skew after the arrival of the record"
         ),
         (
-            "Look for nanoseconds in place of microseconds, or a wrong clock; discard the letter, a"
-            " later heartbeat says more"
+            "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
+            " clock. Discard the letter: a later heartbeat replaces it"
         ),
     ),
     Reason.UNKNOWN_ENTRY: (
         (
-            "The change has an entry of a kind that this release does not know, and a change is"
-            " applied whole or not at all"
+            "The change has an entry of a kind that this release does not know. A change is"
+            " applied as a whole or not at all"
         ),
-        "Upgrade the connector and replay the letter",
+        "Upgrade the connector, and replay the letter",
     ),
     Reason.UNKNOWN_TABLE: (
         (
-            "No table definition of the stream has this source table, and the stream is set to"
-            " reject such changes"
+            "No table of the stream reads this source table, and the stream has unknown_tables ="
+            ' "reject"'
         ),
-        "Declare the table, or set unknown_tables to keep, and replay the letter",
+        'Declare a table, or set unknown_tables to "keep". Then replay the letter',
     ),
     Reason.UNREADABLE_VALUE: (
-        "A row key or a cell cannot be read as the type that its table declares for it",
-        "Mend the table definition or the value in the letter, and replay it",
+        "The row key or a cell is not a value of the type that the table declares for it",
+        "Repair the table definition, or the value in the letter. Then replay the letter",
     ),
     Reason.MISSING_SEQUENCE_NUMBER: (
-        "The table is ordered by change_sequence_number, and the change has none",
+        "The table is ordered by change_sequence_number, but the change has no such number",
         (
-            "Have the source send one, or order the table by commit; mend the letter by replacing"
-            " the field"
+            "Send the number from the source, or order the table by commit. To repair the letter,"
+            " replace the field"
         ),
     ),
     Reason.INVALID_SEQUENCE_NUMBER: (
         (
-            "change_sequence_number is not 1 to 4 sections of 1 to 16 hexadecimal digits, separated"
-            " by slashes"
+            "change_sequence_number is not 1 to 4 sections of 1 to 16 hexadecimal digits,"
+            " separated by slashes"
         ),
-        "Build it with the helper for sequence numbers; mend the letter by replacing the field",
+        (
+            "Build the number with sequence_number of the Python package. To repair the letter,"
+            " replace the field"
+        ),
     ),
     Reason.TOO_LATE: (
         (
-            "The change is older than the horizon: what was deleted since may have been forgotten,"
-            " so applying it could bring rows back"
+            "The change is older than the horizon. Deletes of that time may be forgotten, so the"
+            " change could bring back deleted rows"
         ),
         (
-            "Raise delete_retention for the next time; replay --force works out the difference to"
-            " the row of today and shows it first"
+            "Raise delete_retention, so that it does not happen again. replay --force computes"
+            " the effect on the row of today, and shows it before it sends anything"
         ),
     ),
     Reason.TOO_LARGE: (
-        "Key and value together have more bytes than max_record_bytes",
+        "Key and value together have more bytes than max_record_bytes allows",
         (
-            "Cut the change into several at the source, or raise max_record_bytes (never above what"
-            " the topic takes) and replay the letter"
+            "Split the change at the source. Or raise max_record_bytes, up to the limit of the"
+            " topic, and replay the letter"
         ),
     ),
     Reason.REJECTED: (
-        "The broker refused a record of the producer for good",
+        "The broker refused a record of the producer permanently",
         (
-            "The detail has the broker's error: a record larger than the topic takes, or missing"
-            " rights; mend it and replay the letter"
+            "The detail has the error of the broker: for example, the record is too large for the"
+            " topic, or the producer lacks a right. Remove the cause, and replay the letter"
         ),
     ),
     Reason.RETRIES_EXHAUSTED: (
-        "The producer could not deliver a record within its time limit, however often it tried",
+        "The producer could not deliver the record within its time limit",
         (
-            "Look after the broker or the network, then replay the letter; a replay of what was"
-            " delivered after all changes nothing"
+            "Check the broker and the network, then replay the letter. If the record was"
+            " delivered after all, the replay changes nothing"
         ),
     ),
 }

@@ -3,9 +3,8 @@ to DLQ-14).
 
     queue = DeadLetterQueue(config, config.streams["orders"], by="ada@desk")
     few = LetterFilter(reasons=frozenset({Reason.UNKNOWN_SCHEMA}))
-    for decision in queue.plan(few): ...                            sends nothing: shows the
-    decisions queue.replay(few, why="the registry has the schema now")        each takes effect
-    once, even if you run it again
+    for decision in queue.plan(few): ...              # shows the decisions, sends nothing
+    queue.replay(few, why="the schema is registered")   # one effect, even if you run it again
 
 The command `connector dead-letters` uses this class. Dead letters are read from their topic each
 time, one after the other. Memory holds one id for each, and the ledger.

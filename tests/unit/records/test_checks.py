@@ -231,7 +231,10 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         (
             {"heartbeat": {"timestamp": 1}},
             Reason.INVALID,
-            "it must be that exactly one of data_change, heartbeat and child_partitions is filled",
+            (
+                "it must be that exactly one of data_change, heartbeat and child_partitions is not"
+                " null"
+            ),
         ),
         ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),
         ({"kafka_partitions": 5}, Reason.INVALID, "kafka_partitions is 5, but the topic has 4"),
@@ -243,32 +246,32 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         (
             {"data_change__transaction__record_sequence": -1},
             Reason.INVALID,
-            "transaction is given, but must be without a record_sequence below 0",
+            "transaction is given, but must be a transaction with a record_sequence of at least 0",
         ),
         (
             {"data_change__table": "t" * 129},
             Reason.INVALID,
             (
-                f"table is '{'t' * 80}' (cut, 129 long), but must be 1 to 128 of the characters - _"
-                " . a-z A-Z 0-9"
+                f"table is '{'t' * 80}' (cut, 129 long), but must be 1 to 128 characters of a-z A-Z"
+                " 0-9 . - _"
             ),
         ),
         (
             {"data_change__table": "!" * 80},
             Reason.INVALID,
-            f"table is '{'!' * 80}', but must be 1 to 128 of the characters - _ . a-z A-Z 0-9",
+            f"table is '{'!' * 80}', but must be 1 to 128 characters of a-z A-Z 0-9 . - _",
         ),
         (
             {"data_change__entries__1__kind": "UNKNOWN"},
             Reason.UNKNOWN_ENTRY,
-            "entry 1 of 3 is of a kind that is not known here",
+            "entry 1 of 3 has a kind that this release does not know",
         ),
         (
             {"data_change__entries__2__range_start": 9},
             Reason.INVALID,
             (
-                "entries[2]: it must be that range_start is at least 0, and below range_end unless"
-                " that is 0"
+                "entries[2]: it must be that range_start is at least 0, and range_end is 0 or"
+                " greater than range_start"
             ),
         ),
         (
@@ -332,5 +335,5 @@ def test_a_detail_names_field_value_and_limit_and_stays_short() -> None:
     assert isinstance(entry, Rejection)
     assert (
         entry.detail
-        == "entries[1]: family is 'ß', but must be 1 to 64 of the characters - _ . a-z A-Z 0-9"
+        == "entries[1]: family is 'ß', but must be 1 to 64 characters of a-z A-Z 0-9 . - _"
     )

@@ -356,7 +356,7 @@ def test_in_a_table_ordered_by_number_every_change_has_one() -> None:
     found = read_change(numbered, change(SetCell("f", b"a", b"x")))
     assert found == Rejection(
         Reason.MISSING_SEQUENCE_NUMBER,
-        "The table is ordered by change_sequence_number, and the change has none",
+        "The table is ordered by change_sequence_number, but the change has no such number",
     )
     assert (
         read_change(numbered, change(SetCell("f", b"a", b"1"), change_sequence_number="0")) is None

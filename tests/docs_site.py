@@ -1,0 +1,95 @@
+"""The hooks of `mkdocs build` (`make docs`): pages of the repository become pages of the site.
+
+MkDocs reads the pages in `docs/`. These hooks add the pages at the root of the repository, with
+README.md as the first page, and the other files that pages link to, for example the schema. They
+rewrite the links, so that the same Markdown works as a file and on the site. A page that loads
+something from another host is a warning, which stops a strict build: readers may be offline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PROJECT_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+"""For each page at the root of the repository: its path on the site."""
+
+_LOG = logging.getLogger("mkdocs.hooks.docs_site")
+_LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)((?:#[^)\s]*)?)\)")
+_LOADED = re.compile(
+    r"<(?:script|img|iframe|source)\b[^>]*?\bsrc=\"?((?:https?:)?//[^\s\">]+)"
+    r"|<link\b(?=[^>]*\brel=\"?(?:stylesheet|preload|preconnect|icon))"
+    r"[^>]*?\bhref=\"?((?:https?:)?//[^\s\">]+)"
+)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages at the root, and the files outside `docs/` that pages link to."""
+    from mkdocs.structure.files import File
+
+    for name, path in PROJECT_PAGES.items():
+        files.append(File.generated(config, path, content=(ROOT / name).read_text("utf-8")))
+    pages = [*DOCS.rglob("*.md"), *(ROOT / name for name in PROJECT_PAGES)]
+    for target in sorted({target for page in pages for target in _targets(page)}):
+        path = site_path(target)
+        if target.is_file() and target.suffix != ".md" and files.get_file_from_path(path) is None:
+            files.append(File.generated(config, path, abs_src_path=str(target)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite the links to files that are elsewhere on the site than in the repository."""
+    path = page.file.src_uri
+    names = {path: name for name, path in PROJECT_PAGES.items()}
+    return rewritten(markdown, ROOT / names[path] if path in names else DOCS / path)
+
+
+def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
+    """Warn of everything that the page loads from another host."""
+    for host in loaded_elsewhere(output):
+        _LOG.warning("%s loads %s", page.file.src_uri, host)
+    return output
+
+
+def site_path(target: Path) -> str:
+    """The path on the site of a file of the repository."""
+    name = target.relative_to(ROOT).as_posix()
+    return PROJECT_PAGES.get(name) or name.removeprefix("docs/")
+
+
+def rewritten(markdown: str, page: Path) -> str:
+    """The Markdown of `page` with the links of the site."""
+    folder = os.path.dirname(site_path(page))
+
+    def link(found: re.Match[str]) -> str:
+        target = (page.parent / found[1]).resolve()
+        if not target.is_relative_to(ROOT):
+            return found[0]
+        return f"]({os.path.relpath(site_path(target), folder or '.')}{found[2]})"
+
+    return _LINK.sub(link, markdown)
+
+
+def loaded_elsewhere(html: str) -> list[str]:
+    """The addresses on other hosts from which a page loads scripts, styles or pictures."""
+    return [script or style for script, style in _LOADED.findall(html)]
+
+
+def _targets(page: Path) -> list[Path]:
+    text = page.read_text("utf-8")
+    return [(page.parent / found[1]).resolve() for found in _LINK.finditer(text)]

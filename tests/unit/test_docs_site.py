@@ -1,0 +1,45 @@
+"""The hooks of `make docs`: links, and what a page loads from elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs_site import PROJECT_PAGES, loaded_elsewhere, rewritten, site_path
+from tests.documents import ROOT
+
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial/first-table.md"
+CONFIGURATION = (ROOT / "mkdocs.yml").read_text("utf-8")
+
+
+def test_links_of_a_page_lead_to_the_same_page_on_the_site() -> None:
+    for page, before, after in (
+        (README, "docs/tutorial/first-table.md", "tutorial/first-table.md"),
+        (README, "CHANGELOG.md#unreleased", "changelog.md#unreleased"),
+        (README, "#promises", "#promises"),
+        (TUTORIAL, "../../README.md#support", "../index.md#support"),
+        (TUTORIAL, "../howto/read-a-table.md", "../howto/read-a-table.md"),
+        (TUTORIAL, "../../schemas/a.avsc", "../schemas/a.avsc"),
+        (TUTORIAL, "https://made.up/README.md", "https://made.up/README.md"),
+    ):
+        assert rewritten(f"see [a\npage]({before}).", page) == f"see [a\npage]({after})."
+
+
+def test_everything_that_a_page_loads_from_another_host_is_found() -> None:
+    assert loaded_elsewhere('<script src="https://a.b/c.js"></script><img src=//d.e/f.png>') == [
+        "https://a.b/c.js",
+        "//d.e/f.png",
+    ]
+    assert loaded_elsewhere('<link rel="stylesheet" href="https://a.b/c.css">') == [
+        "https://a.b/c.css"
+    ]
+    assert loaded_elsewhere('<script src="../a.js"></script><a href="https://a.b">a</a>') == []
+    assert loaded_elsewhere('<link rel="canonical" href="https://a.b/"><img src="a.svg">') == []
+
+
+def test_every_page_but_the_records_of_decisions_is_in_the_navigation() -> None:
+    """`make docs` is strict about it, too."""
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    named = set(re.findall(r"^ +- (?:[\w ]+: )?([\w/-]+\.md)$", CONFIGURATION, re.MULTILINE))
+    wanted = {page for page in pages if not re.match(r"decisions/\d", page)}
+    assert named == wanted | set(PROJECT_PAGES.values())
+    assert site_path(README) == "index.md"
