@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
-from connector.lake.plain_table import batches, rows_in, table_state_of, trouble
+from connector.lake.plain_table import batches, rows_in, stored_in, trouble
 from connector.state.audit import Run, digest
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] |
     """
     for limit in (1, None):
         for newer, commit in enumerate(delta.history(limit)):
-            said = table_state_of(commit)
+            said = stored_in(commit)
             if said.get("stream") == stream:
                 return said, newer
     return None, 0
