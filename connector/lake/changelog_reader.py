@@ -16,6 +16,7 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import batches, rows_in, stored_in, trouble
 from connector.state.audit import Run, digest
+from connector.stored import from_stored
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -127,8 +128,8 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         topic_id=str(ours["topic_id"]),
         to_batch=int(ours["ingest_batch"]),
         settled_batch=int(progress["ingest_batch"]),
-        begin=_offsets(ours.get("first_offsets", {})),
-        end=_offsets(ours["end_offsets"]),
+        begin=from_stored(dict[int, int], ours.get("first_offsets", {})),
+        end=from_stored(dict[int, int], ours["end_offsets"]),
         foreign_commits=foreign_commits,
         _trimmed_to=int(ours.get("trimmed_to", 0)),
         _rows=int(progress["changes"])
@@ -149,7 +150,3 @@ def _newest_of_ours(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] |
             if said.get("stream") == stream:
                 return said, newer
     return None, 0
-
-
-def _offsets(stored: Mapping[str, Any]) -> Mapping[int, int]:
-    return {int(number): int(offset) for number, offset in stored.items()}

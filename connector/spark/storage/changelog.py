@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ from connector.spark.storage.transaction import Transaction
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
+from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
@@ -339,17 +340,17 @@ class Changelog:
             "kafka_partitions": batch.kafka_partitions,
             "changelog_id": batch.changelog_id,
             "topic_read_at": batch.asked.at,
-            "topic_end_offsets": _with_text_keys(batch.asked.ends),
+            "topic_end_offsets": to_stored(batch.asked.ends),
             "ingest_batch": batch.ingest_batch,
             # The offsets where the first batch, or the first one with a Kafka partition, began to
             # read.
             "first_offsets": {
-                **_with_text_keys(batch.offsets.start),
+                **to_stored(batch.offsets.start),
                 **before.get("first_offsets", {}),
             },
-            "start_offsets": _with_text_keys(batch.offsets.start),
-            "end_offsets": _with_text_keys(batch.offsets.end),
-            "closed_partitions": [asdict(override) for override in batch.ends],
+            "start_offsets": to_stored(batch.offsets.start),
+            "end_offsets": to_stored(batch.offsets.end),
+            "closed_partitions": to_stored(batch.ends),
             "refreshes": 0,
         }
         with explained(f"stream {self._stream}"):
@@ -748,12 +749,12 @@ def _logged_batch(stored: Mapping[str, Any]) -> LoggedBatch | None:
         return None
 
     def offsets(name: str) -> Offsets:
-        return {int(k): int(offset) for k, offset in stored[name].items()}
+        return from_stored(dict[int, int], stored[name])
 
     batch_range = BatchRange(offsets("start_offsets"), offsets("end_offsets"))
     names = {name: str(stored[name]) for name in ("topic_id", "changelog_id", "writer")}
     asked = EndOffsets(int(stored["topic_read_at"]), offsets("topic_end_offsets"))
-    ends = tuple(ClosePartition(**override) for override in stored.get("closed_partitions", ()))
+    ends = from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ()))
     number, kafka_partitions = (
         int(stored["ingest_batch"]),
         int(stored["kafka_partitions"]),
@@ -768,10 +769,6 @@ def _logged_batch(stored: Mapping[str, Any]) -> LoggedBatch | None:
         trimmed_to=trimmed_to,
         **names,
     )
-
-
-def _with_text_keys(offsets: Offsets) -> dict[str, int]:
-    return {str(k): offset for k, offset in offsets.items()}
 
 
 def _ours(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
