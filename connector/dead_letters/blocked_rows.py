@@ -13,10 +13,8 @@ the newest one.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from connector.dead_letters.envelope import letter_id
 from connector.records.rejection import Position, Reason
@@ -47,9 +45,8 @@ Place = tuple[int, int]
 """Kafka partition and offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingLetter:
-    """A dead letter that its row waits for.
+class BlockingLetter(NamedTuple):
+    """A dead letter that its row waits for. Table commits store it as a list.
 
     - `ingest_batch` and `first` are the place in the order of arrival. All its replays keep it.
     - `newest_batch` and `newest` are the place of the newest replay. Before the first replay, they
@@ -84,23 +81,6 @@ class BlockingLetter:
         """Return the id of the newest dead letter."""
         return letter_id(Position("", topic_id, *self.newest), table if self.table_letter else None)
 
-    def to_json(self) -> list[Any]:
-        key = base64.b64encode(self.row_key).decode()
-        newest = (self.newest_batch, [*self.newest], self.table_letter, self.since, self.committed)
-        return [key, self.ingest_batch, [*self.first], *newest]
-
-    @staticmethod
-    def from_json(stored: list[Any]) -> BlockingLetter:
-        key, batch, first, newest_batch, newest, *others = stored
-        return BlockingLetter(
-            base64.b64decode(key),
-            batch,
-            (first[0], first[1]),
-            newest_batch,
-            (newest[0], newest[1]),
-            *others,
-        )
-
 
 def still_blocking(
     before: Iterable[BlockingLetter],
@@ -129,8 +109,8 @@ def still_blocking(
     for dead in [*before, *found]:
         known = newest.get(dead.first, dead)
         newer = max(known, dead, key=lambda one: one.newest_batch)
-        newest[dead.first] = replace(
-            newer, row_key=known.row_key, since=min(known.since, dead.since)
+        newest[dead.first] = newer._replace(
+            row_key=known.row_key, since=min(known.since, dead.since)
         )
     waiting = (
         dead

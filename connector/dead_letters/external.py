@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from connector.dead_letters.envelope import DeadLetter
 
@@ -39,24 +39,6 @@ class ExternalDeadLetters:
                 count += 1
                 since = min(since or letter.first_failed_at, letter.first_failed_at)
         return ExternalDeadLetters(self.topic_id, count, since, dict(ends))
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values."""
-        read_to = {str(number): offset for number, offset in self.read_to.items()}
-        return {
-            "topic_id": self.topic_id,
-            "count": self.count,
-            "since": self.since,
-            "read_to": read_to,
-        }
-
-    @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> ExternalDeadLetters:
-        """The inverse of `to_json`."""
-        read_to = {int(number): int(offset) for number, offset in stored["read_to"].items()}
-        return ExternalDeadLetters(
-            str(stored["topic_id"]), int(stored["count"]), stored["since"], read_to
-        )
 
 
 NO_EXTERNAL: Final = ExternalDeadLetters()

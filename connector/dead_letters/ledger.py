@@ -25,12 +25,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from sys import intern
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Annotated, Any, Final, NamedTuple
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
 from connector.dead_letters.envelope import letter_id as id_of
 from connector.records.model import MAX_INT, MAX_LONG
-from connector.text import is_utf_8, truncate_utf8
+from connector.stored import from_text, to_stored
+from connector.text import truncate_utf8
 
 MAX_ENTRIES: Final = 100
 """The maximum number of entries in a history. The oldest ones are dropped, so that a history always
@@ -106,50 +109,14 @@ class LedgerEntry:
 
     def __post_init__(self) -> None:
         for name in ("by", "why", "selection"):
-            object.__setattr__(self, name, truncate_utf8(getattr(self, name)))
+            # Many letters share them.
+            object.__setattr__(self, name, intern(truncate_utf8(getattr(self, name))))
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values, as stored in the ledger. A missing repair is omitted."""
-        view: dict[str, Any] = {
-            "action": self.action.value,
-            "at": self.at,
-            "by": self.by,
-            "why": self.why,
-            "selection": self.selection,
-        }
-        view |= {"attempt": self.attempt, "attempts_since_reopen": self.attempts_since_reopen}
-        if self.repair_note is not None:
-            view["repair"] = {
-                "steps": list(self.repair_note.steps),
-                "before": self.repair_note.before,
-                "after": self.repair_note.after,
-            }
-        return view
-
-    @classmethod
-    def from_json(cls, view: Mapping[str, Any]) -> LedgerEntry:
-        """The inverse of `to_json`. Unknown members are ignored. Raises ValueError for values that
-        `to_json` does not write.
-        """
-        texts = {
-            name: intern(truncate_utf8(_text(view.get(name), name)))
-            for name in ("by", "why", "selection")
-        }  # many letters share them
-        attempt, attempts_since_reopen = (
-            _number(view.get(name), name, MAX_ATTEMPT)
-            for name in ("attempt", "attempts_since_reopen")
-        )
-        repair_note = (
-            _repair_note_of(_object(view["repair"], "repair")) if "repair" in view else None
-        )
-        return cls(
-            Action(_text(view.get("action"), "action")),
-            _time(view.get("at"), "at"),
-            **texts,
-            attempt=attempt,
-            attempts_since_reopen=attempts_since_reopen,
-            repair_note=repair_note,
-        )
+        stored: dict[str, Any] = to_stored(self)
+        repair = stored.pop("repair_note")
+        return stored if repair is None else {**stored, "repair": repair}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,13 +270,43 @@ _is_letter_id = re.compile(
 ).fullmatch
 
 
+# Records of the ledger are read with these types. Other programs may write to its topic. Therefore
+# members that are always written have no default, and numbers have the limits of Kafka.
+_Number = Annotated[int, Meta(ge=0, le=MAX_LONG)]
+_Attempt = Annotated[int, Meta(ge=0, le=MAX_ATTEMPT)]
+_KafkaPartition = Annotated[int, Meta(ge=0, le=MAX_INT)]
+
+
+class _Entry(Struct):
+    action: Action
+    at: int
+    by: str
+    why: str
+    selection: str
+    attempt: _Attempt
+    attempts_since_reopen: _Attempt
+    repair: RepairNote | UnsetType = UNSET
+
+
+class _History(Struct):
+    entries: Annotated[list[_Entry], Meta(min_length=1)]
+
+
+class _Sent(Struct):
+    topic_id: str
+    end_offsets: dict[_KafkaPartition, _Number]
+
+
+class _Totals(Struct):
+    closed: list[tuple[str, str, _Number]]
+    open_since: int | None
+    sent: _Sent | UnsetType = UNSET
+
+
 def totals_to_json(totals: Totals) -> bytes:
     """Convert the totals to the value of their ledger record."""
     closed = [[*family, count] for family, count in totals.closed.items()]
-    sent = {
-        "topic_id": totals.sent.topic_id,
-        "end_offsets": {str(number): end for number, end in totals.sent.ends.items()},
-    }
+    sent = {"topic_id": totals.sent.topic_id, "end_offsets": to_stored(totals.sent.ends)}
     return _to_json({"closed": closed, "open_since": totals.open_since, "sent": sent}).encode()
 
 
@@ -318,13 +315,12 @@ def totals_from_json(value: bytes) -> Totals:
     that it does not write.
     """
     try:
-        view = _document(value)
-        closed = dict(parts := list(map(_closed, _list(view.get("closed"), "closed"))))
-        if len(closed) < len(parts):
-            _refuse("closed", "a list that names each table once")
-        open_since = view.get("open_since", "")
-        sent = _sent(_object(view["sent"], "sent")) if "sent" in view else NONE_SENT
-        return Totals(closed, None if open_since is None else _time(open_since, "open_since"), sent)
+        stored = from_text(_Totals, value.decode())
+        closed = {(topic_id, table): count for topic_id, table, count in stored.closed}
+        if len(closed) < len(stored.closed):
+            raise ValueError("closed is not a list that names each table once")
+        sent = Sent(stored.sent.topic_id, stored.sent.end_offsets) if stored.sent else NONE_SENT
+        return Totals(closed, stored.open_since and _time(stored.open_since), sent)
     except (ValueError, RecursionError) as error:
         raise ValueError(truncate_utf8(f"the totals of a ledger are wrong: {error}")) from error
 
@@ -339,81 +335,29 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
     that it does not write.
     """
     try:
-        story = tuple(
-            LedgerEntry.from_json(_object(entry, "an entry"))
-            for entry in _list(_document(value).get("entries"), "entries")
+        return tuple(
+            LedgerEntry(
+                one.action,
+                _time(one.at),
+                one.by,
+                one.why,
+                one.selection,
+                one.attempt,
+                one.attempts_since_reopen,
+                one.repair or None,
+            )
+            for one in from_text(_History, value.decode()).entries
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(
             truncate_utf8(f"the history of a dead letter is wrong: {error}")
         ) from error
-    if not story:
-        raise ValueError("the history of a dead letter has no entries")
-    return story
 
 
-# Reading. Each function raises ValueError if the type or the range of the value is wrong.
-
-
-def _document(value: bytes) -> Mapping[str, Any]:
-    return _object(
-        json.loads(value.decode()), "the document"
-    )  # `loads` of bytes would accept UTF-16 and surrogates
-
-
-def _object(value: object, name: str) -> dict[str, Any]:
-    return value if isinstance(value, dict) else _refuse(name, "an object")
-
-
-def _list(value: object, name: str) -> list[Any]:
-    return value if isinstance(value, list) else _refuse(name, "a list")
-
-
-def _text(value: object, name: str) -> str:
-    return value if isinstance(value, str) and is_utf_8(value) else _refuse(name, "text")
-
-
-def _number(value: object, name: str, most: int, least: int = 0) -> int:
-    # The exact type: for isinstance, a bool is an int.
-    return (
-        value
-        if type(value) is int and least <= value <= most
-        else _refuse(name, f"an integer from {least} to {most}")
-    )
-
-
-def _time(value: object, name: str) -> int:
-    """Microseconds. The time of a third-party dead letter is the record timestamp: any 64-bit
-    number of milliseconds.
+def _time(microseconds: int) -> int:
+    """The time of a third-party dead letter is the record timestamp: any 64-bit number of
+    milliseconds. msgspec has no limits of more than 64 bits.
     """
-    return _number(value, name, MAX_LONG * 1000, -(MAX_LONG + 1) * 1000)
-
-
-def _repair_note_of(view: Mapping[str, Any]) -> RepairNote:
-    steps = tuple(_text(step, "a step") for step in _list(view.get("steps"), "steps"))
-    return RepairNote(steps, _text(view.get("before"), "before"), _text(view.get("after"), "after"))
-
-
-def _closed(value: object) -> tuple[tuple[str, str], int]:
-    family = _list(value, "an item of closed")
-    if len(family) != 3:
-        _refuse("an item of closed", "a topic id, a table and a number")
-    return (_text(family[0], "a topic id"), _text(family[1], "a table")), _number(
-        family[2], "a number of dead letters", MAX_LONG
-    )
-
-
-def _sent(view: Mapping[str, Any]) -> Sent:
-    ends = {}
-    for name, end in _object(view.get("end_offsets"), "end_offsets").items():
-        if not _is_decimal(name):
-            _refuse("a Kafka partition", "a number")
-        ends[_number(int(name), "a Kafka partition", MAX_INT)] = _number(end, "an offset", MAX_LONG)
-    return Sent(_text(view.get("topic_id"), "topic_id"), ends)
-
-
-_is_decimal = re.compile(r"0|[1-9][0-9]{0,9}").fullmatch
-
-
-def _refuse(name: str, wanted: str) -> NoReturn:
-    raise ValueError(f"{name} is not {wanted}")
+    if -(MAX_LONG + 1) * 1000 <= microseconds <= MAX_LONG * 1000:
+        return microseconds
+    raise ValueError("a time has more than 64 bits of milliseconds")

@@ -209,7 +209,7 @@ def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
     if not (folder.changelog(stream) / "_delta_log").is_dir():
         return {}
     try:
-        return open_table(str(folder.changelog(stream))).table_state
+        return open_table(str(folder.changelog(stream))).stored
     except TableError:
         return {}  # its first commit is being written
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
-from connector.lake.plain_table import batches, rows_in, table_state_of, trouble
+from connector.lake.plain_table import batches, rows_in, stored_in, trouble
 from connector.state.audit import Run, digest
+from connector.stored import from_stored
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -129,8 +130,8 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         topic_id=str(newest["topic_id"]),
         to_batch=int(newest["ingest_batch"]),
         settled_batch=int(progress["ingest_batch"]),
-        begin=_offsets(newest.get("first_offsets", {})),
-        end=_offsets(newest["end_offsets"]),
+        begin=from_stored(dict[int, int], newest.get("first_offsets", {})),
+        end=from_stored(dict[int, int], newest["end_offsets"]),
         foreign_commits=foreign_commits,
         _trimmed_to=int(newest.get("trimmed_to", 0)),
         _rows=int(progress["changes"])
@@ -147,11 +148,7 @@ def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any
     """
     for limit in (1, None):
         for newer, commit in enumerate(delta.history(limit)):
-            metadata = table_state_of(commit)
+            metadata = stored_in(commit)
             if metadata.get("stream") == stream:
                 return metadata, newer
     return None, 0
-
-
-def _offsets(stored: Mapping[str, Any]) -> Mapping[int, int]:
-    return {int(number): int(offset) for number, offset in stored.items()}

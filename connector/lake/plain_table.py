@@ -27,13 +27,12 @@ class PlainTable:
     """One version of a Delta table. `types` has Delta's type for each column that readers see, in
     order.
 
-    `table_state` is the table state of the newest commit (TBL-10). It is empty if that commit is
-    not one of lowmark.
+    `stored` is the metadata of the newest commit. It is empty if that commit is not one of lowmark.
     """
 
     version: int
     types: Mapping[str, str]
-    table_state: Mapping[str, Any]
+    stored: Mapping[str, Any]
     _delta: DeltaTable
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -43,12 +42,12 @@ class PlainTable:
         yield from self.select(self.types)
 
     def select(
-        self, columns: Iterable[str], where: str = "true", *table_state: str
+        self, columns: Iterable[str], where: str = "true", *internal: str
     ) -> Iterator[tuple[Any, ...]]:
         """These columns of the rows for which an SQL condition is true, as in `rows`. Internal
         columns follow them.
         """
-        selected = [*(_selected(name, self.types[name]) for name in columns), *table_state]
+        selected = [*(_selected(name, self.types[name]) for name in columns), *internal]
         yield from self.query(f"SELECT {', '.join(selected)} FROM t WHERE {where}")  # noqa: S608, names are quoted
 
     def query(self, query: str) -> Iterator[tuple[Any, ...]]:
@@ -98,7 +97,7 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
         return None
     except unreadable as error:
         raise trouble(path, "read", error) from error
-    return table_state_of(newest[0]) if newest else {}
+    return stored_in(newest[0]) if newest else {}
 
 
 def open_table(path: str, version: int | None = None, *, table: str = "") -> PlainTable:
@@ -126,7 +125,7 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
         for field in fields
         if field.name not in BOOKKEEPING
     }
-    return PlainTable(delta.version(), types, table_state_of(newest[0]) if newest else {}, delta)
+    return PlainTable(delta.version(), types, stored_in(newest[0]) if newest else {}, delta)
 
 
 def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
@@ -150,7 +149,7 @@ def _selected(name: str, type_: str) -> str:
     return f"arrow_cast({quoted}, '{_CASTS[type_]}') AS {quoted}" if type_ in _CASTS else quoted
 
 
-def table_state_of(commit: Mapping[str, Any]) -> Mapping[str, Any]:
+def stored_in(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     """The metadata of a commit in a table's history. It is empty if the commit is not one of
     lowmark.
     """

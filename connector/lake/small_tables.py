@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.lake.plain_table import batches, rows_in, table_state_of, trouble
+from connector.lake.plain_table import batches, rows_in, stored_in, trouble
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -94,7 +94,7 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
     for attempt in range(ATTEMPTS):
         try:
             table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-            row, metadata = following(table_state_of(table.history(1)[0]) if table else {})
+            row, metadata = following(stored_in(table.history(1)[0]) if table else {})
             with_metadata = CommitProperties(
                 custom_metadata={"userMetadata": json.dumps({"lowmark": metadata})},
                 max_commit_retries=0,

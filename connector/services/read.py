@@ -139,7 +139,7 @@ def _as_applied(
     now = now_us()
     found = open_table(places.table(config.warehouse, name), table=name)
     before, progress = (
-        TableState.from_json(found.table_state),
+        TableState.from_json(found.stored),
         progress_of(config.warehouse, config.tables[name].stream),
     )
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from connector import warehouse as places
 from connector.clock import now_us
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from connector.config.settings import ConnectorConfig
     from connector.spark.apply.rebuild import Rebuilt
+
+_Override = TypeVar("_Override", StalenessOverride, PaceOverride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +135,7 @@ def set_max_staleness(
     `set_max_staleness(config, "orders", 60)`. Raises `ConfigError` if there is no such table,
     `TableError` if it cannot be stored.
     """
-    from connector.lake.overrides import Overrides
-
-    find_table(config, table)
-    override = StalenessOverride(table, seconds, now_us(), who())
-    Overrides(config.warehouse).set(override)
-    return override
+    return _set(config, StalenessOverride(table, seconds, now_us(), who()))
 
 
 def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) -> PaceOverride:
@@ -147,12 +144,7 @@ def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) ->
 
     For example: `set_apply_every(config, "orders", 3600)`. Raises as `set_max_staleness` does.
     """
-    from connector.lake.overrides import Overrides
-
-    find_table(config, table)
-    override = PaceOverride(table, seconds, now_us(), who())
-    Overrides(config.warehouse).set(override)
-    return override
+    return _set(config, PaceOverride(table, seconds, now_us(), who()))
 
 
 def unset(config: ConnectorConfig, table: str) -> None:
@@ -174,6 +166,14 @@ def apply_every_s(config: ConnectorConfig, table: str) -> float:
 
     overrides = Overrides(config.warehouse)
     return pace_in_force(find_table(config, table), overrides.bounds(), overrides.paces())
+
+
+def _set(config: ConnectorConfig, override: _Override) -> _Override:
+    from connector.lake.overrides import Overrides
+
+    find_table(config, override.table)
+    Overrides(config.warehouse).set(override)
+    return override
 
 
 def _rebuild(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
@@ -14,7 +14,8 @@ from connector.errors import ErrorCode, StaleTableError
 from connector.records.views import view_of_time
 from connector.state.overrides import ClosePartition
 from connector.state.table_state import TableState
-from connector.tables.retention import NONE_READ, BatchHorizon, BatchHorizons, Retention
+from connector.stored import from_stored, to_stored
+from connector.tables.retention import NONE_READ, BatchHorizons, Retention
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
 
@@ -241,38 +242,13 @@ class Progress:
         """Convert to JSON values without the frontier. The frontier may be large and is stored in a
         separate row.
         """
-        stored = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "frontier"
-        }
-        ends = [asdict(override) for override in self.ends]
-        horizons = [list(kept) for kept in self.batch_horizons.kept]
-        read_back = {
-            "freshness": self.freshness.to_json(),
-            "ends": ends,
-            "batch_horizons": horizons,
-            "external_dead_letters": self.external_dead_letters.to_json(),
-        }
-        return {**stored, **read_back, "low_watermark": self.low_watermark}
+        stored = to_stored(replace(self, frontier=UNKNOWN))
+        del stored["frontier"]
+        horizons = stored["batch_horizons"]["kept"]
+        return {**stored, "batch_horizons": horizons, "low_watermark": self.low_watermark}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        known = {
-            name: value for name, value in stored.items() if name in Progress.__dataclass_fields__
-        }
-        ends = tuple(ClosePartition(**override) for override in stored.get("ends", ()))
-        horizons = BatchHorizons(
-            tuple(BatchHorizon(*kept) for kept in stored.get("batch_horizons", ()))
-        )
-        freshness = FreshnessLog.from_json(stored["freshness"])
-        external_dead_letters = (
-            ExternalDeadLetters.from_json(stored["external_dead_letters"])
-            if "external_dead_letters" in stored
-            else NO_EXTERNAL
-        )
-        read_back = {
-            "freshness": freshness,
-            "ends": ends,
-            "batch_horizons": horizons,
-            "external_dead_letters": external_dead_letters,
-        }
-        return Progress(**{**known, **read_back}, frontier=frontier)
+        horizons = {"kept": stored.get("batch_horizons", ())}
+        known = from_stored(Progress, {**stored, "batch_horizons": horizons})
+        return replace(known, frontier=frontier)

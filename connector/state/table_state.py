@@ -8,6 +8,7 @@ from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.errors import ErrorCode, TableError
+from connector.stored import from_stored, to_stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +126,12 @@ class TableState:
             )
 
     def to_json(self, table: str) -> dict[str, Any]:
-        stored = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {
-            **stored,
+            **to_stored(self),
             "table": table,
             "consistent_cut": self.is_consistent_cut,
-            "blocked_rows": [dead.to_json() for dead in self.blocked_rows],
-            "attempt_ids": {str(apply): attempt for apply, attempt in self.attempt_ids.items()},
         }
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> TableState:
-        known = {
-            name: value for name, value in stored.items() if name in TableState.__dataclass_fields__
-        }
-        attempt_ids = {
-            int(apply): str(attempt) for apply, attempt in stored.get("attempt_ids", {}).items()
-        }
-        return TableState(
-            **{
-                **known,
-                "attempt_ids": attempt_ids,
-                "blocked_rows": tuple(
-                    map(BlockingLetter.from_json, stored.get("blocked_rows", ()))
-                ),
-            }
-        )
+        return from_stored(TableState, stored)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 MAX_PENDING: Final = 16
 MAX_CONTAINED: Final = 64
@@ -48,8 +48,8 @@ class FreshnessLog:
     """
 
     contained: tuple[Contained, ...] = ()
-    pending: tuple[EndOffsets, ...] = ()
     behind: int = 0
+    pending: tuple[EndOffsets, ...] = ()
 
     def after(self, ingest_batch: int, ends: Mapping[int, int], asked: EndOffsets) -> FreshnessLog:
         """Return the log after `ingest_batch`, the newest batch, was read up to `ends`, and Kafka
@@ -65,14 +65,14 @@ class FreshnessLog:
             pending = [*pending[:-1:2], pending[-1]]
         behind = sum(max(0, end - ends.get(k, 0)) for k, end in asked.ends.items())
         if reached is None:
-            return FreshnessLog(self.contained, tuple(pending), behind)
+            return FreshnessLog(self.contained, behind, tuple(pending))
         before = tuple(moment for moment in self.contained if moment.ingest_batch < ingest_batch)
         return FreshnessLog(
             (*before, Contained(ingest_batch, max(reached, self.of(ingest_batch) or 0)))[
                 -MAX_CONTAINED:
             ],
-            tuple(pending),
             behind,
+            tuple(pending),
         )
 
     def of(self, ingest_batch: int) -> int | None:
@@ -94,28 +94,6 @@ class FreshnessLog:
         return max(
             (*(moment.at for moment in self.contained), *(moment.at for moment in self.pending)),
             default=None,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. `from_json` is the inverse."""
-        return {
-            "contained": [list(moment) for moment in self.contained],
-            "behind": self.behind,
-            "pending": [
-                [moment.at, {str(k): end for k, end in moment.ends.items()}]
-                for moment in self.pending
-            ],
-        }
-
-    @staticmethod
-    def from_json(stored: Mapping[str, Any]) -> FreshnessLog:
-        return FreshnessLog(
-            tuple(Contained(*moment) for moment in stored["contained"]),
-            tuple(
-                EndOffsets(at, {int(k): end for k, end in ends.items()})
-                for at, ends in stored["pending"]
-            ),
-            stored["behind"],
         )
 
 

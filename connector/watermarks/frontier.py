@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.stored import from_stored, to_stored
 from connector.watermarks.stream_partition import UNBOUNDED, KeyRange, StreamPartition
 
 _Name = TypeVar("_Name", str, tuple[str, int])
@@ -198,49 +199,30 @@ class Frontier:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values. `from_json` is the inverse."""
-        return {
-            "kafka_partitions": self.kafka_partitions,
-            "partitions": {
-                name: _partition_to_json(partition) for name, partition in self.partitions.items()
-            },
-            "ended": {
-                name: [one.at, sorted(one.roots), sorted(one.parents)]
-                for name, one in self.ended.items()
-            },
-            "announcements": [
-                [root, k, *announcement] for (root, k), announcement in self.announcements.items()
-            ],
-            "past_roots": {root: list(newest) for root, newest in self.past_roots.items()},
-            "last_advance": {
-                name: list(last_advance) for name, last_advance in self.last_advance.items()
-            },
-            "low_watermark": self.low_watermark,
-            "low_advanced_at": self.low_advanced_at,
-        }
+        stored: dict[str, Any] = to_stored(replace(self, announcements={}))
+        stored["announcements"] = [
+            [root, k, *to_stored(newest)] for (root, k), newest in self.announcements.items()
+        ]
+        for name, partition in self.partitions.items():
+            if (keys := partition.key_range) is not None:
+                in_hex = [keys.start.hex(), None if keys.end is None else keys.end.hex()]
+                stored["partitions"][name]["key_range"] = in_hex
+        return stored
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> Frontier:
-        return Frontier(
-            kafka_partitions=stored["kafka_partitions"],
-            partitions={
-                name: _partition_from_json(partition)
-                for name, partition in stored["partitions"].items()
-            },
-            ended={name: _ended_from_json(one) for name, one in stored["ended"].items()},
-            announcements={
-                (root, k): Announcement(start, n, spans, tuple(live))
-                for root, k, start, n, spans, live in stored["announcements"]
-            },
-            past_roots={
-                root: (start, sequence)
-                for root, (start, sequence) in stored.get("past_roots", {}).items()
-            },
-            last_advance={
-                name: LastAdvance(*last_advance)
-                for name, last_advance in stored["last_advance"].items()
-            },
-            low_watermark=stored["low_watermark"],
-            low_advanced_at=stored["low_advanced_at"],
+        partitions = {
+            name: {**one, "key_range": _bytes_of(one["key_range"])}
+            for name, one in stored["partitions"].items()
+        }
+        # A frontier of an older version has only the time of an ended stream partition.
+        ended = {
+            name: [one] if isinstance(one, int) else one for name, one in stored["ended"].items()
+        }
+        announcements = {(root, k): newest for root, k, *newest in stored["announcements"]}
+        return from_stored(
+            Frontier,
+            {**stored, "partitions": partitions, "ended": ended, "announcements": announcements},
         )
 
 
@@ -651,47 +633,7 @@ def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[
     return {**one, **other, **both}
 
 
-def _ended_from_json(stored: int | tuple[int, list[str], list[str]]) -> Ended:
-    """Read an ended stream partition. A frontier of an older version has only the time."""
-    if isinstance(stored, int):
-        return Ended(stored)
-    at, roots, parents = stored
-    return Ended(at, frozenset(roots), frozenset(parents))
-
-
-def _partition_to_json(partition: StreamPartition) -> dict[str, Any]:
-    keys = partition.key_range
-    return {
-        "claims": {str(k): claim for k, claim in partition.claims.items()},
-        "start": partition.start,
-        "roots": sorted(partition.roots),
-        "introduced_by": list(partition.introduced_by),
-        "key_range": (
-            None
-            if keys is None
-            else [keys.start.hex(), None if keys.end is None else keys.end.hex()]
-        ),
-        "parents": sorted(partition.parents),
-        "ended_in": sorted(partition.ended_in),
-        "end_expected_in": partition.end_expected_in,
-        "ends_at": partition.ends_at,
-    }
-
-
-def _partition_from_json(stored: Mapping[str, Any]) -> StreamPartition:
-    start, end = stored["key_range"] or ("", None)
-    return StreamPartition(
-        claims={int(k): claim for k, claim in stored["claims"].items()},
-        start=stored["start"],
-        roots=frozenset(stored["roots"]),
-        introduced_by=(stored["introduced_by"][0], stored["introduced_by"][1]),
-        key_range=(
-            KeyRange(bytes.fromhex(start), None if end is None else bytes.fromhex(end))
-            if stored["key_range"]
-            else None
-        ),
-        parents=frozenset(stored["parents"]),
-        ended_in=frozenset(stored["ended_in"]),
-        end_expected_in=stored["end_expected_in"],
-        ends_at=stored["ends_at"],
+def _bytes_of(in_hex: list[str | None] | None) -> list[bytes | None] | None:
+    return (
+        None if in_hex is None else [key if key is None else bytes.fromhex(key) for key in in_hex]
     )

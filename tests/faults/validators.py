@@ -22,7 +22,7 @@ from connector.config.settings import ConnectorConfig
 from connector.demo.folder import DemoFolder
 from connector.kafka import topics
 from connector.lake.jobs import History as Jobs
-from connector.lake.plain_table import open_table, table_state_of
+from connector.lake.plain_table import open_table, stored_in
 from connector.records import codec
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
@@ -383,7 +383,7 @@ def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     for file in sorted(path.glob("_delta_log/*.json")):
         actions = map(json.loads, file.read_text("utf-8").splitlines())
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        found.append((int(file.stem), table_state_of(infos[0])))
+        found.append((int(file.stem), stored_in(infos[0])))
     return found
 
 

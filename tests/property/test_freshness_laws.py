@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import (
     MAX_PENDING,
     NONE_ASKED,
@@ -103,7 +104,7 @@ def test_what_is_behind_is_counted_and_bounded(steps: list[tuple[str, object]]) 
     last = world.asked[-1].ends if world.asked else {}
     assert world.moments.behind == sum(end - ends[k] for k, end in last.items())
     assert len(world.moments.pending) <= MAX_PENDING
-    assert FreshnessLog.from_json(world.moments.to_json()) == world.moments
+    assert from_stored(FreshnessLog, to_stored(world.moments)) == world.moments
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))

@@ -192,13 +192,11 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     rewritten, commit = stream.changelog().rewrite(), Transaction.commit
     assert rewritten is not None
 
-    def overtaken(
-        self: Transaction, number: int, table_state: Mapping[str, Any], **others: Any
-    ) -> None:
+    def overtaken(self: Transaction, number: int, stored: Mapping[str, Any], **others: Any) -> None:
         monkeypatch.setattr(Transaction, "commit", commit)
         stream.topic.send(account("b", 3, name="Bob"))
         stream.ingest(stream.process())
-        commit(self, number, table_state, **others)
+        commit(self, number, stored, **others)
 
     monkeypatch.setattr(Transaction, "commit", overtaken)
     with pytest.raises(WriterConflictError):

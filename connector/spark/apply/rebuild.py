@@ -86,7 +86,7 @@ def rebuild(
     """
     log = DeltaLog(spark, places.data(path))
     old = log.newest_of_lowmark()
-    if old is None or old.table_state is None or old.table_state.get("table") != definition.name:
+    if old is None or old.stored is None or old.stored.get("table") != definition.name:
         raise TableError(
             ErrorCode.TABLE_MISSING,
             f"There is no table {definition.name} of lowmark at {path}",
@@ -151,7 +151,7 @@ class Successor(Table):
         properties: Mapping[str, str],
     ) -> None:
         self._ids, self._old = ids, old
-        self.before = TableState.from_json(old.table_state or {})
+        self.before = TableState.from_json(old.stored or {})
         self._new_letters = 0
         self._committed: TableState | None = None
         super().__init__(spark, path, definition, properties)
@@ -228,7 +228,7 @@ class Successor(Table):
         )
         with explained(f"table {self._definition.name}"):
             writer.replace()
-        if self._log_of_old().table_state != table_state.to_json(self._definition.name):
+        if self._log_of_old().stored != table_state.to_json(self._definition.name):
             raise self._changed_meanwhile()
         self._committed = table_state
 

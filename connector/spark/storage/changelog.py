@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ from connector.spark.storage.transaction import Transaction
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
+from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
@@ -234,8 +235,8 @@ class Changelog:
         """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
         changelog of this stream.
         """
-        table_state = self._stored_in()
-        return None if table_state is None else _logged_batch(table_state)
+        stored = self._stored_in()
+        return None if stored is None else _logged_batch(stored)
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest stored progress. It may lack the newest batch, if the progress commit of that
@@ -243,16 +244,16 @@ class Changelog:
 
         Without its frontier, it has only the low watermark of the frontier, and no row is read.
         """
-        table_state = self._stored_in()
-        if table_state is None:
+        stored = self._stored_in()
+        if stored is None:
             return Progress()
-        stored = table_state["progress"]
+        progress = stored["progress"]
         known = (
-            self._frontier_of(table_state)
+            self._frontier_of(stored)
             if with_frontier
-            else Frontier(low_watermark=stored["low_watermark"])
+            else Frontier(low_watermark=progress["low_watermark"])
         )
-        return Progress.from_json(stored, known)
+        return Progress.from_json(progress, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
@@ -332,7 +333,7 @@ class Changelog:
         batch: LoggedBatch,
         settle: Callable[[DataFrame], Progress | None] = lambda rows: None,
     ) -> None:
-        table_state = {
+        stored = {
             **before,
             "commit": commit,
             "writer": batch.writer,
@@ -340,17 +341,17 @@ class Changelog:
             "kafka_partitions": batch.kafka_partitions,
             "changelog_id": batch.changelog_id,
             "topic_read_at": batch.asked.at,
-            "topic_end_offsets": _with_text_keys(batch.asked.ends),
+            "topic_end_offsets": to_stored(batch.asked.ends),
             "ingest_batch": batch.ingest_batch,
             # The offsets where the first batch, or the first one with a Kafka partition, began to
             # read.
             "first_offsets": {
-                **_with_text_keys(batch.offsets.start),
+                **to_stored(batch.offsets.start),
                 **before.get("first_offsets", {}),
             },
-            "start_offsets": _with_text_keys(batch.offsets.start),
-            "end_offsets": _with_text_keys(batch.offsets.end),
-            "closed_partitions": [asdict(override) for override in batch.ends],
+            "start_offsets": to_stored(batch.offsets.start),
+            "end_offsets": to_stored(batch.offsets.end),
+            "closed_partitions": to_stored(batch.ends),
             "refreshes": 0,
         }
         with explained(f"stream {self._stream}"):
@@ -360,9 +361,7 @@ class Changelog:
                 transaction.write(rows)
                 settled = settle(transaction.written.rows())
             said = (
-                table_state
-                if settled is None
-                else {**table_state, **self._metadata_of(settled, transaction)}
+                stored if settled is None else {**stored, **self._metadata_of(settled, transaction)}
             )
             transaction.commit(batch.ingest_batch * _RENEWALS, said)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
@@ -397,13 +396,13 @@ class Changelog:
         Raises `WriterConflictError` if another process has logged a later batch. That process has
         stored this progress before.
         """
-        table_state = self._stored_in()
-        assert table_state is not None
-        self._check_newest(progress.ingest_batch, table_state)
+        stored = self._stored_in()
+        assert stored is not None
+        self._check_newest(progress.ingest_batch, stored)
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
             said = self._metadata_of(progress, transaction)
-            transaction.commit(progress.ingest_batch, {**table_state, "commit": "progress", **said})
+            transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **said})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
@@ -411,13 +410,13 @@ class Changelog:
         row of the commit.
         """
         frontier = progress.frontier.to_json()
-        stored = json.dumps(frontier, separators=(",", ":"))
-        if len(stored) <= _FRONTIER_IN_METADATA:
+        text = json.dumps(frontier, separators=(",", ":"))
+        if len(text) <= _FRONTIER_IN_METADATA:
             return {"progress": progress.to_json(), "frontier": frontier}
         row = self._spark.range(1).select(
             F.lit("frontier").alias("kind"),
             F.expr(f"{constant(progress.ingest_batch, 'int(id)')}").alias("ingest_batch"),
-            F.lit(stored).alias("frontier"),
+            F.lit(text).alias("frontier"),
             F.lit(FRONTIER_SLOT).alias("slot"),
         )
         transaction.write(row)
@@ -433,11 +432,11 @@ class Changelog:
         Its number is between those of the batch and of the next one. If another process has logged
         the next batch, nothing is committed.
         """
-        table_state = self._stored_in()
-        assert table_state is not None
-        number = table_state["refreshes"] + 1
+        stored = self._stored_in()
+        assert stored is not None
+        number = stored["refreshes"] + 1
         renewed = {
-            **table_state,
+            **stored,
             "commit": "freshness",
             "refreshes": number,
             "progress": progress.to_json(),
@@ -449,15 +448,15 @@ class Changelog:
         """Store the retention of the configuration in the changelog's properties (TBL-23). Call it
         while there is no ingest.
         """
-        table_state = self._stored_in()
+        stored = self._stored_in()
         if (
-            table_state is None
+            stored is None
             or not self._declares_retention
-            or table_state.get("file_retention_s") == self._retention_s
+            or stored.get("file_retention_s") == self._retention_s
         ):
             return
         said = user_metadata(
-            {**table_state, "commit": "declared", "file_retention_s": self._retention_s}
+            {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         )
         with explained(f"stream {self._stream}"):
             set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
@@ -513,11 +512,11 @@ class Changelog:
         changelog then begins after the last deleted row. Call it while there is no ingest. Returns
         the last batch whose rows are deleted.
         """
-        newest, table_state = self.newest(), self._stored_in()
-        if newest is None or table_state is None:
+        newest, stored = self.newest(), self._stored_in()
+        if newest is None or stored is None:
             return 0
         # The frontier of the newest progress may also be a row.
-        last_batch = min(covered, table_state["progress"]["ingest_batch"] - 1)
+        last_batch = min(covered, stored["progress"]["ingest_batch"] - 1)
         of_batches = F.expr(
             f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L"
         )
@@ -540,11 +539,11 @@ class Changelog:
             .collect()
         )
         begin = {
-            **table_state.get("first_offsets", {}),
+            **stored.get("first_offsets", {}),
             **{str(row[0]): row[1] + 1 for row in gone},
         }
         said = user_metadata(
-            {**table_state, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin}
+            {**stored, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin}
         )
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(
@@ -591,7 +590,7 @@ class Changelog:
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
-            said = commit.table_state
+            said = commit.stored
             if said is not None and said["ingest_batch"] <= after:
                 break
             if said is None or commit.removed:
@@ -641,13 +640,13 @@ class Changelog:
             reader = reader.option("versionAsOf", newest.version)
         return reader.load(self._path)
 
-    def _frontier_of(self, table_state: Mapping[str, Any]) -> Frontier:
+    def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
         # `_frontier` is read once, because another thread may change it.
-        known, ingest_batch = self._frontier, int(table_state["progress"]["ingest_batch"])
+        known, ingest_batch = self._frontier, int(stored["progress"]["ingest_batch"])
         if known[0] == ingest_batch:
             return known[1]
-        if (stored := table_state.get("frontier")) is not None:
-            self._frontier = known = (ingest_batch, Frontier.from_json(stored))
+        if (frontier := stored.get("frontier")) is not None:
+            self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
         else:
             of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
             row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
@@ -700,8 +699,8 @@ class Changelog:
         self._make(rows.limit(0), begun)
         return self._stored_in() or begun
 
-    def _check_newest(self, ingest_batch: int, table_state: Mapping[str, Any]) -> None:
-        newest = table_state.get("ingest_batch", 0)
+    def _check_newest(self, ingest_batch: int, stored: Mapping[str, Any]) -> None:
+        newest = stored.get("ingest_batch", 0)
         assert newest >= ingest_batch, (newest, ingest_batch)
         if newest > ingest_batch:
             raise WriterConflictError(
@@ -726,13 +725,13 @@ class Changelog:
             stream=self._stream,
         )
 
-    def _make(self, no_rows: DataFrame, table_state: Mapping[str, Any]) -> None:
+    def _make(self, no_rows: DataFrame, stored: Mapping[str, Any]) -> None:
         writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
         writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option(
             "delta.appendOnly", "false"
         ).option("delta.checkpointInterval", "50").option(
             "txnAppId", f"lowmark/{self._stream}/batches"
-        ).option("txnVersion", "0").option("userMetadata", user_metadata(table_state))
+        ).option("txnVersion", "0").option("userMetadata", user_metadata(stored))
         writer.options(**retention_properties(self._retention_s))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
@@ -758,24 +757,22 @@ def _batches(after: int, to: int) -> str:
     )
 
 
-def _logged_batch(table_state: Mapping[str, Any]) -> LoggedBatch | None:
-    if not table_state["ingest_batch"]:
+def _logged_batch(stored: Mapping[str, Any]) -> LoggedBatch | None:
+    if not stored["ingest_batch"]:
         return None
 
     def offsets(name: str) -> Offsets:
-        return {int(k): int(offset) for k, offset in table_state[name].items()}
+        return from_stored(dict[int, int], stored[name])
 
     batch_range = BatchRange(offsets("start_offsets"), offsets("end_offsets"))
-    names = {name: str(table_state[name]) for name in ("topic_id", "changelog_id", "writer")}
-    asked = EndOffsets(int(table_state["topic_read_at"]), offsets("topic_end_offsets"))
-    ends = tuple(
-        ClosePartition(**override) for override in table_state.get("closed_partitions", ())
-    )
+    names = {name: str(stored[name]) for name in ("topic_id", "changelog_id", "writer")}
+    asked = EndOffsets(int(stored["topic_read_at"]), offsets("topic_end_offsets"))
+    ends = from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ()))
     number, kafka_partitions = (
-        int(table_state["ingest_batch"]),
-        int(table_state["kafka_partitions"]),
+        int(stored["ingest_batch"]),
+        int(stored["kafka_partitions"]),
     )
-    trimmed_to = int(table_state.get("trimmed_to", 0))
+    trimmed_to = int(stored.get("trimmed_to", 0))
     return LoggedBatch(
         number,
         batch_range,
@@ -787,12 +784,8 @@ def _logged_batch(table_state: Mapping[str, Any]) -> LoggedBatch | None:
     )
 
 
-def _with_text_keys(offsets: Offsets) -> dict[str, int]:
-    return {str(k): offset for k, offset in offsets.items()}
-
-
 def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
-    if commit.table_state is None or commit.table_state.get("stream") != stream:
+    if commit.stored is None or commit.stored.get("stream") != stream:
         raise TableError(
             ErrorCode.COMMIT_FOREIGN,
             f"The newest commit of {path} (version {commit.version}, {commit.operation}) does not"
@@ -803,7 +796,7 @@ def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
             stream=stream,
             path=path,
         )
-    return commit.table_state
+    return commit.stored
 
 
 def _split(columns: str) -> list[str]:

@@ -41,10 +41,10 @@ def replace_rows(
     rows: DataFrame,
     app_id: str,
     app_version: int,
-    table_state: Mapping[str, Any],
+    stored: Mapping[str, Any],
 ) -> None:
     """Remove the rows at `places` (columns `FILE` and `ROW`) and add `rows`, in one commit with
-    `table_state`.
+    `stored`.
 
     The commit has the number `app_version` of `app_id`. The locations belong to `version`, and
     `files` are all its files (None: not known). The table must have deletion vectors `ENABLED`.
@@ -70,7 +70,7 @@ def replace_rows(
             else _marked(spark, transaction, files, places)
         )
     added.result()
-    transaction.commit(app_version, table_state, actions=removed)
+    transaction.commit(app_version, stored, actions=removed)
 
 
 def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:

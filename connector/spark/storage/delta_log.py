@@ -38,7 +38,7 @@ class Commit:
     version: int
     at: int
     operation: str
-    table_state: Mapping[str, Any] | None
+    stored: Mapping[str, Any] | None
     files: CommitCount
     added: tuple[str, ...]
     removed: frozenset[str]
@@ -78,7 +78,7 @@ class DeltaLog:
         if version < 0:
             return None
         commit = self._read(version)
-        while commit.table_state is not None and self._files.exists(self._file(commit.version + 1)):
+        while commit.stored is not None and self._files.exists(self._file(commit.version + 1)):
             commit = self._read(commit.version + 1)
             if self._passed is not None:
                 self._passed[commit.version] = commit.files
@@ -94,7 +94,7 @@ class DeltaLog:
             (
                 commit
                 for commit in commits
-                if commit.table_state is not None and commit.operation != "RESTORE"
+                if commit.stored is not None and commit.operation != "RESTORE"
             ),
             None,
         )
@@ -222,16 +222,13 @@ class DeltaLog:
         actions = [json.loads(line) for line in lines]
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}
-        operation, table_state = (
-            str(info.get("operation", "")),
-            _stored_in(info.get("userMetadata")),
-        )
-        if operation == "RESTORE" and table_state is None:
+        operation, stored = str(info.get("operation", "")), _stored_in(info.get("userMetadata"))
+        if operation == "RESTORE" and stored is None:
             # A restore to a version of lowmark, as the remedy suggests, has the metadata of that
             # version.
             restored = info.get("operationParameters", {}).get("version")
             if restored is not None and self._files.exists(self._file(int(restored))):
-                table_state = self._read(int(restored)).table_state
+                stored = self._read(int(restored)).stored
         at = int(info.get("timestamp", 0)) * 1000
         added = {action["add"]["path"] for action in actions if "add" in action}
         removed = {
@@ -243,7 +240,7 @@ class DeltaLog:
         gone = removed.keys() - added
         files = CommitCount(at, len(added), len(gone), sum(removed[path] for path in gone))
         adds = tuple(line for line, action in zip(lines, actions, strict=True) if "add" in action)
-        return Commit(version, at, operation, table_state, files, adds, frozenset(removed))
+        return Commit(version, at, operation, stored, files, adds, frozenset(removed))
 
 
 def _versions_in(names: Iterable[str]) -> list[int]:
@@ -334,6 +331,6 @@ def rows_in(session: SparkSession, rows: DataFrame) -> DataFrame:
     return DataFrame(of_session, session)
 
 
-def user_metadata(table_state: Mapping[str, Any]) -> str:
-    """The `userMetadata` of a commit with `table_state`."""
-    return json.dumps({"lowmark": table_state}, separators=(",", ":"))
+def user_metadata(stored: Mapping[str, Any]) -> str:
+    """The `userMetadata` of a commit with `stored`."""
+    return json.dumps({"lowmark": stored}, separators=(",", ":"))

@@ -228,12 +228,10 @@ class Rewritten:
             transaction.depend_on(app_id)
         newest = log.newest()
         version = int(transaction.delta.snapshot().version())
-        is_ours = (
-            newest is not None and newest.table_state is not None and newest.version == version
-        )
+        is_ours = newest is not None and newest.stored is not None and newest.version == version
         if (
             newest is None
-            or newest.table_state is None
+            or newest.stored is None
             or not is_ours
             or self._paths & log.removed_between(self._version, version)
         ):
@@ -247,9 +245,8 @@ class Rewritten:
         transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
         now = time.time_ns() // 1_000_000
         actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
-        transaction.commit(
-            0, metadata_of(newest.table_state), actions=scala_list(self._spark, actions)
-        )
+        metadata = metadata_of(newest.stored)
+        transaction.commit(0, metadata, actions=scala_list(self._spark, actions))
 
 
 def rewrite(spark: SparkSession, path: str) -> Rewritten | None:

@@ -12,4 +12,4 @@ from connector.state.overrides import bounds_in
 def bounds_set(spark: SparkSession, warehouse: str) -> dict[str, int]:
     """The staleness overrides, in seconds by table (TBL-20)."""
     commit = DeltaLog(spark, places.overrides(warehouse)).newest()
-    return bounds_in(commit.table_state if commit else None)
+    return bounds_in(commit.stored if commit else None)

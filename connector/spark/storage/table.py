@@ -136,7 +136,7 @@ class Table:
 
     def _newest(self) -> tuple[Commit, TableState]:
         commit = self._log.newest()
-        stored = commit.table_state if commit else None
+        stored = commit.stored if commit else None
         if commit is None or stored is None or stored.get("table") != self._definition.name:
             version = f" (version {commit.version}, {commit.operation})" if commit else ""
             raise TableError(
@@ -309,7 +309,7 @@ class Table:
                 rows=self._columns_of(rows),
                 app_id=self._app_id,
                 app_version=table_state.apply_number,
-                table_state=table_state.to_json(self._definition.name),
+                stored=table_state.to_json(self._definition.name),
             )
         self._check_committed(table_state)
 
@@ -460,9 +460,7 @@ class Table:
         """
         commit = self._remembered(table_state)
         return (
-            None
-            if commit is None or commit.table_state is None
-            else int(commit.table_state["expired_below"])
+            None if commit is None or commit.stored is None else int(commit.stored["expired_below"])
         )
 
     def _remembered(self, table_state: TableState) -> Commit | None:
@@ -474,9 +472,7 @@ class Table:
         commit = self._tombstones_log.newest()
         if commit is None and not table_state.has_tombstones:
             return None
-        expired_below = (
-            commit.table_state.get("expired_below") if commit and commit.table_state else None
-        )
+        expired_below = commit.stored.get("expired_below") if commit and commit.stored else None
         if isinstance(expired_below, int) and expired_below <= max(0, table_state.horizon or 0):
             return commit
         what = "is missing"
@@ -531,11 +527,11 @@ class Table:
         if (
             not is_kept
             and (commit := self._tombstones_log.newest()) is not None
-            and commit.table_state is not None
+            and commit.stored is not None
         ):
             # Before the table's properties: if this fails, the table's still differ at the next
             # start.
-            metadata = user_metadata(commit.table_state)
+            metadata = user_metadata(commit.stored)
             with explained(f"table {self._definition.name}"):
                 set_properties(self._spark, self._tombstones_path, self._kept, metadata)
         if (

@@ -64,9 +64,9 @@ class Transaction:
         """The written files, for reading. Other readers do not see them before the commit."""
         return Files(self._spark, self.log, self.delta.snapshot(), self._written)
 
-    def commit(self, number: int, table_state: Mapping[str, Any], *, actions: Any = None) -> None:
+    def commit(self, number: int, stored: Mapping[str, Any], *, actions: Any = None) -> None:
         """Commit the written files, and further `actions` of Delta, under `number`, with
-        `table_state` as metadata.
+        `stored` as metadata.
 
         If the number or a greater one was committed before, nothing is committed. A caller that
         must know reads the newest commit.
@@ -76,7 +76,7 @@ class Transaction:
                 return
             self.delta.updateSetTransaction(self._app_id, number, self._none)
         files = self._written if actions is None else self._written.appendedAll(actions)
-        self.delta.commit(files, self._operation(user_metadata(table_state)))
+        self.delta.commit(files, self._operation(user_metadata(stored)))
 
     def _operation(self, metadata: str) -> Any:
         """The operation has Delta's name for an append. The actions of the commit show all that it

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from connector.dead_letters.blocked_rows import BLOCKING_REASONS, BlockingLetter, still_blocking
+from connector.stored import from_stored, to_stored
 
 TOPIC, TABLE = "T", "one"
 FIRST = BlockingLetter(b"k", 3, (0, 7), 3, (0, 7), table_letter=False, since=100)
@@ -36,7 +35,7 @@ def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
     """A replay that is rejected again takes the place of the letter before, whichever is heard of
     first; since when stays.
     """
-    newest = replace(AGAIN, since=100)
+    newest = AGAIN._replace(since=100)
     assert (
         waiting(FIRST, found=(OTHER, AGAIN))
         == waiting(AGAIN, found=(FIRST, OTHER))
@@ -67,14 +66,14 @@ def test_a_replay_that_was_rejected_again_releases_nothing() -> None:
     """The replay of batch 4 was taken by the changelog, that of batch 5 became a letter of the
     table.
     """
-    assert waiting(FIRST, found=(AGAIN,), replayed={(0, 7): 4}) == (replace(AGAIN, since=100),)
+    assert waiting(FIRST, found=(AGAIN,), replayed={(0, 7): 4}) == (AGAIN._replace(since=100),)
     assert waiting(AGAIN, replayed={(0, 7): 6}) == ()
     assert waiting(AGAIN, discarded=frozenset({"T-1-2-one"})) == ()
 
 
 def test_a_row_stays_held_under_the_key_that_it_had() -> None:
     """Whatever key a replay of its letter bore, which was rejected again."""
-    assert waiting(FIRST, found=(replace(AGAIN, row_key=b"other"),)) == (replace(AGAIN, since=100),)
+    assert waiting(FIRST, found=(AGAIN._replace(row_key=b"other"),)) == (AGAIN._replace(since=100),)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_what_came_later_waits_unless_it_was_committed_before(
     """
     assert (
         FIRST.is_before(*place, committed),
-        replace(FIRST, committed=10).is_before(*place, committed),
+        FIRST._replace(committed=10).is_before(*place, committed),
     ) == waits
 
 
@@ -118,6 +117,6 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
 
 
 def test_what_a_commit_keeps_is_read_back() -> None:
-    kept = [FIRST, AGAIN, replace(AGAIN, committed=10)]
-    assert [BlockingLetter.from_json(dead.to_json()) for dead in kept] == kept
-    assert BlockingLetter.from_json(FIRST.to_json()[:-1]) == FIRST
+    kept = [FIRST, AGAIN, AGAIN._replace(committed=10)]
+    assert [from_stored(BlockingLetter, to_stored(dead)) for dead in kept] == kept
+    assert from_stored(BlockingLetter, to_stored(FIRST)[:-1]) == FIRST

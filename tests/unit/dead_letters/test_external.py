@@ -7,6 +7,7 @@ import json
 from connector.dead_letters.envelope import DeadLetter, from_record, source_letter, to_headers
 from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.records.rejection import Position, Reason
+from connector.stored import from_stored, to_stored
 
 
 def letter(number: int, at: int, *, is_ours: bool) -> DeadLetter:
@@ -48,4 +49,4 @@ def test_only_what_comes_from_outside_counts() -> None:
 
 def test_what_is_stored_is_read_back() -> None:
     for known in (NO_EXTERNAL, ExternalDeadLetters("D", 2, 60, {0: 4, 11: 0})):
-        assert ExternalDeadLetters.from_json(json.loads(json.dumps(known.to_json()))) == known
+        assert from_stored(ExternalDeadLetters, json.loads(json.dumps(to_stored(known)))) == known

@@ -107,8 +107,8 @@ class Stream:
             {**names, "first_offsets": self.begin, "end_offsets": self.end, "progress": progress},
         )
 
-    def write(self, rows: Sequence[dict[str, Any]], table_state: dict[str, Any] | None) -> None:
-        said = {} if table_state is None else {"userMetadata": json.dumps({"lowmark": table_state})}
+    def write(self, rows: Sequence[dict[str, Any]], stored: dict[str, Any] | None) -> None:
+        said = {} if stored is None else {"userMetadata": json.dumps({"lowmark": stored})}
         table = pa.Table.from_pylist(list(rows), COLUMNS)
         write_deltalake(
             self.changelog,

@@ -461,8 +461,8 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     first = BlockingLetter(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
     waits = (
         first,
-        replace(first, first=(0, 2), since=200),
-        replace(first, row_key=b"l", since=400),
+        first._replace(first=(0, 2), since=200),
+        first._replace(row_key=b"l", since=400),
     )
     status = table_status(
         TABLE,

@@ -50,12 +50,12 @@ WAITS = BlockingLetter(b"k", 2, (0, 7), 3, (0, 9), table_letter=False, since=100
 
 def test_a_table_with_held_rows_is_no_cut_and_needs_the_batches_of_their_letters() -> None:
     """DLQ-3, TBL-11: from the batch of the newest letter on."""
-    blocked_rows = replace(AT, blocked_rows=(replace(WAITS, newest_batch=6), WAITS))
+    blocked_rows = replace(AT, blocked_rows=(WAITS._replace(newest_batch=6), WAITS))
     assert AT.is_consistent_cut
     assert not blocked_rows.is_consistent_cut
     assert not blocked_rows.is_at(50, 5)
     assert (AT.needed_to_batch, blocked_rows.needed_to_batch) == (4, 2)
-    assert replace(AT, blocked_rows=(replace(WAITS, newest_batch=6),)).needed_to_batch == 4
+    assert replace(AT, blocked_rows=(WAITS._replace(newest_batch=6),)).needed_to_batch == 4
     assert (
         TableState.from_json(json.loads(json.dumps(blocked_rows.to_json("accounts"))))
         == blocked_rows

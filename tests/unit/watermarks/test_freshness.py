@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import (
     MAX_CONTAINED,
     MAX_PENDING,
@@ -29,7 +30,7 @@ def test_an_older_state_keeps_its_moment_as_long_as_it_is_remembered() -> None:
     assert freshness.of(MAX_CONTAINED + 2) == (MAX_CONTAINED + 2) * 10
     assert freshness.of(3) == 30
     assert freshness.of(2) is None
-    assert FreshnessLog.from_json(freshness.to_json()) == freshness
+    assert from_stored(FreshnessLog, to_stored(freshness)) == freshness
 
 
 def test_an_empty_kafka_partition_that_a_batch_does_not_name_lacks_nothing() -> None:
@@ -56,7 +57,7 @@ def test_of_many_moments_that_no_batch_has_reached_the_newest_and_some_older_one
     for read_to in range(1, 4 * MAX_PENDING):
         reached = freshness.after(2, {0: read_to}, EndOffsets(1_000, {0: 1_000})).of(2)
         assert reached == max(asked.at for asked in freshness.pending if asked.at <= read_to)
-    assert FreshnessLog.from_json(freshness.to_json()) == freshness
+    assert from_stored(FreshnessLog, to_stored(freshness)) == freshness
 
 
 def test_sixteen_moments_are_kept_before_some_are_forgotten() -> None:

@@ -1,0 +1,47 @@
+"""Values as the JSON that commits and records store, and back.
+
+The type of a value decides its form. A dataclass is an object, and a tuple is a list, named or not.
+A set is a sorted list, the keys of a map are texts, and bytes are base64. Reading checks each type.
+It ignores unknown keys, and an absent key has the default of its field.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def to_stored(value: Any) -> Any:
+    """Return the JSON values of a value. `from_stored` is the inverse."""
+    # msgspec could do this, but only orders a set if it orders the keys of maps, too.
+    if value is None or type(value) in (int, str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): to_stored(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [to_stored(one) for one in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if is_dataclass(value):
+        return {field.name: to_stored(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def from_text(type_: type[T], text: str) -> T:
+    """Return the value of a JSON text. Raises as `from_stored` does, or `RecursionError`."""
+    return msgspec.json.decode(text, type=type_)
+
+
+def from_stored(type_: type[T], stored: object) -> T:
+    """Return the value of JSON values. Raises `ValueError` if a type is wrong or a key is absent
+    that has no default.
+    """
+    return msgspec.convert(stored, type_, str_keys=True)
