@@ -10,16 +10,16 @@ attributes.
     ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
     ├── JsonViewError        a line of JSON is not a valid record (REC-22)
     ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
-    ├── TopicError           a topic is missing, compacted, replaced, or has a wrong setting (REC-1
-    to REC-4) ├── BrokerError          a broker cannot be reached, or the local broker cannot start
-    ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2) ├──
-    RegistryError        the schema registry cannot be reached, or refuses the request ├──
-    TableError           a Delta table was not made by lowmark, or has another definition (TBL-8)
-    ├── StorageError         a disk is full ├── WriterConflictError  another writer was active, or
-    an older state was restored (TBL-5, TBL-14) ├── StaleTableError      a table is older than its
-    reader allows, even with all ingested changes (TBL-16) ├── AuditError           the audit
-    failed: records are lost or duplicated, or a dead letter is missing (TBL-6) └──
-    StreamHaltedError    too many records of a batch were rejected; an operator must decide (DLQ-5)
+    ├── TopicError           a topic is missing, compacted, replaced, or has a wrong setting
+    ├── BrokerError          a broker cannot be reached, or the local broker cannot start
+    ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
+    ├── RegistryError        the schema registry cannot be reached, or refuses the request
+    ├── TableError           a Delta table was not made by lowmark, or has another definition
+    ├── StorageError         a disk is full
+    ├── WriterConflictError  another writer was active, or an older state was restored
+    ├── StaleTableError      a table is older than its reader allows (TBL-16)
+    ├── AuditError           records are lost or duplicated, or a dead letter is missing
+    └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
 """
 
 from __future__ import annotations
