@@ -255,4 +255,4 @@ def test_an_unknown_letter_is_said(shell: Shell) -> None:
 def test_a_topic_that_exists_is_left_as_it_is(shell: Shell, topic: str) -> None:
     """REC-2."""
     assert shell.run("topic", "create", "s", "--kafka-partitions", "9") == 1
-    assert f"The topic {topic} exists already" in shell.err
+    assert f"The topic {topic} exists with other properties" in shell.err

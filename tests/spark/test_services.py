@@ -129,7 +129,7 @@ def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> N
     """OPS-1: nothing is started, and nothing is written."""
     with pytest.raises(ConfigError, match="there is no table"):
         read(live.config, "acounts")
-    with pytest.raises(ConfigError, match="there is no stream"):
+    with pytest.raises(ConfigError, match="There is no stream"):
         dead_letters(live.config, "nowhere")
     with pytest.raises(ConfigError, match="No stream is configured"):
         run(

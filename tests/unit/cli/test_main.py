@@ -71,8 +71,9 @@ def test_a_problem_with_the_world_is_1_without_a_traceback(tmp_path: Path) -> No
     ended = connector("read", "files", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines() == [
-        "error:  there is no file connector.toml",
-        "remedy: name the configuration with --config FILE, before the command",
+        "error:  There is no file connector.toml",
+        "remedy: Create this file, or give the path of your configuration",
+        "run:    connector --help",
         "code:   CONFIG_MISSING",
     ]
 
