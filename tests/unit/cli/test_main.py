@@ -168,5 +168,5 @@ def test_a_full_disk_is_a_problem_with_the_world(tmp_path: Path) -> None:
             timeout=60,
         )
     assert ended.returncode == 1
-    assert "error:  The system refuses: [Errno 28]" in ended.stderr
+    assert "error:  The operating system refused an operation: [Errno 28]" in ended.stderr
     assert "Traceback" not in ended.stderr
