@@ -58,7 +58,7 @@ def test_topics_outlive_a_crash_and_a_restart(tmp_path: Path) -> None:
 def test_a_folder_with_a_live_broker_is_refused(live: LocalBroker) -> None:
     with pytest.raises(BrokerError, match="A running broker uses the folder") as caught:
         LocalBroker.start(live.folder, jar_store())
-    assert f"process {live.pid} serves {live.bootstrap_servers}" in caught.value.cause
+    assert f"Process {live.pid} serves {live.bootstrap_servers}" in caught.value.cause
 
 
 def test_a_live_broker_is_found_and_used_again(live: LocalBroker) -> None:
