@@ -1,7 +1,7 @@
 """The parts of the documents that are generated from code, and the documents as tests read them.
 
-`python -m tests.documents` writes docs/reference/api.md, and the generated part of
-docs/reference/dead-letters.md.
+`python -m tests.documents` writes docs/reference/api.md, docs/reference/errors.md, and the
+generated part of docs/reference/dead-letters.md.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from connector.dead_letters.repair import STEPS
 from connector.records import checks
 from connector.records.rejection import Reason
+from tests.error_codes import ERRORS, errors_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -107,7 +108,10 @@ API_MODULES = {
         "Run and operate the pipeline from a Python program: the use cases of the commands. Install"
         " `lowmark[spark]`."
     ),
-    "connector.errors": "The errors. Each has `problem`, `cause` and `remedy`.",
+    "connector.errors": (
+        "The errors. Each has `code`, `problem`, `cause`, `remedy` and `fields`. The page"
+        " [Errors](errors.md) lists all codes."
+    ),
 }
 
 
@@ -216,3 +220,4 @@ def _text(one: Any) -> list[str]:
 if __name__ == "__main__":
     DEAD_LETTERS.write_text(with_reasons(DEAD_LETTERS.read_text("utf-8")), "utf-8")
     API.write_text(api_page(), "utf-8")
+    ERRORS.write_text(errors_page(), "utf-8")

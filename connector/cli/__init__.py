@@ -37,7 +37,7 @@ COMMANDS: Final = {
         "connector.cli.partitions",
         "Show which stream partitions delay the low watermark; close one.",
     ),
-    "publish": ("connector.cli.publish", "Publish changes written as JSON, one object a line."),
+    "publish": ("connector.cli.publish", "Publish changes from JSON, one object per line."),
     "read": ("connector.cli.read", "Read a table."),
     "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
     "status": (
@@ -48,11 +48,11 @@ COMMANDS: Final = {
         "connector.cli.table",
         "Show the jobs of a table; set its staleness bound; rebuild it.",
     ),
-    "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object a line."),
+    "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object per line."),
     "topic": ("connector.cli.topic", "Create the topics of a stream."),
     "validate": (
         "connector.cli.validate",
-        "Check the configuration against a running Kafka; starts nothing.",
+        "Check the configuration with a running Kafka. It starts nothing.",
     ),
 }
 """Command -> its module, imported by name when it is called, and the summary that `--help` shows.
@@ -100,7 +100,7 @@ class Commands(click.Group):
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="The configuration; connector.toml in this folder if not given.",
+    help="The configuration file. Default: connector.toml in this folder.",
 )
 @click.version_option(package_name="lowmark", prog_name="connector")
 @click.pass_context
@@ -145,12 +145,12 @@ def invoke(arguments: Sequence[str]) -> int:
             raise
         from connector.cli import terminal
 
-        remedy = f"install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
+        remedy = f"Install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
         terminal.show_error(
             ConnectorError(
                 ErrorCode.EXTRA_MISSING,
-                "This command needs more than is installed",
-                f"there is no package {package}",
+                "This command needs a package that is not installed",
+                f"There is no package {package}",
                 remedy,
             )
         )
@@ -165,9 +165,9 @@ def invoke(arguments: Sequence[str]) -> int:
         terminal.show_error(
             ConnectorError(
                 ErrorCode.SYSTEM_ERROR,
-                f"The system refuses: {error}",
+                f"The operating system refused an operation: {error}",
                 "",
-                "look at the space on the disk and the rights of this user",
+                "Check the free space on the disk and the rights of this user",
             )
         )
         return 1

@@ -18,7 +18,9 @@ from connector.text import counted
 
 @click.command()
 @click.argument("stream", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each stream.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each stream."
+)
 @click.pass_context
 def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
     """Check that each offset of STREAM is once in its changelog, and that each rejected record has
@@ -49,10 +51,10 @@ def _verdict(found: StreamAudit) -> int:
     """Say what was found; 1 if the promise is broken."""
     if found.unverified:
         kinds = ((found.counted("unverified"), "offset"), (len(found.letters.unverified), "letter"))
-        said = " and ".join(counted(number, noun) for number, noun in kinds if number)
+        parts = " and ".join(counted(number, noun) for number, noun in kinds if number)
         say(
-            f"warning: {found.stream}: {said} unproved: Kafka no longer has what was there, so"
-            " nobody can say whether something is lost"
+            f"warning: {found.stream}: {parts} cannot be checked, because Kafka no longer has"
+            " the records"
         )
     if fault := found.fault():
         show_error(fault)
@@ -64,9 +66,9 @@ def _verdict(found: StreamAudit) -> int:
         else ""
     )
     verdict = (
-        "nothing_lost holds as far as Kafka remembers"
+        "no record is lost or duplicated, as far as Kafka still has the records"
         if found.unverified
-        else "nothing_lost is proved"
+        else "no record is lost or duplicated"
     )
     say(
         f"{found.stream}: {verdict}: {counted(offsets, 'offset')} up to batch"
@@ -80,10 +82,10 @@ def _print_table(found: StreamAudit) -> None:
         "from",
         "to",
         "rows",
-        "nothing to see",
+        "no record",
         "lost",
         "duplicated",
-        "never read",
+        "not read",
         "unverified",
     )
     shown = table("Kafka partition", *numbers, right=frozenset({"Kafka partition", *numbers}))

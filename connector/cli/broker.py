@@ -18,7 +18,7 @@ _folder = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_FOLDER,
     show_default=True,
-    help="Where its data and log are.",
+    help="The folder with its data and log.",
 )
 
 
@@ -26,9 +26,9 @@ _folder = click.option(
 def command() -> None:
     """Start or stop a local Kafka broker, for development.
 
-    It is Apache Kafka itself, from jars that are fetched once and checked, and listens on this
-    machine only. It lives on when this command ends; its topics are there again when it is started
-    in the same folder.
+    It is Apache Kafka. Its jars are fetched once and checked. It listens only on this machine, and
+    continues to run when this command ends. If you start it again in the same folder, it has the
+    same topics.
     """
 
 
@@ -37,10 +37,10 @@ def command() -> None:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"The folder's last port, else {KAFKAS_PORT}, if not given; 0 takes any that is free.",
+    help=f"Default: the last port of the folder, or {KAFKAS_PORT}. 0 chooses a free port.",
 )
 def start(folder: Path, port: int | None) -> None:
-    """Start the broker of a folder, if it does not run, and print its address."""
+    """Start the broker of a folder if it does not run, and print its address."""
     from connector.jars import JarStore
     from connector.kafka.local.broker import LocalBroker
 

@@ -28,7 +28,7 @@ from connector.text import counted
 
 @click.group()
 def command() -> None:
-    """List and explain what was rejected; replay, park, discard or reopen it."""
+    """List and explain rejected records; replay, park, discard or reopen them."""
 
 
 for _action in (
@@ -48,28 +48,28 @@ for _action in (
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object a line for each letter, or with --by for each group.",
+    help="Print one JSON object per line for each letter, or with --by for each group.",
 )
 @click.pass_context
 def list_(
     ctx: click.Context, /, stream: str | None, by: str | None, as_json: bool, **given: Any
 ) -> None:
-    """Count the open dead letters by reason, each letter once by its id; with a filter, or as JSON,
-    letter by letter.
+    """Count the open dead letters by reason. With a filter or --json, list each letter. A letter
+    counts once, by its id.
     """
     names = tuple((by or "reason,rule").split(","))
     if unknown := [name for name in names if name not in GROUPINGS]:
-        raise click.UsageError(f"--by has no {unknown[0]!r}; there are {', '.join(GROUPINGS)}")
+        raise click.UsageError(f"--by cannot be {unknown[0]!r}; use {', '.join(GROUPINGS)}")
     queue, which = letters_of(ctx, stream).queue, filter_of(given)
     letters = queue.letters(which)
     if by is None and (as_json or which.chooses):
         number = _print_one_by_one(letters, as_json)
     else:
         number = _print_groups(names, grouped(letters, names, queue.schemas), as_json)
-    hint = "; connector dead-letters show ID explains one" if number and not as_json else ""
+    hint = "; to explain one: connector dead-letters show ID" if number and not as_json else ""
     say(
         f"{counted(number, 'dead letter')} of"
-        f" {queue.topic}{'' if which.states else ', however they stand'}{hint}"
+        f" {queue.topic}{'' if which.states else ', in any state'}{hint}"
     )
 
 
@@ -123,16 +123,14 @@ def _print_groups(
 @click.argument("letter_id", metavar="ID")
 @stream_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object, key, value and headers included."
+    "--json", "as_json", is_flag=True, help="Print one JSON object with key, value and headers."
 )
-@click.option("--all", "everything", is_flag=True, help="The whole value, however long.")
+@click.option("--all", "everything", is_flag=True, help="Print the whole value, also a long one.")
 @click.pass_context
 def show(
     ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool
 ) -> None:
-    """Explain one dead letter: where it came from, what is wrong with it, what can be done and was
-    done, and what it says.
-    """
+    """Explain one dead letter: its origin, its fault, the remedy, its history, and its content."""
     letters = letters_of(ctx, stream)
     letter, standing, history = letters.find(letter_id)
     if as_json:
@@ -174,12 +172,12 @@ def _value_view(value: object) -> Any:
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, writable=True),
-    help="A new file; standard output if not given.",
+    help="A new file. Default: standard output.",
 )
 @click.pass_context
 def export(ctx: click.Context, /, stream: str | None, output: str | None, **given: Any) -> None:
-    """Write dead letters out, one JSON object a line: key, value and headers as they are, and what
-    was done about each.
+    """Write dead letters to a file, one JSON object per line: the unchanged key, value and headers,
+    and the history of each letter.
     """
     queue, which = letters_of(ctx, stream).queue, filter_of(given)
     ledger, number = queue.ledger(), 0
@@ -198,9 +196,10 @@ def _new_file(name: str) -> TextIO:
     except FileExistsError:
         raise ConnectorError(
             ErrorCode.FILE_EXISTS,
-            f"The file {name} exists",
+            f"The file {name} already exists",
             "",
-            "name a new one: nothing is written over",
+            "Give the name of a new file: existing files are not overwritten",
+            file=name,
         ) from None
 
 
@@ -220,5 +219,5 @@ def _schemas(config: Any, letter: DeadLetter) -> Any:
         with RegistryClient(config.registry) as registry:
             return Schemas({schema_id: registry.schema(schema_id)})
     except RegistryError as error:
-        say(f"warning: not decoded with the registry's schema: {error}")
+        say(f"warning: the record was not decoded with the schema of the registry: {error}")
         return Schemas()

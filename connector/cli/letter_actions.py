@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
-_everything = click.option("--all", "everything", is_flag=True, help="All letters of these states.")
+_everything = click.option(
+    "--all", "everything", is_flag=True, help="All dead letters in these states."
+)
 
 
 @click.command()
@@ -80,10 +82,15 @@ _everything = click.option("--all", "everything", is_flag=True, help="All letter
 )
 @click.option("--execute", is_flag=True, help="Send them. Without this option, nothing is sent.")
 @click.option(
-    "--why", default="", help="Kept in the ledger, with who and when. Needed with --execute."
+    "--why",
+    default="",
+    help="The reason. The ledger keeps it with your name and the time. Required with --execute.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a line for each letter of the dry run."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per line for each letter of the dry run.",
 )
 @click.pass_context
 def replay(
@@ -112,28 +119,30 @@ def replay(
     which = filter_of(given, ids)
     check_chosen(which, everything)
     if execute and not why.strip():
-        raise click.UsageError("say why with --why: it is kept with who and when")
+        raise click.UsageError(
+            "give the reason with --why: the ledger keeps it with your name and the time"
+        )
     if edit and len(ids) != 1:
-        raise click.UsageError("--edit is for one letter: name its id")
+        raise click.UsageError("--edit needs exactly one id of a dead letter")
     if wait and not execute:
-        raise click.UsageError("--wait goes with --execute: a dry run sends nothing to wait for")
+        raise click.UsageError("--wait needs --execute: a dry run sends nothing")
     letters = letters_of(ctx, stream)
     if edit:
         steps = (*steps, _edit(letters.queue, which, ids[0], steps))
     how = _How(which, steps, max_attempts, per_second, force)
     if not execute:
         planned = _show_plan(letters, how, as_json=as_json)
-        _check_found(ids, planned.verdicts.total())
+        _check_found(ids, planned.verdicts.total(), letters.queue)
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
-            say('nothing was sent: this was the dry run; add --execute --why "…" to do it')
+            say('nothing was sent: this was a dry run; add --execute --why "…" to send')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
     began = now_us()
     done = _execute(letters, how, why, wait=wait)
-    _check_found(ids, done.verdicts.total())
+    _check_found(ids, done.verdicts.total(), letters.queue)
     if done.verdicts[Verdict.REPLAY] and not wait:
         say(
-            "what was replayed is in the change topic: `connector run` ingests and applies it;"
-            " --wait follows it there"
+            "the replayed records are in the change topic; `connector run` ingests and applies"
+            " them; --wait waits for this"
         )
     # Who runs it again may be told to go on waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
@@ -184,9 +193,9 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
             )
     if rows:
         shown = table(
-            "would be",
+            "decision",
             "because",
-            "its row would be",
+            "effect on the row",
             "letters",
             "for example",
             right=frozenset({"letters"}),
@@ -205,14 +214,14 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
     )
     if how.force:
         say(
-            "warning: what was deleted and is forgotten may come back by force; see each with"
-            " --json before you --execute"
+            "warning: --force can restore rows whose deletes are forgotten; check each letter"
+            " with --json before --execute"
         )
     return tally
 
 
 def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
-    progress = Progress("letters looked at", letters.queue.at_most())
+    progress = Progress("letters checked", letters.queue.at_most())
     progress.show(0, time.monotonic())
 
     def show(looked: int, _done: int) -> None:
@@ -251,11 +260,9 @@ def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
         if wait and because == ALREADY_REPLAYED:
             say(f"{count:,} were replayed before")
             continue
-        say(f"refused {count:,}: {escaped(because)}; without --execute each is explained")
+        say(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
     if stop.is_set():
-        say(
-            "stopped: the transaction that began has ended; run it again to go on with what is left"
-        )
+        say("stopped after the current transaction; run it again to continue with the rest")
         raise KeyboardInterrupt
     return tally
 
@@ -289,14 +296,14 @@ def _edit(
 ) -> Step:
     """The step that an editor makes of the letter as it is after the steps before."""
     found = [repair(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
-    _check_found((letter_id,), len(found))
+    _check_found((letter_id,), len(found), queue)
     content = found[0]
     if isinstance(content, Unrepairable):
         raise ConnectorError(
             ErrorCode.REPAIR_IMPOSSIBLE,
-            f"Letter {letter_id} cannot be repaired",
+            f"Dead letter {letter_id} cannot be repaired",
             content.why,
-            "correct the step",
+            "Correct the repair step",
         )
     try:
         step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
@@ -304,35 +311,36 @@ def _edit(
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConnectorError(
             ErrorCode.EDITOR_RESULT_EMPTY,
-            "The editor gave nothing back",
+            "The editor returned no text",
             cause,
-            "set $EDITOR to one that saves the file that it is given, as UTF-8, or use --repair",
+            "Set $EDITOR to an editor that saves its file as UTF-8, or use --repair",
         ) from error
     if step is None:
         raise ConnectorError(
             ErrorCode.EDITOR_RESULT_UNCHANGED,
-            "Nothing was changed in the editor",
+            "You changed nothing in the editor",
             "",
-            "save the file with a change, or leave --edit out",
+            "Save the file with a change, or leave out --edit",
         )
     if isinstance(step, Unrepairable):
         raise ConnectorError(
             ErrorCode.EDITOR_UNSUITABLE,
-            f"Letter {letter_id} cannot be repaired in an editor",
+            f"Dead letter {letter_id} cannot be repaired with this text",
             step.why,
-            "use --repair, or edit it again",
+            "Edit it again, or use --repair",
         )
     return step
 
 
-def _check_found(ids: tuple[str, ...], found: int) -> None:
+def _check_found(ids: tuple[str, ...], found: int, queue: DeadLetterQueue) -> None:
     if found < len(set(ids)):
         missing = f"{counted(len(set(ids)) - found, 'letter')} of those named"
         raise ConnectorError(
             ErrorCode.DEAD_LETTER_MISSING,
-            f"There is no such dead letter: {missing}",
+            f"Some dead letters do not exist: {missing}",
             "",
-            "connector dead-letters list --state any --json has their ids",
+            "List all dead letters to find their ids",
+            stream=queue.topic,
         )
 
 
@@ -342,7 +350,9 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     @stream_option
     @filter_options
     @_everything
-    @click.option("--why", required=True, help="Kept in the ledger, with who and when.")
+    @click.option(
+        "--why", required=True, help="The reason. The ledger keeps it with your name and the time."
+    )
     @click.pass_context
     def verb(
         ctx: click.Context,
@@ -356,13 +366,15 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
         if not why.strip():
-            raise click.UsageError("say why with --why: it is kept with who and when")
+            raise click.UsageError(
+                "give the reason with --why: the ledger keeps it with your name and the time"
+            )
         queue = letters_of(ctx, stream).queue
         done, refused = queue.act(action, which, why=why)
-        _check_found(ids, done + refused.total())
+        _check_found(ids, done + refused.total(), queue)
         say(f"{counted(done, 'dead letter')} of {queue.topic} {action}")
         for state, number in refused.items():
-            say(f"{counted(number, 'letter')} left alone: {state} already")
+            say(f"{counted(number, 'letter')} unchanged: already {state}")
         return 1 if refused else 0
 
     return verb
@@ -371,13 +383,13 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
 discard: Final = _verb(
     Action.DISCARDED,
     "discard",
-    "Mark dead letters as not to be replayed. The records stay; `reopen` undoes it.",
+    "Mark dead letters so that they are not replayed. The records are kept; `reopen` undoes it.",
 )
 park: Final = _verb(
-    Action.PARKED, "park", "Set dead letters aside: no replay takes them before they are reopened."
+    Action.PARKED, "park", "Set dead letters aside. They are not replayed until you reopen them."
 )
 reopen: Final = _verb(
     Action.REOPENED,
     "reopen",
-    "Open parked or discarded dead letters again; the count of attempts starts again.",
+    "Open parked or discarded dead letters again. The count of attempts starts at 0.",
 )

@@ -33,14 +33,14 @@ _OPTIONS: Final = (
         "states",
         type=click.Choice([*(state.value for state in LetterState), ANY]),
         multiple=True,
-        help="Only letters in this state; open if not given.",
+        help="Only letters in this state. Default: open.",
     ),
     click.option("--table", help="Only letters of this table, or of this source table."),
     click.option(
         "--key-prefix",
         type=BYTES,
         default=b"",
-        help="Only letters whose row key begins so: text, or base64:…",
+        help="Only letters whose row key starts with this: text, or base64:…",
     ),
     click.option(
         "--since",
@@ -110,9 +110,11 @@ def filter_of(
 def check_chosen(which: LetterFilter, everything: bool) -> None:
     """Acting on all letters there are must be asked for. Raises a wrong call."""
     if not which.chooses and not everything:
-        raise click.UsageError("say which: ids, a filter such as --reason, or --all")
+        raise click.UsageError("give ids, a filter such as --reason, or --all")
     if which.chooses and everything:
-        raise click.UsageError("--all goes with --state only: it means all letters there are")
+        raise click.UsageError(
+            "--all means all dead letters: use it without ids, and with no filter but --state"
+        )
 
 
 def letters_of(ctx: click.Context, stream: str | None) -> DeadLetters:

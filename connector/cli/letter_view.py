@@ -110,8 +110,8 @@ def print_letter(
 
 def _told(entry: LedgerEntry) -> str:
     repair_note = (
-        f"; mended: {', '.join(entry.repair_note.steps)} (SHA-256 {entry.repair_note.before[:12]}"
-        f" to {entry.repair_note.after[:12]})"
+        f"; repaired: {', '.join(entry.repair_note.steps)} (SHA-256"
+        f" {entry.repair_note.before[:12]} to {entry.repair_note.after[:12]})"
         if entry.repair_note
         else ""
     )
@@ -130,7 +130,7 @@ def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> Non
     lines = decoded if everything else _cut(decoded)
     title = f"value, {counted(len(value), 'byte')}"
     failed_at = _FAILED_AT.match(decoded[-1])
-    out(f"{title:<{_HEX_WIDTH}}  what it says")
+    out(f"{title:<{_HEX_WIDTH}}  decoded")
     for left, right in zip_longest(
         hex_lines(shown, int(failed_at[1]) if failed_at else None), lines, fillvalue=""
     ):
@@ -177,7 +177,7 @@ def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
     """
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
-        return ["not decodable:", escaped(datum.detail)]
+        return ["cannot be decoded:", escaped(datum.detail)]
     text = json.dumps(view_of_datum(datum), indent=2, ensure_ascii=False, default=str)
     return [escaped(line) for line in text.splitlines()]
 

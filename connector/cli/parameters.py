@@ -32,7 +32,11 @@ class DurationS(click.ParamType[int]):
         try:
             return -(-parse_duration_ms(str(value)) // 1000)
         except ValueError as error:
-            self.fail(f"{value!r} is no duration ({error}); write 30s, 10m, 2d", param, ctx)
+            self.fail(
+                f"{value!r} is not a duration ({error}); write for example 30s, 10m or 2d",
+                param,
+                ctx,
+            )
 
 
 class Start(click.ParamType[Literal["beginning", "end"] | int]):
@@ -60,13 +64,13 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
             moment = datetime.fromisoformat(text)
         except ValueError:
             self.fail(
-                f"{text!r} is neither beginning, end, a time with a zone, microseconds, nor how"
-                " long ago (10m)",
+                f"{text!r} is not beginning, end, a time with a time zone, microseconds, or an"
+                " age such as 10m",
                 param,
                 ctx,
             )
         if moment.tzinfo is None:
-            self.fail(f"{text!r} has no zone; write {text}Z for UTC", param, ctx)
+            self.fail(f"{text!r} has no time zone; write {text}Z for UTC", param, ctx)
         return max((moment - _EPOCH) // timedelta(microseconds=1), 0)
 
 
@@ -90,7 +94,11 @@ class Span(click.ParamType[tuple[int, int]]):
             (int(first or 0), int(last or 2**63 - 1)) if are_numbers and (first or last) else (1, 0)
         )
         if span[0] > span[1]:
-            self.fail(f"{value!r} is no span of numbers; write 7, 3..9, 3.. or ..9", param, ctx)
+            self.fail(
+                f"{value!r} is not a range of numbers; write for example 7, 3..9, 3.. or ..9",
+                param,
+                ctx,
+            )
         return span
 
 
@@ -108,8 +116,8 @@ class Rate(click.ParamType[float]):
             rate = 0.0
         if not _LEAST_RATE <= rate <= _MOST_RATE:  # which NaN is not, either
             self.fail(
-                f"{value!r} is no rate; write 0.5, 200, at least {_LEAST_RATE:g} and at most"
-                f" {_MOST_RATE:,.0f}",
+                f"{value!r} is not a rate; write a number from {_LEAST_RATE:g} to"
+                f" {_MOST_RATE:,.0f}, for example 200",
                 param,
                 ctx,
             )
@@ -132,10 +140,12 @@ class KeyBytes(click.ParamType[bytes]):
             return bytes_of_text(str(value))
         except UnicodeEncodeError:
             self.fail(
-                f"{value!r} is not UTF-8; write bytes that are no text behind {BASE64}", param, ctx
+                f"{value!r} is not UTF-8; write bytes that are not text as base64 after {BASE64}",
+                param,
+                ctx,
             )
         except ValueError as error:
-            self.fail(f"{value!r} has no base 64 behind {BASE64} ({error})", param, ctx)
+            self.fail(f"{value!r} has no valid base64 after {BASE64} ({error})", param, ctx)
 
 
 class RepairStep(click.ParamType["Step"]):

@@ -26,12 +26,15 @@ def command() -> None:
 @command.command("list")
 @click.argument("stream", required=False)
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a line for each stream partition."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per line for each stream partition.",
 )
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
-    """Show the active stream partitions of STREAM: how far each is, since when, and which
-    partitions it waits for.
+    """Show the active stream partitions of STREAM: the low watermark of each, its last move, and
+    the partitions that it waits for.
     """
     found = partitions(settings.load(ctx), stream)
     if as_json:
@@ -49,7 +52,7 @@ def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
 
 def _print(found: list[PartitionStatus], now: int) -> None:
     shown = table(
-        "stream partition", "low watermark", "held by", "since", "roots", "row keys", "waits for"
+        "stream partition", "low watermark", "delayed by", "since", "roots", "row keys", "waits for"
     )
     for status in found:
         since = duration(max(0, now - status.advanced_at) / 1_000_000)
@@ -60,7 +63,7 @@ def _print(found: list[PartitionStatus], now: int) -> None:
             f"{since}, stalled" if status.is_stalled else since,
             escaped(", ".join(status.roots)) or "undeclared",
             _range(status.key_range),
-            "over" if status.is_over else escaped(", ".join(status.waits_for)),
+            "ended" if status.is_over else escaped(", ".join(status.waits_for)),
         )
     console().print(shown)
 
@@ -77,7 +80,7 @@ def _range(keys: KeyRange | None) -> str:
 @command.command()
 @click.argument("stream")
 @click.argument("name", metavar="NAME")
-@click.option("--why", required=True, help="The reason; it is kept, with your name and the time.")
+@click.option("--why", required=True, help="The reason. It is kept with your name and the time.")
 @click.pass_context
 def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed
@@ -92,11 +95,11 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     before = asked.request
     if asked.is_new:
         say(
-            f"{name} of {before.stream} closes with the next batch; connector partitions list"
-            f" {before.stream} shows when it is gone"
+            f"{name} of {before.stream} closes with the next batch; to check it: connector"
+            f" partitions list {before.stream}"
         )
     else:
         say(
-            f"closing was requested at {view_of_time(before.made_at)} by {before.made_by}"
-            f" ({before.reason}); ingest has not done it yet"
+            f"{before.made_by} requested this at {view_of_time(before.made_at)}"
+            f" ({before.reason}); ingest has not closed it yet"
         )

@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--stream", help="The stream to publish to; may be left out where there is one only.")
+@click.option(
+    "--stream", help="The stream to publish to. You can leave it out if there is only one."
+)
 @click.pass_context
 def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
-    """Publish the records in FILE, or on standard input: one JSON object a line, as `connector
-    tail` prints them.
+    """Publish the records in FILE or from standard input. Each line is one JSON object, as
+    `connector tail` prints it.
 
-    Stops at the first line that is no record, names it, and says how many before it were delivered:
-    all of them, or it says which are not known to be. `kafka_partitions` of a line is ignored: it
-    is that of the topic now. Nothing is announced but what the lines announce.
+    The command stops at the first line that is not a valid record. It prints the number of the line
+    and how many records before it were delivered. `kafka_partitions` of a line is ignored: the
+    current number of the topic is used. The command adds no announcements of its own.
     """
     from connector.kafka.produce.producer import ChangeProducer
 
     config = settings.load(ctx)
     of = find_stream(config, stream)
     if file.isatty():
-        say("reading from the terminal, one JSON object a line; end with Ctrl-D")
+        say("reading from the terminal, one JSON object per line; end with Ctrl-D")
     began = time.monotonic()
     producer = ChangeProducer(
         config.kafka,
@@ -90,19 +92,23 @@ def _bad_line(
     if isinstance(error, UnicodeDecodeError):
         problem, remedy = (
             f"byte {error.start + 1} is not UTF-8",
-            "save the file as UTF-8; bytes that are no text go into base64",
+            "Save the file as UTF-8. Write bytes that are not text as base64",
         )
     else:
         problem, remedy = (
             ". ".join(part for part in (error.problem, error.cause) if part),
             error.remedy,
         )
-    cause = f"delivered before it: {counted(producer.delivered, 'record')}{fate}"
+    cause = f"Delivered before this line: {counted(producer.delivered, 'record')}{fate}"
     return ConnectorError(
         ErrorCode.LINE_REFUSED,
-        f"line {number}: {problem}",
+        f"Line {number}: {problem}",
         cause,
-        remedy or "mend the line and publish from there on; sending a record twice does no harm",
+        remedy
+        or (
+            "Repair the line, then publish the file from this line on. Sending a record twice"
+            " does no harm"
+        ),
     )
 
 
@@ -111,7 +117,7 @@ def _deliver(producer: ChangeProducer) -> str:
     try:
         producer.flush()
     except DeliveryError as error:
-        return f", {error.undelivered:,} are not known to be ({error.cause})"
+        return f". The delivery of {error.undelivered:,} more is unknown ({error.cause})"
     return ""
 
 

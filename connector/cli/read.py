@@ -30,29 +30,36 @@ View = Callable[[Any], Any]
 
 @click.command()
 @click.argument("name", metavar="TABLE")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, every row.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line, for every row."
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, sys.maxsize),
-    help=f"Stop after so many rows; {ROWS_FOR_PEOPLE} without --json, unless given.",
+    help=f"Stop after this many rows. Default: {ROWS_FOR_PEOPLE} without --json, all with it.",
 )
 @click.option(
     "--max-staleness",
     "bound_s",
     type=DURATION_S,
-    help="How old the rows may be, as 10m; 0: everything. The table's bound, unless given.",
+    help=(
+        "The maximum age of the rows, for example 10m. 0: merge all changes. Default: the"
+        " max_staleness of the table."
+    ),
 )
-@click.option("--allow-stale", is_flag=True, help="Show what there is, however old.")
+@click.option(
+    "--allow-stale", is_flag=True, help="Print the rows also if they are older than the bound."
+)
 @click.option(
     "--snapshot",
     is_flag=True,
-    help="The newest state at which all tables of the stream stood, whole transactions.",
+    help="Read the newest consistent cut of all tables of the stream.",
 )
 @click.option(
     "--memory",
     default="2g",
     show_default=True,
-    help="Heap of the local Spark that merges, where that is needed.",
+    help="Heap of the local Spark, if a merge is needed.",
 )
 @click.pass_context
 def command(
@@ -66,17 +73,17 @@ def command(
     snapshot: bool,
     memory: str,
 ) -> None:
-    """Print the rows of TABLE: as its last apply left them where that is fresh enough, else merged
-    with what was not applied yet.
+    """Print the rows of TABLE. If the last apply is too old, the rows are merged with the changes
+    that are not applied yet.
 
-    Only the merge needs Java. With --json bytes are text where they are printable UTF-8, else
-    {"base64": "…"}; NUMERIC is text, NULL is null, times are ISO 8601 in UTC, and numbers that JSON
-    lacks are "NaN", "Infinity" and "-Infinity".
+    Only the merge needs Java. With --json, bytes are text if they are printable UTF-8, and
+    {"base64": "…"} otherwise. NUMERIC is text, NULL is null, and times are ISO 8601 in UTC. Numbers
+    that JSON does not have are "NaN", "Infinity" and "-Infinity".
     """
     if snapshot and (bound_s is not None or allow_stale):
         raise click.UsageError(
-            "--snapshot is as old as the newest cut: --max-staleness and --allow-stale do not go"
-            " with it"
+            "do not use --max-staleness or --allow-stale with --snapshot: a snapshot has the"
+            " age of the newest cut"
         )
     config = settings.load(ctx)
     options: dict[str, Any] = {
@@ -97,10 +104,10 @@ def _say_what_is_missing(missing: OpenLetters) -> None:
     """Rows without a dead letter that may be of them are not called complete (DLQ-7)."""
     if missing.count:
         number = counted(missing.count, "dead letter")
-        at_most = "" if missing.is_known else " at most: Kafka cannot be asked"
-        say(f"not complete without {number}{at_most}; see connector dead-letters list")
+        at_most = "" if missing.is_known else " at most (Kafka cannot be reached)"
+        say(f"not complete: {number}{at_most}; to see them: connector dead-letters list")
     elif missing.under_way:
-        say("not complete: dead letters were replayed that are not ingested yet")
+        say("not complete: some replayed dead letters are not ingested yet")
 
 
 def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -133,7 +140,7 @@ def _print_table(found: TableRead, limit: int) -> None:
         console().print(shown)
     more = next(rows, None) is not None
     say(
-        f"the first {counted(count, 'row')}; all of them with --json, more with --limit"
+        f"the first {counted(count, 'row')}; use --limit for more, or --json for all"
         if more
         else counted(count, "row")
     )

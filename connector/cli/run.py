@@ -13,21 +13,21 @@ from connector.services.run import run
 
 @click.command("run")
 @click.option(
-    "--once", is_flag=True, help="Ingest to the present end of every topic, apply, and stop."
+    "--once", is_flag=True, help="Ingest up to the current end of every topic, apply, and stop."
 )
 @click.option(
     "--cores",
     default="*",
     show_default=True,
-    help="Threads of a local Spark; * for as many as there are processors.",
+    help="Threads of a local Spark. * means one per processor.",
 )
 @click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
 @click.pass_context
 def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
-    """Ingest all streams and apply them to their tables, until SIGTERM or Ctrl-C: then the batch in
-    flight ends first.
+    """Ingest all streams and apply them to their tables. SIGTERM or Ctrl-C stops the command after
+    the current batch.
 
-    Kill it at any instant and start it again: it goes on where it was.
+    You can kill the command at any time and start it again: it continues where it was.
     """
     config, stop = settings.load(ctx), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

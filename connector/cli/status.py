@@ -28,21 +28,21 @@ WATCH_EVERY_S: Final = 2.0
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
-    "--watch", is_flag=True, help=f"Show it again every {WATCH_EVERY_S:g} seconds, until Ctrl-C."
+    "--watch", is_flag=True, help=f"Refresh every {WATCH_EVERY_S:g} seconds until you press Ctrl-C."
 )
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
     """Show the progress of each stream, the age of each table, and open dead letters.
 
-    The command reads the warehouse; the lag is as of the last time when ingest asked Kafka. It asks
-    Kafka only for the state of dead letters. If a stream or table cannot be read, it shows the
+    The command reads the warehouse; the lag is from the last check of Kafka by ingest. The command
+    asks Kafka only for the state of dead letters. If a stream or table cannot be read, it shows the
     others and the error.
     """
     if as_json and watch:
         raise click.UsageError(
-            "--watch is for people; call `connector status --json` again instead"
+            "use --watch without --json; run `connector status --json` again to refresh JSON"
         )
     config = settings.load(ctx)
     while True:
@@ -74,7 +74,7 @@ def _print(found: StatusReport) -> None:
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     unknown = (
-        f", {stream.unknown_tables:,} of source tables that no definition names"
+        f", {stream.unknown_tables:,} of source tables without a table definition"
         if stream.unknown_tables
         else ""
     )
@@ -86,7 +86,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield (
             "lag",
             (
-                f"{counted(stream.lag or 0, 'offset')}, when Kafka was asked last,"
+                f"{counted(stream.lag or 0, 'offset')} at the last check of Kafka,"
                 f" {_ago(stream.now, stream.topic_read_at)}"
             ),
         )
@@ -99,12 +99,12 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield (
             "horizon",
             (
-                f"{view_of_time(stream.horizon)}: deletes before it may be forgotten, changes are"
-                " refused"
+                f"{view_of_time(stream.horizon)}: older changes are rejected, and older deletes"
+                " may be forgotten"
             ),
         )
     if stream.lagging_partition is not None:
-        yield "held by", _held(stream.lagging_partition, stream.now)
+        yield "delayed by", _held(stream.lagging_partition, stream.now)
     for stall in stream.stalled[:FEW]:
         yield "stalled", _held(stall, stream.now)
     if stream.undeclared:
@@ -113,16 +113,16 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         yield (
             "late",
             (
-                f"{counted(stream.late, 'change')} below the low watermark: applied, and revisions"
-                " of their cuts"
+                f"{counted(stream.late, 'change')} below the low watermark: applied; the cuts"
+                " at their time have revisions"
             ),
         )
     if stream.ignored_claims:
         yield (
             "ignored claims",
             (
-                f"{stream.ignored_claims:,}: ahead of their arrival, or below an earlier one; they"
-                " moved no low watermark"
+                f"{stream.ignored_claims:,}: later than their arrival, or below an earlier"
+                " claim; they did not move the low watermark"
             ),
         )
     if stream.dead_letters.count or stream.rejected:
@@ -225,7 +225,7 @@ def _cut(of: TableStatus) -> str:
     blocked_rows = (
         ""
         if of.lagging_partition is None
-        else f", held by {escaped(of.lagging_partition.stream_partition)}"
+        else f", delayed by {escaped(of.lagging_partition.stream_partition)}"
     )
     return f"no{since}{blocked_rows}"
 
@@ -257,4 +257,4 @@ def _held(stall: Stall, now: int) -> str:
 
 def _ago(now: int, then: int) -> str:
     seconds = (now - then) / 1_000_000
-    return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} ahead"
+    return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} in the future"

@@ -30,11 +30,13 @@ def command() -> None:
 
 @command.command()
 @click.argument("name", metavar="NAME")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each job.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each job."
+)
 @click.option(
     "--limit",
     type=click.IntRange(1),
-    help=f"Stop after so many jobs; {JOBS_FOR_PEOPLE} without --json, unless given.",
+    help=f"Stop after this many jobs. Default: {JOBS_FOR_PEOPLE} without --json, all with it.",
 )
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
@@ -49,12 +51,12 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
         _print(jobs)
     p95 = tables.apply_p95_s(config, name)
     if p95 is None:
-        say(f"{counted(len(jobs), 'job')} of {name}; no apply of the last seven days ended well")
+        say(f"{counted(len(jobs), 'job')} of {name}; no apply succeeded in the last seven days")
     else:
         bound = duration(recommended_bound_s(p95, config.streams[definition.stream].buffer_s) or 0)
         say(
-            f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f} s: a"
-            f" max_staleness of {bound} can be kept"
+            f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f}"
+            f" s, so a max_staleness of {bound} is possible"
         )
 
 
@@ -102,7 +104,7 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     anything.
     """
     if (setting is None) is not unset:
-        raise click.UsageError(f"say {BOUND}=10m, {PACE}=1h, or --unset")
+        raise click.UsageError(f"give {BOUND}=10m, {PACE}=1h, or --unset")
     wanted = {} if setting is None else _setting(ctx, setting)
     config = settings.load(ctx)
     definition = find_table(config, name)
@@ -112,13 +114,13 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
         tables.set_max_staleness(config, name, wanted[BOUND])
     else:
         tables.set_apply_every(config, name, wanted[PACE])
-    whose = "of the configuration" if unset else "until it is unset"
+    whose = "of the configuration" if unset else "until --unset"
     if unset or BOUND in wanted:
         bound = wanted.get(BOUND, definition.max_staleness_s)
         say(
             f"{name}: {BOUND} {duration(bound)} {whose}"
             if bound
-            else f"{name}: no {BOUND}, every read merges what is not applied"
+            else f"{name}: no {BOUND}; every read merges the changes that are not applied"
         )
     every = tables.apply_every_s(config, name)
     say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
@@ -129,12 +131,14 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     name, known = name.strip(), [BOUND, PACE]
     if name not in known or not is_given:
         hint = nearest(name, known)
-        can = f"only {BOUND}=DURATION and {PACE}=DURATION can be set so"
-        raise click.UsageError(f"{escaped(setting)!r} is none; {can}. {hint}".rstrip())
+        can = f"you can set {BOUND}=DURATION and {PACE}=DURATION"
+        raise click.UsageError(
+            f"{escaped(setting)!r} is not a setting of a table; {can}. {hint}".rstrip()
+        )
     seconds = DURATION_S.convert(text, None, ctx)
     if name == PACE and seconds < 1:
         raise click.UsageError(
-            f"{PACE} is at least 1s; --unset has what the configuration says hold again"
+            f"{PACE} must be at least 1s; use --unset to return to the configuration"
         )
     return {name: seconds}
 
@@ -145,7 +149,7 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     "--cores",
     default="*",
     show_default=True,
-    help="Threads of a local Spark; * for as many as there are processors.",
+    help="Threads of a local Spark. * means one per processor.",
 )
 @click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
 @click.pass_context
@@ -159,6 +163,6 @@ def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
     say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
     if made.misfits:
         say(
-            f"{counted(made.misfits, 'cell')} of new columns cannot be read as they are declared,"
-            " and stay in _unmapped"
+            f"{counted(made.misfits, 'cell')} of new columns do not have the declared type, and"
+            " stay in _unmapped"
         )

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     type=START,
     default="beginning",
     show_default=True,
-    help="beginning, end, a time with a zone, or how long ago (10m).",
+    help="beginning, end, a time with a time zone, or an age such as 10m.",
 )
 @click.option(
-    "--follow", "-f", is_flag=True, help="Wait for more instead of stopping at what is the end now."
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Wait for more records instead of stopping at the current end.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many records.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -41,10 +44,10 @@ def command(
     follow: bool,
     limit: int | None,
 ) -> None:
-    """Print the records of STREAM, one JSON object a line; `connector publish` takes them back.
+    """Print the records of STREAM, one JSON object per line. `connector publish` can read them.
 
-    In order within a Kafka partition. Records that would be rejected go to standard error, with the
-    reason.
+    Records of one Kafka partition are in order. Records that would be rejected go to standard
+    error, with the reason.
     """
     from connector.kafka.consumer import ChangeConsumer
 

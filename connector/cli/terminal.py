@@ -73,11 +73,14 @@ def out(line: str) -> None:
 
 
 def show_error(error: ConnectorError) -> None:
-    """Problem, cause, remedy and code, on standard error."""
+    """Problem, cause, remedy, the command that helps, and code, on standard error."""
+    from connector.cli.remedies import command_for
+
     for name, text in (
         ("error", error.problem),
         ("cause", error.cause),
         ("remedy", error.remedy),
+        ("run", command_for(error)),
         ("code", error.code),
     ):
         if text:

@@ -25,19 +25,19 @@ def command() -> None:
     type=click.IntRange(1),
     default=4,
     show_default=True,
-    help="How many Kafka partitions it gets.",
+    help="The number of Kafka partitions of the change topic.",
 )
 @click.option(
     "--retention",
     type=DURATION_S,
     default="7d",
     show_default=True,
-    help="How long records stay, 1 to 7 days from their arrival.",
+    help="How long Kafka keeps a record after its arrival: 1 to 7 days.",
 )
 @click.option(
     "--replication-factor",
     type=click.IntRange(1),
-    help="How many brokers keep each record; the cluster's default if not given.",
+    help="How many brokers keep each record. Default: the default of the cluster.",
 )
 @click.pass_context
 def create(
@@ -47,11 +47,11 @@ def create(
     retention: int,
     replication_factor: int | None,
 ) -> None:
-    """Create the topic of STREAM, its dead-letter topic and that one's ledger, where they do not
-    exist; print the topic's name.
+    """Create the topic of STREAM, its dead-letter topic and the ledger, if they do not exist. Print
+    the name of the topic.
 
-    STREAM is the name of a stream of the configuration, or of its topic; it may be left out where
-    there is one only.
+    STREAM is the name of a stream in the configuration, or the name of its topic. You can leave it
+    out if there is only one stream.
     """
     from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_topic
 
@@ -68,7 +68,7 @@ def create(
         ),
     )
     say(
-        f"there is {facts.topic} with {facts.kafka_partitions} Kafka partitions, and its"
-        f" dead-letter topic; id {facts.topic_id}"
+        f"{facts.topic} has {facts.kafka_partitions} Kafka partitions and the id"
+        f" {facts.topic_id}; its dead-letter topic and ledger exist too"
     )
     out(facts.topic)

@@ -15,11 +15,11 @@ from connector.text import counted
 @click.command()
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Check the configuration against the running Kafka, the registry and the warehouse; starts,
-    creates and writes nothing.
+    """Check the configuration with the running Kafka, the registry and the warehouse. The command
+    starts, creates and writes nothing.
 
-    Prints a line for each thing that is well; every fault goes to standard error. Exit code 1 if
-    there is one.
+    It prints a line for each successful check. Every fault goes to standard error, and the exit
+    code is then 1.
     """
     faults = 0
     for finding in validate_config(settings.load(ctx)):
@@ -30,5 +30,5 @@ def command(ctx: click.Context) -> int:
             say(f"warning: {finding.text}")
         else:
             out(escaped(finding.text))
-    say(counted(faults, "fault") if faults else "all is well")
+    say(counted(faults, "fault") if faults else "no faults")
     return 1 if faults else 0

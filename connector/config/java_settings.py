@@ -66,9 +66,9 @@ def options(kafka: KafkaConfig) -> dict[str, str]:
         if name.startswith(("ssl.", "sasl.")) and name not in _TRANSLATED:
             raise ConfigError(
                 ErrorCode.SETTING_WITHOUT_JAVA_FORM,
-                f"[kafka] {name} cannot be handed to Spark's Kafka client",
-                "It has no counterpart that we translate: SASL PLAIN and SCRAM and"
-                " ssl.ca.location are",
+                f"Spark's Kafka client has no setting for [kafka] {name}",
+                "lowmark translates only SASL PLAIN, SASL SCRAM and ssl.ca.location for Java"
+                " clients",
                 f"Remove {name}, or secure the connection with one of these",
             )
     return {f"kafka.{name}": value for name, value in translated.items()}
@@ -84,8 +84,8 @@ def _jaas(mechanism: str, user: str, password: str) -> str:
         raise ConfigError(
             ErrorCode.SASL_MECHANISM_UNSUPPORTED,
             f"[kafka] sasl.mechanism is {mechanism!r}",
-            "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are supported",
-            "Use one of these",
+            "lowmark supports PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512",
+            "Use one of these mechanisms",
         )
     quoted = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password)]
     return f'{login} required username="{quoted[0]}" password="{quoted[1]}";'

@@ -162,9 +162,9 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
             return next(iter(config.streams.values()))
         raise ConfigError(
             ErrorCode.STREAM_NOT_NAMED,
-            "no stream was named",
-            f"the configuration has {len(config.streams)}: {one_of(config.streams)}",
-            "name one with --stream",
+            "No stream is named",
+            f"The configuration has {len(config.streams)} streams: {one_of(config.streams)}",
+            "Name one of them",
         )
     if (
         found := config.streams.get(name)
@@ -174,9 +174,10 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
     raise ConfigError(
         ErrorCode.STREAM_UNKNOWN,
-        f'there is no stream "{name}"',
-        f"the configuration has {one_of(config.streams)}",
+        f'There is no stream "{name}"',
+        f"The configuration has {one_of(config.streams)}",
         remedy,
+        stream=name,
     )
 
 
@@ -187,9 +188,10 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
     raise ConfigError(
         ErrorCode.TABLE_UNKNOWN,
-        f'there is no table "{name}"',
-        f"the configuration has {one_of(config.tables)}",
+        f'There is no table "{name}"',
+        f"The configuration has {one_of(config.tables)}",
         remedy,
+        table=name,
     )
 
 
@@ -241,7 +243,7 @@ def _kafka(section: Section) -> KafkaConfig:
     for given_name, value in flat(dict(section.rest())).items():
         name = given_name.replace("_", ".") if isinstance(value, FromEnvironment) else given_name
         if name == "bootstrap.servers":
-            section.fault(name, value, "nothing: it is spelt bootstrap_servers", remedy)
+            section.fault(name, value, "only the spelling bootstrap_servers", remedy)
         elif isinstance(value, bool):
             settings[name] = str(value).lower()
         elif isinstance(value, str | int | float):
@@ -251,7 +253,7 @@ def _kafka(section: Section) -> KafkaConfig:
                 name,
                 value,
                 "text, a number, true or false",
-                "write it as librdkafka's CONFIGURATION page has it",
+                "see librdkafka's CONFIGURATION page",
             )
     return KafkaConfig(servers, settings)
 
@@ -263,7 +265,7 @@ def _registry(section: Section) -> RegistryConfig:
     )
     url = section.text("url", allowed=allowed, remedy=remedy)
     if "@" in url:
-        section.fault("url", "***", allowed, "write user and password as settings of their own")
+        section.fault("url", "***", allowed, "write user and password as separate settings")
     elif url and not re.fullmatch(r"https?://[^\s/]+\S*", url):
         section.fault("url", url, allowed, remedy)
     registry = RegistryConfig(
@@ -279,8 +281,8 @@ def _registry(section: Section) -> RegistryConfig:
         section.fault(
             "bearer_token",
             "***",
-            "alone, without user and password",
-            "keep one of the two ways to prove who you are",
+            "only without user and password",
+            "set bearer_token, or user and password",
         )
     section.finish()
     return registry
@@ -331,8 +333,9 @@ def _check_topics(streams: Mapping[str, StreamConfig], faults: list[ConfigError]
                 ConfigError(
                     ErrorCode.TOPIC_OF_TWO_STREAMS,
                     problem,
-                    f"allowed: a topic of its own; this one belongs to streams.{owner}",
-                    "remove one of the streams",
+                    f"Each stream has its own topic, and streams.{owner} already has this one",
+                    "Set another topic, or remove one of the streams",
+                    topic=stream.topic,
                 )
             )
 
@@ -436,7 +439,7 @@ def _key(section: Section) -> Key | None:
             ConfigError(
                 ErrorCode.SETTING_MISSING,
                 f"{section.path}.columns is not set",
-                "a key has 1 to 16 columns",
+                "A key has 1 to 16 columns",
                 f"write [[{section.path}.columns]]",
             )
         )

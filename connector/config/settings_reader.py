@@ -78,7 +78,7 @@ def parse_duration_ms(text: str) -> int:
         for whole, fraction, unit in _DURATION_STEP.findall(text):
             part, rest = divmod(int(whole + fraction) * _UNIT_MS[unit], 10 ** len(fraction))
             if rest:
-                raise ValueError("finer than a millisecond")
+                raise ValueError("more precise than a millisecond")
             total += part
     else:
         raise ValueError("not a number with a unit")
@@ -134,7 +134,7 @@ class Section:
                     ConfigError(
                         ErrorCode.SETTING_MISSING,
                         f"{self._full(key)} is not set",
-                        f"it is needed: {allowed}",
+                        f"It is required: {allowed}",
                         remedy,
                     )
                 )
@@ -299,8 +299,8 @@ class Section:
             self.faults.append(
                 ConfigError(
                     ErrorCode.SETTING_MISSING,
-                    f"the section [{self._full(key)}] is missing",
-                    "it is needed",
+                    f"The section [{self._full(key)}] is missing",
+                    "It is required",
                     remedy,
                 )
             )
@@ -318,14 +318,14 @@ class Section:
                     name,
                     name,
                     f"a name that matches {pattern}",
-                    "rename it: it is the name of a folder, too",
+                    "rename it: it is also the name of a folder",
                 )
             elif (other := seen.setdefault(name.lower(), name)) != name:
                 section.fault(
                     name,
                     name,
-                    f"names that differ in more than case from {other}",
-                    "rename one: each is a folder, too",
+                    f"names that differ from {other} not only in case",
+                    "rename one of them: each is also the name of a folder",
                 )
             else:
                 yield name, section.section(name)
@@ -410,7 +410,7 @@ def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
         ErrorCode.SETTINGS_INVALID,
         f"{len(faults)} settings are wrong:\n{listed}",
         "",
-        "Mend them all; nothing was started",
+        "Correct all of them. Nothing was started",
     )
 
 
@@ -438,9 +438,9 @@ def apply_environment(
             faults.append(
                 ConfigError(
                     ErrorCode.ENVIRONMENT_VARIABLE_UNKNOWN,
-                    f"the environment variable {variable} names no setting",
+                    f"The environment variable {variable} is not the name of a setting",
                     f"allowed: {allowed}",
-                    "rename or unset it",
+                    "Rename the variable, or unset it",
                 )
             )
             continue

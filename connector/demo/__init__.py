@@ -22,37 +22,42 @@ import click
 @click.option(
     "--repository",
     type=click.Path(path_type=Path),
-    help="A git repository, bare or not; this program's own if not given.",
+    help="A git repository, also a bare one. Default: the one of this program.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A new folder; one in the user's cache if not given.",
+    help="A new folder. Default: a folder in your cache.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of all random choices.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="The seed of all random choices."
+)
 @click.option(
     "--snapshots",
     type=click.IntRange(1, 1000),
     default=2,
     show_default=True,
-    help="How many are read and compared on the way.",
+    help="How many snapshots are read and compared during the run.",
 )
 @click.option(
     "--full",
     is_flag=True,
-    help="Also mend a dead letter, have a stream partition fall silent, and read a table fresh.",
+    help=(
+        "Also repair a dead letter, let a stream partition fall silent, and read a table with"
+        " a merge."
+    ),
 )
 def command(
     repository: Path | None, output: Path | None, seed: int, snapshots: int, full: bool
 ) -> int:
     """Run the pipeline on sample data and check the result.
 
-    The history of a git repository, and transfers of a generated bank while that is short, go
-    through a Kafka broker and Spark into Delta tables; out of order, some twice, with bad records
-    among them, and with the pipeline killed on the way. Snapshots are read on the way. It takes
-    about two minutes; with --full some three, and then it repairs a dead letter, and a table is no
-    consistent cut while a stream partition is silent. Exit code 1: something that came out is not
-    the truth.
+    The demo publishes the history of a git repository through a Kafka broker and Spark into Delta
+    tables. If the history is short, it adds transfers of a generated bank. It sends changes out of
+    order, some of them twice, and bad records, and kills the pipeline during the run. It reads
+    snapshots during the run. It takes about two minutes. With --full, it takes about three: it also
+    repairs a dead letter, and shows a table that is not a consistent cut while a stream partition
+    is silent. Exit code 1: the result differs from the source.
     """
     import signal
     import sys

@@ -284,5 +284,5 @@ def _git(
                 ErrorCode.HISTORY_UNREADABLE,
                 f"git could not read the history of {folder}",
                 cause,
-                f"see what `git -C {folder} fsck` says",
+                f"Run `git -C {folder} fsck` to see what is wrong",
             )

@@ -56,10 +56,10 @@ def row_differences(
         row_key = _as_bytes(row.pop(key))
         seen[row_key] += 1
         if seen[row_key] > 1:
-            yield f"{table} {shown_bytes(row_key)}: the row is there {seen[row_key]} times"
+            yield f"{table} {shown_bytes(row_key)}: the table has the row {seen[row_key]} times"
         elif row_key not in expected:
             yield (
-                f"{table} {shown_bytes(row_key)}: the row should not be there; it has {_shown(row)}"
+                f"{table} {shown_bytes(row_key)}: the row should not exist; it has {_shown(row)}"
             )
         else:
             truth = expected[row_key]
@@ -87,7 +87,7 @@ def letter_differences(sent: Iterable[SentPoison], letters: Iterable[DeadLetter]
     found: dict[str, DeadLetter] = {}
     for letter in letters:
         if letter.id in found:
-            yield f"dead letter {letter.id}: it is there twice"
+            yield f"dead letter {letter.id}: it exists twice"
         found[letter.id] = letter
     for one in sent:
         letter_found = found.pop(one.id, None)

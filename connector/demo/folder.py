@@ -79,14 +79,14 @@ def _given(root: Path) -> Path:
             ErrorCode.DEMO_FOLDER_UNUSABLE,
             f"The folder {root} cannot be used",
             str(error),
-            "Name another with --output",
+            "Name another folder with --output",
         ) from error
     if there := sorted(path.name for path in root.iterdir()):
         raise ConnectorError(
             ErrorCode.DEMO_FOLDER_NOT_EMPTY,
             f"The folder {root} is not empty",
-            f"it holds {there[0]!r}; nothing of it was touched",
-            "Name a new folder, or remove this one",
+            f"It contains {there[0]!r}. Nothing in it was changed",
+            "Name a new folder, or delete this one",
         )
     return root
 

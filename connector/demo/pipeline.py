@@ -81,7 +81,7 @@ class Pipeline:
                     ErrorCode.CHILD_PROCESS_FAILED,
                     f"{self.what} ended with code {self.process.returncode}",
                     self.tail(),
-                    f"its log is {self.log}",
+                    f"See its log, {self.log}",
                 )
             watch(self)
             time.sleep(POLL_S)
@@ -96,7 +96,7 @@ class Pipeline:
                 ErrorCode.CHILD_PROCESS_FAILED,
                 f"{self.what} ended with code {self.process.returncode}",
                 self.tail(),
-                f"its log is {self.log}",
+                f"See its log, {self.log}",
             )
 
 

@@ -65,9 +65,9 @@ def send_raw_records(
     except (BufferError, KafkaException, SystemError) as error:
         raise DeliveryError(
             ErrorCode.RECORD_REFUSED,
-            f"Raw records for {topic} were not taken",
+            f"Raw records for {topic} were not accepted",
             str(error),
-            "Look after the brokers",
+            "Check the brokers",
         ) from error
     if len(positions) < len(records):
         missing = len(records) - len(positions)
@@ -76,7 +76,7 @@ def send_raw_records(
             ErrorCode.RECORDS_UNDELIVERED,
             f"{missing} raw records were not delivered to {topic}",
             cause,
-            "Look after the brokers",
+            "Check the brokers",
             undelivered=missing,
         )
     return [positions[number] for number in range(len(records))]

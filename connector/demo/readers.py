@@ -129,12 +129,12 @@ class Readers:
                 break
         seen = len(self._seen)
         of_what = (
-            "trees of as many commits, as `git ls-tree` lists them"
+            "trees of as many commits from `git ls-tree`"
             if self._table == FILES_TABLE
             else "the sums of all operations"
         )
         self._outcome.notes.append(
-            f"{seen} snapshots, each at another low watermark, were compared with the {of_what}"
+            f"{seen} snapshots at different low watermarks were compared with the {of_what}"
         )
 
     def mend_letter(self) -> None:
@@ -150,7 +150,7 @@ class Readers:
             if mark.is_all:
                 break
         if mark is None or mistake.sent is None:
-            say("the history is too short for a change of it to go astray")
+            say("the history is too short to send one of its changes with a wrong key")
             self._is_whole = True
             return
         self._until_applied()
@@ -168,8 +168,8 @@ class Readers:
             )
         else:
             say(
-                "  without it the table equals its commit all the same: a newer change of the row"
-                " has come since"
+                "  without it the table still equals its commit: a newer change of the row has"
+                " arrived"
             )
         replay = (
             "dead-letters",
@@ -181,17 +181,17 @@ class Readers:
             "--why",
             "a wrong key",
         )
-        say(f"  mended and replayed: connector {shlex.join(replay)}")
+        say(f"  repaired and replayed: connector {shlex.join(replay)}")
         pipeline.outcome(self._folder, self._look, *replay)
         publisher.done.replayed += OFFSETS_OF_A_REPLAY
         self._until_applied()
-        differences = list(self._differences(f"{table} with the mended letter", expected))
+        differences = list(self._differences(f"{table} with the repaired letter", expected))
         self._outcome.differences += differences
         if not differences:
             say("  with it the table equals its commit")
             self._outcome.notes.append(
-                "a change under a wrong key became a dead letter, was mended and replayed, and is"
-                " in the table"
+                "a change with a wrong key became a dead letter; it was repaired and replayed,"
+                " and is in the table"
             )
         self._is_whole = True
 
@@ -220,7 +220,7 @@ class Readers:
                 break
         arrived = publisher.done.deliveries[table] - sent
         if mark is None or not arrived:
-            say("the history is too short for a stream partition to fall silent in")
+            say("the history is too short to let a stream partition fall silent")
             publisher.speak_again(table, silence)
             return
         say(
@@ -241,7 +241,7 @@ class Readers:
         found = open_table(str(self._folder.table(table)))
         self._compare(f"{table} past the watermark", expected, tuple(found.types), found.rows())
         say(
-            f"stream partition {silence.stream_partition} speaks again, and sends"
+            f"stream partition {silence.stream_partition} sends again:"
             f" {counted(len(silence.kept), 'change')}"
         )
         publisher.speak_again(table, silence)
@@ -251,13 +251,13 @@ class Readers:
         self._look(self._run)
         if not self._is_cut:
             self._outcome.differences.append(
-                f"table {self._table} is no consistent cut, though no stream partition is silent"
+                f"table {self._table} is not a consistent cut, but no stream partition is silent"
             )
 
     def _read_fresh(self, expected: Mapping[bytes, truth.Row]) -> None:
         say(
-            f"a fresh read, which merges what is not applied: connector read {self._table}"
-            " --max-staleness 0"
+            "a fresh read merges the changes that are not applied: connector read"
+            f" {self._table} --max-staleness 0"
         )
         began = time.monotonic()
         lines, said = pipeline.fresh_read(self._folder, self._table, self._look)
@@ -273,7 +273,10 @@ class Readers:
         )
         say(f"  {said}")
         if self._cut is not None:
-            say(f"  a snapshot read stays where it was, at {view_of_time(self._cut.low_watermark)}")
+            say(
+                "  a snapshot read still returns the cut at"
+                f" {view_of_time(self._cut.low_watermark)}"
+            )
 
     def _look(self, _run: Pipeline) -> None:
         """Read the new cuts, and whether the table is a consistent cut."""
@@ -296,11 +299,13 @@ class Readers:
         held = lagging_partition(
             progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier
         )
-        assert held is not None, "a table is past a watermark that somebody holds"
+        assert held is not None, (
+            "a table that passed the low watermark of a silent stream partition"
+        )
         at = view_of_time(held.watermark) if held.watermark else "nothing"
         return (
-            f"table {self._table} is no consistent cut since {view_of_time(since)}:"
-            f" {held.stream_partition} holds the low watermark at {at}, in Kafka partition"
+            f"table {self._table} has not been a consistent cut since {view_of_time(since)}:"
+            f" {held.stream_partition} delays the low watermark at {at}, in Kafka partition"
             f" {held.kafka_partition} (stall_after is {self._stall_after_s} s)"
         )
 
@@ -391,8 +396,9 @@ class Readers:
                 raise ConnectorError(
                     ErrorCode.DEMO_TIMED_OUT,
                     f"After {PATIENCE_S:g} s the demo still waits for {what}",
-                    f"the pipeline said last: {self._run.last_line()}",
-                    f"see {self._run.log}, and connector --config {self._folder.config} status",
+                    f"The last message of the pipeline: {self._run.last_line()}",
+                    f"See {self._run.log}, and the output of `connector --config"
+                    f" {self._folder.config} status`",
                 )
             return is_there()
 

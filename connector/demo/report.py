@@ -46,16 +46,16 @@ class Outcome:
 def show(outcome: Outcome, published: Published, folder: DemoFolder) -> None:
     """Print the whole report to standard output."""
     to = console()
-    to.rule("what went in")
+    to.rule("input")
     to.print(_what_went_in(outcome, published))
-    to.rule("what was rejected, and why")
+    to.rule("rejected records")
     to.print(_what_was_rejected(published, outcome.letters))
-    to.rule("how fast")
+    to.rule("speed")
     to.print(_how_fast(outcome))
-    to.rule("what came out")
+    to.rule("result")
     for line in _what_came_out(outcome, published):
         to.print(line)
-    to.rule("what to try next")
+    to.rule("next steps")
     for line in what_next(folder, outcome):
         to.print(line)
 
@@ -65,8 +65,8 @@ def _what_went_in(outcome: Outcome, published: Published) -> object:
         "table",
         "changes",
         "sent again",
-        "rows in the end",
-        right=frozenset({"changes", "sent again", "rows in the end"}),
+        "rows at the end",
+        right=frozenset({"changes", "sent again", "rows at the end"}),
     )
     for name, changes in published.changes.items():
         made.add_row(
@@ -85,7 +85,7 @@ def _what_was_rejected(published: Published, letters: Sequence[DeadLetter]) -> o
     found = Counter(
         (one.poison.reason, one.poison.rule) for one in published.poison if one.id in details
     )
-    made = table("reason", "letters", "for instance", "because", right=frozenset({"letters"}))
+    made = table("reason", "letters", "for example", "because", right=frozenset({"letters"}))
     for (reason, rule), count in sorted(found.items()):
         first = next(
             one
@@ -100,10 +100,10 @@ def _what_was_rejected(published: Published, letters: Sequence[DeadLetter]) -> o
 def _how_fast(outcome: Outcome) -> object:
     made = table(
         "stage",
-        "how many",
+        "count",
         "seconds",
-        "a second",
-        right=frozenset({"how many", "seconds", "a second"}),
+        "per second",
+        right=frozenset({"count", "seconds", "per second"}),
     )
     for stage, count, what, seconds in outcome.rates:
         made.add_row(
@@ -121,10 +121,10 @@ def _what_came_out(outcome: Outcome, published: Published) -> list[str]:
         rows = " and ".join(f"{count:,} rows of {name}" for name, count in outcome.rows.items())
         return [
             *map(escaped, outcome.notes),
-            f"EQUAL: {rows} are, row by row and column by column, what the truth says,",
+            f"EQUAL: {rows} have the expected value in every row and column,",
             (
-                f"and the {len(published.poison):,} bad records, and no others, are dead letters,"
-                " once each, with their bytes and reasons."
+                f"and exactly the {len(published.poison):,} bad records are dead letters, each"
+                " once, with its bytes and reason."
             ),
         ]
     more = len(outcome.differences) - DIFFERENCES_SHOWN
@@ -132,10 +132,7 @@ def _what_came_out(outcome: Outcome, published: Published) -> list[str]:
         *map(escaped, outcome.notes),
         *(f"DIFFERENT: {escaped(line)}" for line in outcome.differences[:DIFFERENCES_SHOWN]),
         *([f"… and {more:,} more"] if more > 0 else []),
-        (
-            f"{len(outcome.differences):,} differences. This is a defect of the connector, or of"
-            " the demo."
-        ),
+        (f"{len(outcome.differences):,} differences. This is a defect of lowmark or of the demo."),
     ]
 
 

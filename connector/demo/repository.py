@@ -44,16 +44,16 @@ def find_history(folder: Path) -> History:
     if shutil.which("git") is None:
         raise NoHistoryError(
             ErrorCode.GIT_MISSING,
-            "there is no git on this machine",
-            "the program is not on the PATH",
-            "install git, 2.25 or newer",
+            "There is no git on this machine",
+            "PATH has no git program",
+            "Install git 2.25 or newer",
         )
     if not folder.is_dir():
         raise NoHistoryError(
             ErrorCode.REPOSITORY_MISSING,
-            f"there is no folder {folder}",
+            f"There is no folder {folder}",
             "",
-            "name the folder of a git repository",
+            "Name the folder of a git repository",
         )
     head = _answer(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head is None:
@@ -62,9 +62,9 @@ def find_history(folder: Path) -> History:
     if commits is None:
         raise NoHistoryError(
             ErrorCode.HISTORY_UNREADABLE,
-            f"the history of {folder} cannot be read",
+            f"The history of {folder} cannot be read",
             "git rev-list failed",
-            f"see what `git -C {folder} fsck` says",
+            f"Run `git -C {folder} fsck` to see what is wrong",
         )
     return History(
         folder,
@@ -82,13 +82,13 @@ def _no_commit(folder: Path) -> NoHistoryError:
             ErrorCode.REPOSITORY_MISSING,
             f"{folder} is not in a git repository",
             said[0] if said else "git gives no reason",
-            "name the folder of one",
+            "Name the folder of a git repository",
         )
     return NoHistoryError(
         ErrorCode.HISTORY_EMPTY,
-        f"the repository at {folder} has no commit to start from",
-        "its HEAD names none",
-        "commit something first",
+        f"The repository at {folder} has no commits",
+        "Its HEAD names no commit",
+        "Make a commit first",
     )
 
 

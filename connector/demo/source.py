@@ -95,7 +95,7 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
             )
         )
         notes.append(
-            f"{history.commits:,} commits of {history.folder} along first parents, up to"
+            f"{history.commits:,} commits of {history.folder}, following first parents, up to"
             f" {history.head[:12]}"
         )
         if history.is_shallow:
@@ -112,7 +112,9 @@ def choose_input(repository: Path | None, *, now: int, seed: int) -> Input:
             Source(bank.ACCOUNTS_TABLE, len(operations), opens, bank.LAYOUTS, story, cell)
         )
         why = (
-            f"the history has {changes:,} changes only: beside it, " if history is not None else ""
+            f"the history has only {changes:,} changes, so the demo adds "
+            if history is not None
+            else ""
         )
         notes.append(f"{why}a bank of {ACCOUNTS:,} accounts and {TRANSFERS:,} transfers")
     return Input(tuple(sources), history, captured, operations, tuple(notes))
@@ -126,8 +128,8 @@ def _history(repository: Path | None) -> tuple[History | None, list[str]]:
     if not (checkout / ".git").exists():
         return None, [
             (
-                "this program is not in a git checkout, so there is no history to capture; name"
-                " one with --repository"
+                "this program is not in a git checkout; name a repository with --repository to"
+                " capture its history"
             )
         ]
     try:

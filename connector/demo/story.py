@@ -82,7 +82,7 @@ def tell(choices: Choices) -> bool:
     with demo_folder(choices.output, os.environ) as folder:
         fetch("spark", jars, say)
         with LocalBroker.start(folder.broker, jars, say=say) as broker:
-            outcome.rates.append(("a broker, from nothing", 0, "", time.monotonic() - began))
+            outcome.rates.append(("start a new broker", 0, "", time.monotonic() - began))
             kafka, topic = _prepare(folder, chosen, broker.bootstrap_servers, choices)
             published, reading = _run_and_kill(folder, chosen, kafka, topic, choices, outcome)
             _run_to_the_end(folder, chosen, published, outcome)
@@ -150,7 +150,7 @@ def _run_and_kill(
         reading.read_snapshots(whole_part=choices.is_full)
         outcome.rates.append(
             (
-                "run: start, snapshots on the way",
+                "run: start, snapshots during the run",
                 publisher.done.records,
                 "records",
                 time.monotonic() - run.started,
@@ -159,7 +159,7 @@ def _run_and_kill(
         if choices.is_full:
             began = time.monotonic()
             reading.mend_letter()
-            outcome.rates.append(("a letter mended", 0, "", time.monotonic() - began))
+            outcome.rates.append(("repair of a dead letter", 0, "", time.monotonic() - began))
             began = time.monotonic()
             reading.see_stall()
             outcome.rates.append(("a stall", 0, "", time.monotonic() - began))
@@ -189,8 +189,8 @@ def _publish_rest(publisher: Publisher, chosen: Input, outcome: Outcome) -> Publ
     again = published.deliveries.total() - published.changes.total()
     say(
         f"published {published.changes.total():,} changes in {published.transactions:,}"
-        f" transactions, in disorder, {again:,} twice; {published.control_records:,} control"
-        f" records; {len(published.poison):,} bad records"
+        f" transactions, out of order, {again:,} of them twice; {published.control_records:,}"
+        f" control records; {len(published.poison):,} bad records"
     )
     if chosen.capture is not None and chosen.capture.paths_left_out:
         count = len(chosen.capture.paths_left_out)
@@ -227,7 +227,7 @@ def _run_to_the_end(
     )
     if watcher.ingested != published.records:
         outcome.differences.append(
-            f"the changelog holds {watcher.ingested:,} records, {published.records:,} were"
+            f"the changelog has {watcher.ingested:,} records, but {published.records:,} were"
             " published"
         )
 
@@ -265,7 +265,7 @@ class _Watcher:
 def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: Outcome) -> None:
     """Compute the truth, read the tables, and print every difference."""
     began = time.monotonic()
-    say("working out the truth, and comparing")
+    say("computing the expected tables, and comparing")
     expected: dict[str, dict[bytes, truth.Row]] = {}
     if chosen.history is not None:
         files = truth.files(chosen.history.folder, chosen.history.head)
@@ -280,7 +280,7 @@ def _compare(folder: DemoFolder, chosen: Input, published: Published, outcome: O
         _compare_money(folder, truth.deposits(chosen.operations), outcome)
     outcome.differences += letter_differences(published.poison, outcome.letters)
     outcome.rates.append(
-        ("truth and comparison", sum(map(len, expected.values())), "rows", time.monotonic() - began)
+        ("comparison", sum(map(len, expected.values())), "rows", time.monotonic() - began)
     )
 
 
@@ -302,9 +302,9 @@ def _compare_money(folder: DemoFolder, deposits: int, outcome: Outcome) -> None:
     money = sum(row[column] or 0 for row in found.rows())
     if money == deposits:
         outcome.notes.append(
-            f"the balances add up to {deposits / 100:,.2f}, which is what was ever paid in"
+            f"the balances add up to {deposits / 100:,.2f}, the sum of all deposits"
         )
     else:
         outcome.differences.append(
-            f"the balances add up to {money:,} cents, but {deposits:,} were paid in"
+            f"the balances add up to {money:,} cents, but the deposits to {deposits:,}"
         )

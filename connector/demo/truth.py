@@ -190,9 +190,9 @@ class _Objects:
                 if len(answer) != 3:
                     raise ConnectorError(
                         ErrorCode.HISTORY_INCOMPLETE,
-                        f"the object {name} is missing from the repository",
-                        "the clone is partial or damaged",
-                        "use a full clone",
+                        f"The object {name} is missing from the repository",
+                        "The clone is partial or damaged",
+                        "Use a full clone",
                     )
                 yield bytes.fromhex(answer[0].decode("ascii")), self.answers.read(int(answer[2]))
                 self.answers.read(1)
@@ -318,5 +318,5 @@ def _plumbing(folder: Path, arguments: list[str]) -> Iterator[tuple[IO[bytes], I
                 ErrorCode.HISTORY_UNREADABLE,
                 f"git {arguments[0]} failed in {folder}",
                 said.strip(),
-                "see what `git fsck` says",
+                "Run `git fsck` to see what is wrong",
             )

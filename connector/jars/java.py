@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OLDEST_JAVA: Final = 17
 """The oldest version that Kafka 4 and Spark 4 support."""
 
-_REMEDY: Final = f"Install a Java runtime of version {OLDEST_JAVA} or 21, or let JAVA_HOME name one"
+_REMEDY: Final = f"Install Java {OLDEST_JAVA} or 21, or set JAVA_HOME to its folder"
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
@@ -44,7 +44,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
     if answer.returncode != 0 or found is None:
         raise JarError(
             ErrorCode.JAVA_UNUSABLE,
-            f"{java} does not say its version",
+            f"{java} does not report its version",
             said.strip()[-300:],
             _REMEDY,
         )
@@ -52,7 +52,7 @@ def find_java(environment: Mapping[str, str]) -> Path:
         raise JarError(
             ErrorCode.JAVA_TOO_OLD,
             f"Java {found[1]} at {java} is too old",
-            f"Kafka and Spark need Java {OLDEST_JAVA} at least",
+            f"Kafka and Spark need Java {OLDEST_JAVA} or newer",
             _REMEDY,
         )
     return java
@@ -68,7 +68,7 @@ def _look_up(environment: Mapping[str, str]) -> Path:
         raise JarError(
             ErrorCode.JAVA_MISSING,
             "No Java was found",
-            "neither JAVA_HOME nor PATH leads to a java",
+            "Neither JAVA_HOME nor PATH has a Java program",
             _REMEDY,
         )
     return Path(found)

@@ -128,13 +128,13 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None
 
 def _find_ivy() -> Path:
     """Ivy's jar inside pyspark, found without an import of pyspark."""
-    remedy = "pip install lowmark[spark]"
+    remedy = "Install it: pip install 'lowmark[spark]'"
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise JarError(
             ErrorCode.PYSPARK_MISSING,
             "Jars cannot be fetched: pyspark is not installed",
-            "the Ivy inside it is what fetches them",
+            "Ivy, which fetches the jars, is a part of pyspark",
             remedy,
         )
     found = sorted(
@@ -146,7 +146,7 @@ def _find_ivy() -> Path:
         raise JarError(
             ErrorCode.IVY_MISSING,
             "Jars cannot be fetched: this pyspark has no Ivy",
-            f"no jars/ivy-*.jar in {spec.submodule_search_locations[0]}",
+            f"There is no jars/ivy-*.jar in {spec.submodule_search_locations[0]}",
             remedy,
         )
     return found[-1]
@@ -255,11 +255,10 @@ def _sha256(path: Path) -> str:
 def _refuse(jar: LockedJar, size_bytes: int, sha256: str) -> NoReturn:
     raise JarError(
         ErrorCode.JAR_DIFFERENT,
-        f"The jar {jar.coordinate} that was fetched is not the locked one and was thrown away",
-        f"it has {size_bytes} bytes and sha256 {sha256}, the lock says {jar.size_bytes} bytes and"
-        f" {jar.sha256}",
-        "Try again; if it stays so, somebody between here and the repository replaces files: ask"
-        " who runs the mirror or proxy",
+        f"The fetched jar {jar.coordinate} differs from the lock file and was deleted",
+        f"It has {size_bytes} bytes and SHA-256 {sha256}. The lock file has {jar.size_bytes}"
+        f" bytes and {jar.sha256}",
+        "Try again. If the error stays, a mirror or proxy replaces files: ask its operator",
     )
 
 
@@ -270,16 +269,18 @@ def _explain(error: OSError, folder: Path) -> NoReturn:
         ErrorCode.JAR_FOLDER_UNUSABLE,
         f"The jar folder {folder} cannot be used",
         str(error),
-        "Make it writable, or let XDG_CACHE_HOME name another place",
+        "Make it writable, or set XDG_CACHE_HOME to another folder",
+        folder=folder,
     ) from error
 
 
 def _explain_full_disk(folder: Path, error: OSError | None = None) -> NoReturn:
     raise JarError(
         ErrorCode.JAR_DISK_FULL,
-        "The disk is full: jars cannot be kept",
-        f"no space left at {folder}",
-        "Free 100 MB, or let XDG_CACHE_HOME name another disk",
+        "The disk is full: jars cannot be stored",
+        f"There is no space left at {folder}",
+        "Free 100 MB, or set XDG_CACHE_HOME to a folder on another disk",
+        folder=folder,
     ) from error
 
 
@@ -292,15 +293,15 @@ def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -
     if telling:
         raise JarError(
             ErrorCode.JAR_REPOSITORY_UNREACHABLE,
-            f"The jar repository cannot be reached: {some} not fetched",
+            f"The jar repository cannot be reached, so these jars were not fetched: {some}",
             telling[0][:300],
-            f"Check the network, or let {IVY_SETTINGS_VARIABLE} name an Ivy settings file with a"
+            f"Check the network, or set {IVY_SETTINGS_VARIABLE} to an Ivy settings file with a"
             " mirror",
         )
     raise JarError(
         ErrorCode.JAR_MISSING,
         f"Jars could not be fetched: {some}" if absent else "Jars could not be fetched",
-        "Ivy said: " + " | ".join(line.strip() for line in lines[-15:] if line.strip())[-800:],
-        f"Check that the repository has these versions, or let {IVY_SETTINGS_VARIABLE} name an Ivy"
-        " settings file with another",
+        "Ivy reported: " + " | ".join(line.strip() for line in lines[-15:] if line.strip())[-800:],
+        f"Check that the repository has these versions, or set {IVY_SETTINGS_VARIABLE} to an"
+        " Ivy settings file with another repository",
     )

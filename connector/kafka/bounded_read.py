@@ -41,7 +41,8 @@ def messages_between(
         if message is None:
             if time.monotonic() - heard_at > READ_TIMEOUT_S:
                 raise client.unreachable(
-                    kafka, errors.text or f"{topic}: nothing came within {READ_TIMEOUT_S:.0f} s"
+                    kafka,
+                    errors.text or f"{topic}: no record arrived within {READ_TIMEOUT_S:.0f} s",
                 )
             continue
         heard_at = time.monotonic()
@@ -54,6 +55,7 @@ def messages_between(
                 f"{topic} cannot be read",
                 error.str(),
                 "Check the rights on the topic, and the brokers",
+                topic=topic,
             )
         end = ranges[number][1]
         if number not in left:

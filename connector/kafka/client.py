@@ -63,35 +63,38 @@ _PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "partitioner": (
         ("murmur2_random",),
-        "producers in every language must put a key on the same Kafka partition (REC-1)",
+        "producers in every language must choose the same Kafka partition for a key (REC-1)",
     ),
     "max.in.flight": (
         ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have five requests under way (REC-17)",
+        "an idempotent producer may have at most five requests in flight (REC-17)",
     ),
     "max.in.flight.requests.per.connection": (
         ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have five requests under way (REC-17)",
+        "an idempotent producer may have at most five requests in flight (REC-17)",
     ),
-    "delivery.report.only.error": (("false",), "flush must know what was delivered (REC-17)"),
+    "delivery.report.only.error": (("false",), "flush needs all delivery reports (REC-17)"),
     "transactional.id": (
         (),
-        "it is named where a ChangeProducer is made, and no other client has one",
+        "it is an argument of ChangeProducer, and other clients have none",
     ),
-    "isolation.level": (("read_committed",), "readers see committed transactions only (REC-21)"),
+    "isolation.level": (
+        ("read_committed",),
+        "readers must see only committed transactions (REC-21)",
+    ),
     "enable.auto.commit": (
         ("false",),
-        "a position is committed after its records were handled, never by a clock (REC-21)",
+        "a position is committed only after its records were handled (REC-21)",
     ),
     "enable.auto.offset.store": (
         ("false",),
-        "a position is committed after its records were handled, never by a clock (REC-21)",
+        "a position is committed only after its records were handled (REC-21)",
     ),
     "auto.offset.reset": (
         ("error", "none"),
-        "records that are gone are an error, never a silent jump (REC-4)",
+        "deleted records are an error, and are never skipped silently (REC-4)",
     ),
-    "enable.partition.eof": (("true",), "a bounded reader ends by it (REC-21)"),
+    "enable.partition.eof": (("true",), "a bounded reader needs it to find the end (REC-21)"),
 }
 _PRODUCER_ONLY: Final = frozenset(
     {
@@ -230,23 +233,19 @@ def admin(
 
 
 def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
-    """Return the error for brokers that do not answer, or that refuse the login."""
+    """Return the error for brokers that do not answer, or that refuse the login. Its `port` is that
+    of a broker on this machine, or None.
+    """
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    is_local = host in ("127.0.0.1", "localhost")
     return BrokerError(
         ErrorCode.BROKER_UNREACHABLE,
         f"No Kafka broker answers at {kafka.bootstrap_servers}",
         cause,
-        "Check that it runs and that bootstrap_servers and the security settings of [kafka] are"
-        " right" + _local(kafka.bootstrap_servers),
-    )
-
-
-def _local(bootstrap_servers: str) -> str:
-    """Return how to start a broker, if the address is on this machine."""
-    host, _, port = bootstrap_servers.rpartition(":")
-    return (
-        f"; a local one, in the folder of its data: connector broker start --port {port}"
-        if host in ("127.0.0.1", "localhost")
-        else ""
+        "Check that it runs, and that bootstrap_servers and the security settings of [kafka] are"
+        " correct" + (". Start a local broker in the folder of its data" if is_local else ""),
+        bootstrap_servers=kafka.bootstrap_servers,
+        port=port if is_local else None,
     )
 
 
@@ -293,15 +292,15 @@ def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
     if error.code() in _FORBIDDEN:
         return BrokerError(
             ErrorCode.KAFKA_ACCESS_DENIED,
-            f"Kafka refuses: {what}",
+            f"Kafka refused the request: {what}",
             error.str(),
-            "Give this user the rights that docs list for this component",
+            "Give this user the rights that docs/howto/run-against-your-cluster.md lists",
         )
     return TopicError(
         ErrorCode.KAFKA_REFUSED,
-        f"Kafka refuses: {what}",
+        f"Kafka refused the request: {what}",
         error.str(),
-        "Mend what it complains of and try again",
+        "Correct the cause and try again",
     )
 
 
@@ -315,7 +314,7 @@ def _settings(
                 ErrorCode.KAFKA_SETTING_RESERVED,
                 f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}",
                 reason,
-                "Leave the setting out",
+                "Remove this setting",
             )
     # The Python client requires a bool here. Its default is the required value.
     left_out = unknown | {"delivery.report.only.error"}
@@ -331,7 +330,7 @@ def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastE
         # value.
         raise ConfigError(
             ErrorCode.KAFKA_SETTING_INVALID,
-            "A setting in [kafka] is not accepted",
+            "Kafka's client does not accept a setting in [kafka]",
             error.args[0].str(),
-            "Correct or remove it",
+            "Correct the setting, or remove it",
         ) from error

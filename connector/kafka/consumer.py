@@ -158,8 +158,9 @@ class ChangeConsumer:
             raise TopicError(
                 ErrorCode.KAFKA_PARTITION_UNKNOWN,
                 f"{topic} has no Kafka partition {beyond[0]}",
-                f"it has {self._facts.kafka_partitions}, counted from 0",
-                "Name others",
+                f"It has {self._facts.kafka_partitions} Kafka partitions, counted from 0",
+                "Use the numbers of existing Kafka partitions",
+                topic=topic,
             )
         places = self._places(mine) if group is None else {}
         self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
@@ -267,9 +268,10 @@ class ChangeConsumer:
         except KafkaException as error:
             raise BrokerError(
                 ErrorCode.POSITIONS_NOT_STORED,
-                f"Positions of the group {self._group} were not kept",
+                f"The positions of the group {self._group} were not stored",
                 error.args[0].str(),
-                "What follows them will be read again",
+                "You need not do anything: the reader reads the records after its last stored"
+                " positions again",
             ) from error
 
     def close(self) -> None:
@@ -305,10 +307,11 @@ class ChangeConsumer:
                 if position.topic != self._facts.topic:
                     raise TopicError(
                         ErrorCode.POSITION_OF_ANOTHER_TOPIC,
-                        f"A stored position is of the topic {position.topic}, not"
+                        f"A stored position belongs to the topic {position.topic}, not to"
                         f" {self._facts.topic}",
                         "",
-                        "Hand in this topic's",
+                        f"Pass positions of {self._facts.topic}",
+                        topic=self._facts.topic,
                     )
                 topics.check_identity(position.topic_id, self._facts)
                 stored.setdefault(position.kafka_partition, position.offset + 1)
@@ -338,24 +341,26 @@ class ChangeConsumer:
 
     def _gone(self, number: int, wanted: int, first: int, last: int) -> TopicError:
         remedy = (
-            "Fetch the missing changes from the source (a backfill), then start anew from the"
-            " beginning"
+            "Send the missing changes again from the source (a backfill), then start again"
+            " from the beginning of the topic"
         )
         if wanted > last:
             return TopicError(
                 ErrorCode.TOPIC_SHORTENED,
-                f"{self._facts.topic} ends before the place to go on: Kafka partition {number} at"
-                f" offset {last}, the place is {wanted}",
-                "the brokers lost records that were read before (an unclean leader election), or"
-                " the place was kept wrongly",
+                f"{self._facts.topic} ends before the stored position: Kafka partition {number}"
+                f" ends at offset {last}, and the position is {wanted}",
+                "The brokers lost records that were read before (an unclean leader election),"
+                " or the stored position is wrong",
                 remedy,
+                topic=self._facts.topic,
             )
         return TopicError(
             ErrorCode.RECORDS_DELETED,
             f"Records of {self._facts.topic} were deleted before they were read: Kafka partition"
             f" {number}, offsets {wanted} to {first - 1}",
-            "retention, or somebody, deleted them while this reader was away",
+            "Retention or another program deleted them before this reader continued",
             remedy,
+            topic=self._facts.topic,
         )
 
     # Group membership. These run inside the client's poll, which loses exceptions. So they are
@@ -408,7 +413,7 @@ class ChangeConsumer:
         except KafkaException as error:
             self._trouble = BrokerError(
                 ErrorCode.GROUP_UNAVAILABLE,
-                f"The group {self._group} cannot be joined",
+                f"The reader cannot join the group {self._group}",
                 error.args[0].str(),
                 "Check the rights on the group",
             )
@@ -489,6 +494,7 @@ class ChangeConsumer:
             f"{self._facts.topic} cannot be read",
             error.str(),
             "Check the rights on the topic and the group, and the brokers",
+            topic=self._facts.topic,
         )
 
     def _look_again(self) -> None:

@@ -100,9 +100,9 @@ class RegistryClient:
         if answer is None:
             raise RegistryError(
                 ErrorCode.REGISTRY_SCHEMA_DIFFERENT,
-                f"The subject {self._config.subject(topic)} does not have our schema",
-                f"the registry at {self._config.url} does not know it there, and auto_register"
-                " is off",
+                f"The subject {self._config.subject(topic)} does not have the schema of lowmark",
+                f"The registry at {self._config.url} has no such schema under this subject, and"
+                " auto_register is off",
                 "Register schemas/change_record.v1.avsc under the subject, or set"
                 " registry.auto_register = true",
             )
@@ -148,7 +148,7 @@ class RegistryClient:
             ErrorCode.REGISTRY_UNREACHABLE,
             f"The schema registry at {self._config.url} cannot be reached",
             problem,
-            "Check that it runs, and registry.url; then try again",
+            "Check that the registry runs and that registry.url is correct, then try again",
         )
 
     def _read(self, response: httpx.Response) -> dict[str, Any] | None:
@@ -159,7 +159,7 @@ class RegistryClient:
         if response.status_code in (401, 403):
             raise RegistryError(
                 ErrorCode.REGISTRY_ACCESS_DENIED,
-                f"The schema registry at {self._config.url} refuses us",
+                f"The schema registry at {self._config.url} refused the request",
                 f"HTTP {response.status_code}: {response.text[:300]}",
                 "Check registry.user and registry.password, or registry.bearer_token, and the"
                 " rights on the subject",
@@ -184,7 +184,7 @@ class RegistryClient:
     def _no_answer(self, cause: str) -> RegistryError:
         return RegistryError(
             ErrorCode.REGISTRY_ANSWER_INVALID,
-            f"The schema registry at {self._config.url} gave no usable answer",
+            f"The schema registry at {self._config.url} gave an answer that is not valid",
             cause,
             "Check registry.url and the registry's log",
         )
@@ -198,7 +198,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
             ErrorCode.EXTRA_MISSING,
             "A schema registry is configured, but httpx is not installed",
             "",
-            "pip install lowmark[registry]",
+            "Install it: pip install 'lowmark[registry]'",
         ) from error
     headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
     if config.bearer_token:
@@ -212,7 +212,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
             ErrorCode.REGISTRY_CA_UNREADABLE,
             f"registry.ca_location {config.ca_location} cannot be read",
             str(error),
-            "Name a file of PEM certificates",
+            "Set it to a file with PEM certificates",
         ) from error
     auth = (config.user, config.password) if config.user else None
     return httpx.Client(

@@ -82,22 +82,23 @@ def check(facts: TopicFacts) -> list[str]:
         raise TopicError(
             ErrorCode.TOPIC_COMPACTED,
             f"The topic {facts.topic} is compacted (cleanup.policy={facts.cleanup_policy})",
-            "compaction keeps the last record of a key, but a change may hold some columns only:"
-            " the others would be lost",
-            "Create another topic (connector topic create), or set cleanup.policy=delete on"
-            f" {facts.topic} before any change is in it",
+            "Compaction keeps only the last record of a key. A change may have only some"
+            " columns, so the other columns would be lost",
+            f"Create another topic, or set cleanup.policy=delete on {facts.topic} before it has"
+            " changes",
+            topic=facts.topic,
         )
     warnings = []
     if facts.timestamp_type != "LogAppendTime":
         warnings.append(
-            f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}: retention"
-            " counts from what producers claim, so old changes may be deleted as soon as they are"
-            " written; set LogAppendTime"
+            f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}."
+            " Retention then uses the timestamps of producers, and may delete old changes at"
+            " once. Set it to LogAppendTime"
         )
     if 0 <= facts.retention_ms < MIN_RETENTION_S * 1000:
         warnings.append(
-            f"The topic {facts.topic} keeps records for {facts.retention_ms / 3_600_000:g} hours"
-            " only; a day at least is advised"
+            f"The topic {facts.topic} keeps records for only {facts.retention_ms / 3_600_000:g}"
+            " hours. Set a retention of at least a day"
         )
     return warnings
 
@@ -107,11 +108,12 @@ def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
     if remembered_topic_id != facts.topic_id:
         raise TopicError(
             ErrorCode.TOPIC_REPLACED,
-            f"The topic {facts.topic} is not the one that was read before",
-            f"it was deleted and created again: its id was {remembered_topic_id} and is"
+            f"The topic {facts.topic} is not the topic that was read before",
+            f"It was deleted and created again: its id was {remembered_topic_id} and is"
             f" {facts.topic_id}",
-            "Stored positions mean nothing in it: find out what became of the old records, then"
-            " start anew without them",
+            "Stored positions are not valid in the new topic. Find out what happened to the"
+            " old records, then start again without stored positions",
+            topic=facts.topic,
         )
 
 
@@ -150,14 +152,15 @@ def create_topic(
             ErrorCode.SETTING_INVALID,
             f"kafka_partitions is {kafka_partitions}, but must be at least 1",
             "",
-            "Name how many Kafka partitions the topic gets",
+            "Set how many Kafka partitions the topic gets",
         )
     if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
         raise ConfigError(
             ErrorCode.SETTING_INVALID,
             f"retention is {retention_s} s, but must be from {MIN_RETENTION_S} (1 day) to"
             f" {MAX_RETENTION_S} (7 days)",
-            "less is lost in a long weekend, more is the changelog's work",
+            "With less, an outage over a long weekend loses changes. The changelog keeps"
+            " changes for longer",
             "Choose a retention of 1 to 7 days",
         )
     settings = {
@@ -303,16 +306,17 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
         "max.message.bytes": str(facts.max_message_bytes),
     }
     differences = [
-        f"{name} is {found[name]}, asked for was {asked[name]}"
+        f"{name} is {found[name]}, but {asked[name]} was requested"
         for name in asked
         if found[name] != asked[name]
     ]
     if differences:
         raise TopicError(
             ErrorCode.TOPIC_EXISTS,
-            f"The topic {facts.topic} exists already",
+            f"The topic {facts.topic} exists with other properties",
             "; ".join(differences),
-            "Choose another name, or delete it with all its records",
+            "Choose another name, or delete the topic with all its records",
+            topic=facts.topic,
         )
 
 
@@ -329,8 +333,9 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
             raise TopicError(
                 ErrorCode.TOPIC_MISSING,
                 f"There is no topic {topic}",
-                f"Kafka at {kafka.bootstrap_servers} has none",
-                f"connector topic create {topic}",
+                f"Kafka at {kafka.bootstrap_servers} does not have it",
+                "Create the topic",
+                topic=topic,
             ) from error
         raise
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -81,10 +81,11 @@ def is_shut_out(error: KafkaError) -> bool:
 def shut_out(topic: str, transactional_id: str, cause: str) -> WriterConflictError:
     return WriterConflictError(
         ErrorCode.PRODUCER_FENCED,
-        f"Another producer has taken over the transactions of {transactional_id} on {topic}",
+        f"Another producer uses the transactional id {transactional_id} on {topic} now",
         cause,
-        "Stop one of the two: each stream partition has one producer at a time. What this one has"
-        " not committed was not delivered",
+        "Stop one of the two producers: a stream partition has one producer at a time."
+        " Uncommitted records of this producer were not delivered",
+        topic=topic,
     )
 
 

@@ -73,23 +73,26 @@ def _document(file: Path) -> dict[str, object]:
     except FileNotFoundError:
         raise ConfigError(
             ErrorCode.CONFIG_MISSING,
-            f"there is no file {file}",
+            f"There is no file {file}",
             "",
-            "name the configuration with --config FILE, before the command",
+            "Create this file, or give the path of your configuration",
+            file=file,
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             ErrorCode.CONFIG_NOT_TOML,
             f"{file} is not a TOML document",
             str(error),
-            "correct that place; text needs quotes, a section [brackets]",
+            "Correct this place: text needs quotes, and the name of a section needs brackets",
+            file=file,
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             ErrorCode.CONFIG_UNREADABLE,
             f"{file} cannot be read",
             str(error),
-            "check its permissions, and that it is UTF-8 text",
+            "Check that you can read the file, and that it is UTF-8 text",
+            file=file,
         ) from None
 
 
@@ -107,9 +110,9 @@ def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     ErrorCode.SECRET_UNREADABLE,
-                    f"the file that {variable} names cannot be read",
+                    f"The file that {variable} names cannot be read",
                     str(error),
-                    "name a text file that this user may read",
+                    "Name a text file that this user can read",
                 ) from None
             del given[variable]
     return given

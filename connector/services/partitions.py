@@ -101,13 +101,15 @@ def close_partition(
             f"It ended at {view_of_time(frontier.ended[name].at)}" if name in frontier.ended else ""
         )
         remedy = (
-            nearest(name, known) or f"connector partitions list {of.name} shows the active ones"
+            nearest(name, known)
+            or "List the stream partitions of the stream to see the active ones"
         )
         raise ConfigError(
             ErrorCode.STREAM_PARTITION_UNKNOWN,
             f'Stream {of.name} has no active stream partition "{name}"',
             cause,
             remedy,
+            stream=of.name,
         )
     asked = (
         request

@@ -176,10 +176,11 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     if cut is None:
         raise TableError(
             ErrorCode.CUT_MISSING,
-            f"No cut was recorded at which {name} stood",
-            "The low watermark of its stream is not known yet, or a table of the stream is not a"
-            " consistent cut",
-            "See `connector status`, and read the table without --snapshot meanwhile",
+            f"There is no consistent cut of table {name}",
+            "The low watermark of the stream is not known yet, or a table of the stream is not"
+            " at a consistent cut",
+            "Check the status of the stream. Until then, read the table without a snapshot",
+            table=name,
         )
     try:
         path = places.table(config.warehouse, name)
@@ -187,9 +188,11 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     except TableError as error:
         raise TableError(
             ErrorCode.CUT_EXPIRED,
-            f"The cut of {name} at {view_of_time(cut.low_watermark)} cannot be read",
-            f"it may have expired: {error.cause}",
-            "read the table without --snapshot; a longer snapshot_retention keeps cuts longer",
+            f"The cut of table {name} at {view_of_time(cut.low_watermark)} cannot be read",
+            f"It may have expired: {error.cause}",
+            "Read the table without a snapshot. To keep cuts longer, set a longer"
+            " snapshot_retention",
+            table=name,
         ) from error
     revised = f", revision {cut.revision}" if cut.revision else ""
     text = f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}"
@@ -233,7 +236,7 @@ def _merged(
         merged = (
             f"{counted(found.changes, 'change')} merged"
             if found.changes is not None
-            else "as it stands"
+            else "nothing left to merge"
         )
         text = f"{name} as of ingest batch {found.to_batch}, {merged}{worth}"
         cut = found.low_watermark if found.is_consistent_cut else None
@@ -268,9 +271,11 @@ def _missing(config: ConnectorConfig, name: str) -> OpenLetters:
 
 
 def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: bool) -> str:
-    arrived = "" if as_of is None else f"; everything that had arrived at {view_of_time(as_of)}"
+    arrived = (
+        "" if as_of is None else f"; with all changes that arrived before {view_of_time(as_of)}"
+    )
     below = (
-        f", the source's state at {view_of_time(low_watermark)}"
+        f", the state of the source at {view_of_time(low_watermark)}"
         if is_consistent_cut and low_watermark is not None
         else ""
     )

@@ -75,12 +75,12 @@ def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
     java_settings.options(kafka)
-    yield Finding("ok", f"kafka: {kafka.bootstrap_servers}, settings that Spark can be given, too")
+    yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
 
 
 def _warehouse(warehouse: str) -> Iterator[Finding]:
     if "://" in warehouse:
-        yield Finding("ok", f"warehouse: {warehouse} (a URI: not looked at)")
+        yield Finding("ok", f"warehouse: {warehouse} (a URI, not checked)")
         return
     nearest_folder = next(
         folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists()
@@ -89,20 +89,20 @@ def _warehouse(warehouse: str) -> Iterator[Finding]:
         raise ConfigError(
             ErrorCode.WAREHOUSE_UNUSABLE,
             f"warehouse is {warehouse}",
-            f"{nearest_folder} is no folder",
-            "name a folder, or where one can be made",
+            f"{nearest_folder} is not a folder",
+            "Set it to a folder, or to a path where one can be created",
         )
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
         raise ConfigError(
             ErrorCode.WAREHOUSE_UNUSABLE,
             f"warehouse is {warehouse}",
-            f"this user may not write in {nearest_folder}",
-            "give the right, or name another folder",
+            f"This user cannot write to {nearest_folder}",
+            "Give this user the right to write, or set another folder",
         )
     yield Finding(
         "ok",
         f"warehouse: {warehouse}"
-        + ("" if nearest_folder == Path(warehouse) else " (will be made)"),
+        + ("" if nearest_folder == Path(warehouse) else " (will be created)"),
     )
 
 
@@ -176,10 +176,13 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     if stream.limits.max_record_bytes > facts.max_message_bytes:
         problem = f"streams.{stream.name}.max_record_bytes is {stream.limits.max_record_bytes}"
         allowed = (
-            f"never above what the topic takes: max.message.bytes of {facts.topic} is"
-            f" {facts.max_message_bytes}"
+            f"It must not be above the limit of the topic: max.message.bytes of {facts.topic}"
+            f" is {facts.max_message_bytes}"
         )
-        remedy = f"write max_record_bytes = {facts.max_message_bytes}, or raise that of the topic"
+        remedy = (
+            f"Write max_record_bytes = {facts.max_message_bytes}, or raise max.message.bytes of"
+            " the topic"
+        )
         yield Finding(
             "fault",
             problem,
@@ -197,7 +200,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     if "compact" in letters.cleanup_policy:
         problem = f"The topic {letters.topic} is compacted"
         cause, remedy = (
-            "dead letters of one row would replace each other",
+            "Dead letters of one row would replace each other",
             f"set cleanup.policy=delete on {letters.topic}",
         )
         yield Finding(
@@ -205,11 +208,11 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         )
     elif letters.max_message_bytes <= facts.max_message_bytes:
         problem = (
-            f"The topic {letters.topic} takes {letters.max_message_bytes} bytes, {facts.topic}"
-            f" takes {facts.max_message_bytes}"
+            f"The topic {letters.topic} accepts {letters.max_message_bytes} bytes per message,"
+            f" but {facts.topic} accepts {facts.max_message_bytes}"
         )
         largest = facts.max_message_bytes + topics.LETTER_HEADROOM_BYTES
-        cause = "the largest record would not fit as a dead letter"
+        cause = "The largest record would not fit as a dead letter"
         yield Finding(
             "fault",
             problem,
@@ -221,7 +224,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
             ),
         )
     else:
-        yield Finding("ok", f"streams.{stream.name}: {letters.topic} takes the dead letters")
+        yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -237,4 +240,4 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         )
         return
     check(facts)
-    yield Finding("ok", f"streams.{stream.name}: {name} keeps what is done about them")
+    yield Finding("ok", f"streams.{stream.name}: {name} keeps the history of the dead letters")

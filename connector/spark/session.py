@@ -173,7 +173,7 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
             "Spark runs without Delta's jars",
             "Spark loads jars only when it starts, and it was started before lowmark, for example"
             " by spark-submit",
-            f"Start Spark with --jars {jars}",
+            f"Start Spark with these jars (`spark.jars`): {jars}",
         ) from None
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:

@@ -128,7 +128,7 @@ def test_a_topic_created_again_is_an_error(admin: AdminClient, kafka: KafkaConfi
     admin.delete_topics([name])[name].result(30)
     recreate(kafka, name)
     fill(kafka, name, 10)
-    with pytest.raises(TopicError, match="not the one that was read before"):
+    with pytest.raises(TopicError, match="not the topic that was read before"):
         ChangeConsumer(kafka, name, start=stored)
 
 
@@ -371,7 +371,7 @@ def test_a_group_notices_that_the_topic_was_created_again(
     assert facts.topic_id != "AAAAAAAAAAAAAAAAAAAAAA"
     with (
         ChangeConsumer(kafka, name, group=name) as consumer,
-        pytest.raises(TopicError, match="not the one that was read before"),
+        pytest.raises(TopicError, match="not the topic that was read before"),
     ):
         next(iter(consumer))
 
@@ -401,7 +401,10 @@ def test_a_position_beyond_the_end_is_an_error(kafka: KafkaConfig, new_topic: Ne
     fill(kafka, facts.topic, 3)
     with pytest.raises(
         TopicError,
-        match=r"ends before the place to go on: Kafka partition 0 at offset 3, the place is 9",
+        match=(
+            "ends before the stored position: Kafka partition 0 ends at offset 3, and the position"
+            " is 9"
+        ),
     ):
         ChangeConsumer(kafka, facts.topic, start=(Position(facts.topic, facts.topic_id, 0, 8),))
 

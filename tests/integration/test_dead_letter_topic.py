@@ -117,7 +117,7 @@ def test_reading_goes_on_after_a_position(kafka: KafkaConfig, new_topic: NewTopi
             found.position.offset for found, _ in read_letters(kafka, facts.topic, after=(third,))
         ] == [3, 4]
         publisher.publish([letter(facts, 5)])
-    with pytest.raises(TopicError, match="not the one"):
+    with pytest.raises(TopicError, match="not the topic"):
         list(
             read_letters(
                 kafka, facts.topic, after=(replace(third, topic_id="AAAAAAAAAAAAAAAAAAAAAA"),)

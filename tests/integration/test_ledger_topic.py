@@ -165,7 +165,7 @@ def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(
             if step == moment and (topic := next(others, None)):  # type: ignore[call-overload]
                 replay(kafka, topic)
 
-        with pytest.raises(WriterConflictError, match="Another one acts"):
+        with pytest.raises(WriterConflictError, match="Another process acts"):
             replay(kafka, facts.topic, between)
         assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
 
@@ -221,5 +221,5 @@ def test_a_ledger_that_others_wrote_to_is_not_believed(
         producer.produce(ledger_topic(facts.topic), value, key)
     producer.flush(30)
     for read in (read_ledger, read_totals):
-        with pytest.raises(TopicError, match=r"Record 0 of .* is no story"):
+        with pytest.raises(TopicError, match=r"Record 0 of .* is not the history"):
             read(kafka, facts.topic)

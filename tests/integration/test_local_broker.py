@@ -56,20 +56,20 @@ def test_topics_outlive_a_crash_and_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_a_live_broker_is_refused(live: LocalBroker) -> None:
-    with pytest.raises(BrokerError, match="in use by a live broker") as caught:
+    with pytest.raises(BrokerError, match="A running broker uses the folder") as caught:
         LocalBroker.start(live.folder, jar_store())
-    assert f"process {live.pid} serves {live.bootstrap_servers}" in caught.value.cause
+    assert f"Process {live.pid} serves {live.bootstrap_servers}" in caught.value.cause
 
 
 def test_a_live_broker_is_found_and_used_again(live: LocalBroker) -> None:
     again = LocalBroker.start_or_reuse(live.folder, jar_store())
     assert (again.pid, again.port) == (live.pid, live.port)
-    with pytest.raises(BrokerError, match=f"serves port {live.port}, not 9"):
+    with pytest.raises(BrokerError, match=f"uses port {live.port}, not 9"):
         LocalBroker.start_or_reuse(live.folder, jar_store(), port=9)
 
 
 def test_a_taken_port_is_named(live: LocalBroker, tmp_path: Path) -> None:
-    with pytest.raises(BrokerError, match=f"Port {live.port} of 127.0.0.1 is taken"):
+    with pytest.raises(BrokerError, match=f"Port {live.port} of 127.0.0.1 is in use"):
         LocalBroker.start(tmp_path, jar_store(), port=live.port)
     assert LocalBroker.find(tmp_path, jar_store()) is None
 
@@ -129,7 +129,7 @@ def test_a_damaged_note_means_that_nobody_runs(tmp_path: Path, content: str) -> 
 
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("…")
-    with pytest.raises(BrokerError, match="is not a broker's"):
+    with pytest.raises(BrokerError, match="is not the folder of a broker"):
         LocalBroker.start(tmp_path, jar_store())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -148,7 +148,7 @@ def test_a_broken_folder_is_an_error_of_its_own(tmp_path: Path, content: str | N
     (tmp_path / "data" / "topic-0").mkdir(parents=True)
     if content is not None:
         (tmp_path / "data" / "meta.properties").write_text(content)
-    with pytest.raises(BrokerError, match="is broken") as caught:
+    with pytest.raises(BrokerError, match="is damaged") as caught:
         LocalBroker.start(tmp_path, jar_store())
     assert "Delete the folder" in caught.value.remedy
 
@@ -158,7 +158,7 @@ def test_a_failed_start_says_why_in_the_brokers_words(tmp_path: Path) -> None:
         LocalBroker.start(tmp_path, jar_store(), settings={"num.io.threads": "-1"})
     assert "num.io.threads" in caught.value.cause
     LocalBroker.start(tmp_path, jar_store()).stop()
-    with pytest.raises(BrokerError, match="ended while it started") as caught:
+    with pytest.raises(BrokerError, match="ended during its start") as caught:
         LocalBroker.start(tmp_path, jar_store(), settings={"num.io.threads": "-1"})
     assert "num.io.threads" in caught.value.cause
     assert LocalBroker.find(tmp_path, jar_store()) is None
@@ -227,6 +227,6 @@ def test_a_port_taken_by_another_program_is_not_waited_for(tmp_path: Path) -> No
         other.bind(("127.0.0.1", 0))
         other.listen()
         began = time.monotonic()
-        with pytest.raises(BrokerError, match="is taken"):
+        with pytest.raises(BrokerError, match="is in use"):
             LocalBroker.start(tmp_path, jar_store(), port=other.getsockname()[1])
         assert time.monotonic() - began < 5

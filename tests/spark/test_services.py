@@ -127,9 +127,9 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
 
 def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> None:
     """OPS-1: nothing is started, and nothing is written."""
-    with pytest.raises(ConfigError, match="there is no table"):
+    with pytest.raises(ConfigError, match="There is no table"):
         read(live.config, "acounts")
-    with pytest.raises(ConfigError, match="there is no stream"):
+    with pytest.raises(ConfigError, match="There is no stream"):
         dead_letters(live.config, "nowhere")
     with pytest.raises(ConfigError, match="No stream is configured"):
         run(

@@ -8,9 +8,12 @@ import ast
 import re
 from collections import Counter
 
+import click
 import pytest
 
+from connector import cli
 from tests.documents import PAGES, ROOT
+from tests.error_codes import error_calls
 
 PACKAGE = ROOT / "connector"
 PROSE_PAGES = [page for page in PAGES if ROOT / "docs/decisions" not in page.parents]
@@ -90,12 +93,75 @@ def _in_docstrings() -> dict[str, int]:
     return counted
 
 
+def _in_errors() -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for path, call, _, _ in error_calls(PACKAGE):
+        place = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        counted[place] += sum(len(refused(text)) for text in texts_of(call))
+    return {name: count for name, count in counted.items() if count}
+
+
+def texts_of(call: ast.Call) -> list[str]:
+    """The texts of a call, with `…` for each value, and without code in backticks."""
+    found: list[str] = []
+    for value in [*call.args, *(word.value for word in call.keywords)]:
+        inside = {id(part) for node in ast.walk(value) for part in _values_of(node)}
+        for node in ast.walk(value):
+            if isinstance(node, ast.JoinedStr):
+                parts = (
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
+                found.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [] if id(node) in inside else [node.value]
+    return [re.sub(r"`[^`]+`", "`", text) for text in found]
+
+
+def _values_of(node: ast.AST) -> list[ast.expr]:
+    return node.values if isinstance(node, ast.JoinedStr) else []
+
+
+def helps(command: click.Command, name: str) -> list[tuple[str, str]]:
+    """The help texts of a command, of its options and of the commands below it, each with its
+    name.
+    """
+    found = [
+        (name, re.sub(r"`[^`]*`", "`", text)) for text in (command.help, command.epilog) if text
+    ]
+    found += [
+        (f"{name} {option.opts[0]}", re.sub(r"`[^`]*`", "`", option.help))
+        for option in command.params
+        if isinstance(option, click.Option) and option.help
+    ]
+    if isinstance(command, click.Group):
+        with click.Context(command) as ctx:
+            for below in command.list_commands(ctx):
+                one = command.get_command(ctx, below)
+                assert one is not None
+                found += helps(one, f"{name} {below}")
+    return found
+
+
 def test_pages_have_no_refused_words() -> None:
     assert faults(_in_pages()) == []
 
 
 def test_docstrings_have_no_refused_words() -> None:
     assert faults(_in_docstrings()) == []
+
+
+def test_texts_of_errors_have_no_refused_words() -> None:
+    assert faults(_in_errors()) == []
+
+
+def test_help_texts_have_no_refused_words() -> None:
+    texts = [
+        *helps(cli.cli, "connector"),
+        *((name, text) for name, (_, text) in cli.COMMANDS.items()),
+    ]
+    assert len(texts) > 100
+    assert [(name, refused(text)) for name, text in texts if refused(text)] == []
 
 
 @pytest.mark.parametrize(
@@ -177,6 +243,31 @@ def test_refused_words_are_found_in_made_up_docstrings() -> None:
 def test_each_place_with_refused_words_is_a_fault() -> None:
     assert faults({"a": 0, "b": 0}) == []
     assert faults({"b": 1, "a": 2, "c": 0}) == ["a: 2 refused words", "b: 1 refused words"]
+
+
+def test_refused_words_are_found_in_made_up_errors_and_help() -> None:
+    source = (
+        'E(ErrorCode.X, f"nobody {lies!r} `stands`", cause="mended" if x else "It let" " go",\n'
+        "  remedy=f\"{', '.join(anew)} is over\", stream=stream)\n"
+    )
+    (call,) = (
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "E"
+    )
+    assert sorted(word for text in texts_of(call) for word in refused(text)) == [
+        "is over",
+        "let go",
+        "mended",
+        "nobody",
+    ]
+    command = click.Command(
+        "c", help="What it is.", params=[click.Option(["--x"], help="It lies, `stands`.")]
+    )
+    assert [(name, refused(text)) for name, text in helps(command, "c")] == [
+        ("c", ["What"]),
+        ("c --x", ["lies"]),
+    ]
 
 
 def test_a_rate_is_per_thousand_words() -> None:

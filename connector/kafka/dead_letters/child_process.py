@@ -61,10 +61,10 @@ def from_child(call: Callable[[], Iterator[_Item]]) -> Iterator[_Item]:
                 except (EOFError, pickle.UnpicklingError):
                     raise ConnectorError(
                         ErrorCode.CHILD_PROCESS_FAILED,
-                        "The process that works ahead has died",
-                        f"its exit code is {process.wait()}; a negative one is a signal, -9 perhaps"
-                        " for want of memory",
-                        "Run this again: what was done until then is known",
+                        "The helper process for dead letters ended",
+                        f"Its exit code is {process.wait()}. A negative code is a signal: for"
+                        " example, -9 can mean that there was not enough memory",
+                        "Run this again. It continues with what is left",
                     ) from None
                 if is_item:
                     yield what

@@ -163,10 +163,12 @@ def _records(
             except ValueError as error:
                 raise TopicError(
                     ErrorCode.LEDGER_UNREADABLE,
-                    f"Record {message.offset()} of {facts.topic} is no story of a dead letter",
+                    f"Record {message.offset()} of {facts.topic} is not the history of a dead"
+                    " letter",
                     str(error),
-                    "A newer release may have written it: upgrade. Else somebody else writes to"
-                    " this topic, which only the connector may",
+                    "If a newer release of lowmark wrote it, upgrade. Otherwise another"
+                    " program writes to this topic: only lowmark may do that",
+                    topic=facts.topic,
                 ) from None
     finally:
         consumer.close()
@@ -341,17 +343,19 @@ class LedgerWriter:
         if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
             raise WriterConflictError(
                 ErrorCode.LEDGER_IN_USE,
-                f"Another one acts on the dead letters of {self.source.topic}",
+                f"Another process acts on the dead letters of {self.source.topic}",
                 shut_out.str(),
-                "Wait until it has ended and run this again: it goes on with what is left. Nothing"
-                " was done twice",
+                "Wait until it has ended, then run this again. It continues with what is left,"
+                " and nothing is done twice",
+                topic=self.source.topic,
             )
         raise DeliveryError(
             ErrorCode.LEDGER_WRITE_UNKNOWN,
-            f"A transaction for dead letters of {self.source.topic} was not committed, or nobody"
-            " knows",
+            f"A transaction for dead letters of {self.source.topic} failed, or its outcome is"
+            " unknown",
             f"{cause}. {self._errors.text}".strip().removesuffix("."),
-            "Run this again: the ledger knows what was done, and it goes on with what is left",
+            "Run this again. It reads the ledger, and continues with what is left",
+            topic=self.source.topic,
         )
 
     def _abort(self) -> KafkaError | None:
@@ -380,10 +384,11 @@ def check(facts: topics.TopicFacts) -> None:
     ):
         raise TopicError(
             ErrorCode.LEDGER_TOPIC_UNSUITABLE,
-            f"The ledger {facts.topic} has {facts.kafka_partitions} Kafka partitions and"
+            f"The ledger topic {facts.topic} has {facts.kafka_partitions} Kafka partitions and"
             f" cleanup.policy={facts.cleanup_policy}",
-            "it must have one Kafka partition and be compacted only: what was done about a letter"
-            " would be forgotten, or out of order",
-            f"Set cleanup.policy=compact on {facts.topic}; more than one Kafka partition cannot be"
-            " taken back, make the topic again",
+            "It must have one Kafka partition and cleanup.policy=compact. Otherwise actions on"
+            " dead letters are lost or out of order",
+            f"Set cleanup.policy=compact on {facts.topic}. If it has more than one Kafka"
+            " partition, delete the topic and create it again",
+            topic=facts.topic,
         )

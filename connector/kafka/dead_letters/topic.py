@@ -135,11 +135,12 @@ class DeadLetterPublisher:
         if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
             raise TopicError(
                 ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
-                f"The topic {facts.topic} takes {facts.max_message_bytes} bytes, the change topic"
-                f" {source.max_message_bytes}",
-                "the largest record would not fit into it with the headers of a dead letter",
+                f"The topic {facts.topic} accepts {facts.max_message_bytes} bytes per message,"
+                f" but the change topic accepts {source.max_message_bytes}",
+                "The largest record would not fit with the headers of a dead letter",
                 f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES}"
                 f" on {facts.topic}",
+                topic=facts.topic,
             )
         # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
         # when it is not compressed.
@@ -175,7 +176,7 @@ class DeadLetterPublisher:
             ErrorCode.DEAD_LETTERS_UNDELIVERED,
             f"{undelivered} dead letters were not delivered to {dead_letter_topic(self._source)}",
             cause,
-            "Publish all of them again once the cause is mended; readers count each once",
+            "Remove the cause, then publish all of them again. Readers count each dead letter once",
             undelivered=undelivered,
         )
 

@@ -130,9 +130,10 @@ class LocalBroker:
             if running is not None:
                 raise BrokerError(
                     ErrorCode.BROKER_FOLDER_IN_USE,
-                    f"The folder {folder} is in use by a live broker",
-                    f"process {running.pid} serves {running.bootstrap_servers}",
-                    "Use that one, stop it first (connector broker stop), or take another folder",
+                    f"A running broker uses the folder {folder}",
+                    f"Process {running.pid} serves {running.bootstrap_servers}",
+                    "Use this broker, stop it first, or choose another folder",
+                    folder=folder,
                 )
             before = read_state(folder)
             chosen = choose_port(port, before.get("port", 0))
@@ -180,9 +181,11 @@ class LocalBroker:
         if port not in (0, running.port):
             raise BrokerError(
                 ErrorCode.BROKER_ON_ANOTHER_PORT,
-                f"The broker of {running.folder} serves port {running.port}, not {port}",
-                f"it runs already, as process {running.pid}",
-                "Leave the port out, or stop it first: connector broker stop",
+                f"The broker of {running.folder} uses port {running.port}, not {port}",
+                f"It already runs as process {running.pid}",
+                "Leave out the port, or stop the broker first",
+                folder=running.folder,
+                port=port,
             )
         running._wait_until_ready()
         return running
@@ -248,9 +251,10 @@ class LocalBroker:
         if self.is_alive():
             raise BrokerError(
                 ErrorCode.BROKER_NOT_STOPPING,
-                f"The broker of {self.folder} does not end",
-                f"process {self.pid} survived SIGKILL",
-                "Look at its state with ps",
+                f"The broker of {self.folder} does not stop",
+                f"Process {self.pid} still runs after SIGKILL",
+                "Look at the state of the process, for example with ps",
+                folder=self.folder,
             )
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
@@ -323,16 +327,18 @@ class LocalBroker:
             if not self.is_alive():
                 raise BrokerError(
                     ErrorCode.BROKER_NOT_STARTED,
-                    "The broker ended while it started",
-                    f"the end of {self.folder}/broker.log: {tail(self.folder)}",
+                    "The broker ended during its start",
+                    f"The end of {self.folder}/broker.log: {tail(self.folder)}",
                     START_REMEDY,
+                    folder=self.folder,
                 )
             if time.monotonic() > deadline:
                 raise BrokerError(
                     ErrorCode.BROKER_NOT_STARTED,
                     f"The broker did not answer within {START_TIMEOUT_S:.0f} s",
-                    f"the end of {self.folder}/broker.log: {tail(self.folder)}",
+                    f"The end of {self.folder}/broker.log: {tail(self.folder)}",
                     START_REMEDY,
+                    folder=self.folder,
                 )
             time.sleep(0.05)
 

@@ -24,8 +24,7 @@ HOST: Final = "127.0.0.1"
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 START_TIMEOUT_S: Final = 60.0
 START_REMEDY: Final = (
-    "Read the log; a folder that an interrupted start left broken can be deleted, with all topics"
-    " in it"
+    "Read the log. If an interrupted start damaged the folder, delete it, with all topics in it"
 )
 # Below the ephemeral ports. Otherwise, a client that connects to a stopped broker could get its
 # port as a local port.
@@ -80,8 +79,8 @@ def prepare(folder: Path) -> None:
         raise BrokerError(
             ErrorCode.BROKER_FOLDER_UNUSABLE,
             f"The broker folder {folder} cannot be used",
-            "Kafka takes the comma in its name for the end of it",
-            "Name another folder",
+            "Its name has a comma, and Kafka separates folders with commas",
+            "Choose another folder",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,9 +88,9 @@ def prepare(folder: Path) -> None:
         if there and not there & {"server.properties", ".lock"}:
             raise BrokerError(
                 ErrorCode.BROKER_FOLDER_FOREIGN,
-                f"The folder {folder} is not a broker's",
-                f"it holds {min(there)!r} and no server.properties",
-                "Name an empty or a new folder",
+                f"The folder {folder} is not the folder of a broker",
+                f"It contains {min(there)!r}, but no server.properties",
+                "Choose a new or an empty folder",
             )
         (folder / ".lock").touch()
     except OSError as error:
@@ -99,7 +98,7 @@ def prepare(folder: Path) -> None:
             ErrorCode.BROKER_FOLDER_UNUSABLE,
             f"The broker folder {folder} cannot be used",
             str(error),
-            "Name a folder that can be written",
+            "Choose a folder that you can write to",
         ) from error
 
 
@@ -112,8 +111,8 @@ def only_one(folder: Path) -> Iterator[None]:
             raise BrokerError(
                 ErrorCode.BROKER_FOLDER_IN_USE,
                 f"Another process is starting a broker in {folder}",
-                "its lock is held",
-                "Wait for it, or take another folder",
+                "It has the lock of the folder",
+                "Wait until the broker runs, or choose another folder",
             ) from error
         yield
 
@@ -123,9 +122,10 @@ def choose_port(asked: int, last: int) -> int:
         if not _is_free(asked):
             raise BrokerError(
                 ErrorCode.PORT_IN_USE,
-                f"Port {asked} of {HOST} is taken",
-                "another process listens there",
-                "Stop it, name another port, or leave the port out",
+                f"Port {asked} of {HOST} is in use",
+                "Another process listens on it",
+                "Stop that process, choose another port, or leave out the port",
+                port=asked,
             )
         return asked
     return last if last and _is_free(last) else free_port()
@@ -139,8 +139,8 @@ def free_port(*taken: int) -> int:
     raise BrokerError(
         ErrorCode.PORT_UNAVAILABLE,
         "No free port was found",
-        f"200 attempts from {PORTS.start} to {PORTS.stop - 1}",
-        "Name one that is free",
+        f"lowmark tried 200 ports from {PORTS.start} to {PORTS.stop - 1}",
+        "Choose a port that is free",
     )
 
 
@@ -188,16 +188,16 @@ def format_data(folder: Path, java: list[str]) -> None:
         if f"cluster.id={CLUSTER_ID}" not in meta.read_text("utf-8", "replace").splitlines():
             raise BrokerError(
                 ErrorCode.BROKER_FOLDER_DAMAGED,
-                f"The broker folder {folder} is broken",
-                f"{meta} is not as we wrote it",
+                f"The broker folder {folder} is damaged",
+                f"{meta} is not as lowmark wrote it",
                 "Delete the folder, with all topics in it",
             )
         return
     if (folder / "data").is_dir() and any((folder / "data").iterdir()):
         raise BrokerError(
             ErrorCode.BROKER_FOLDER_DAMAGED,
-            f"The broker folder {folder} is broken",
-            f"it has data but no {meta}",
+            f"The broker folder {folder} is damaged",
+            f"It has data, but no {meta}",
             "Delete the folder, with all topics in it",
         )
     command = [

@@ -314,7 +314,7 @@ class ChangeProducer:
                 self._failed += delivery.sent(change)
                 self._answer(
                     _Sent(change, delivery, 1, on_delivery),
-                    f"not sent, since one before it was not taken: {error.cause}",
+                    f"not sent, because a record before it was not accepted: {error.cause}",
                 )
             raise
 
@@ -515,7 +515,7 @@ class ChangeProducer:
         try:
             self.close(timeout_s=5)
         except ConnectorError as further:
-            error.add_note(f"beside this: {further}")
+            error.add_note(f"in addition: {further}")
 
     # Sending.
 
@@ -659,11 +659,11 @@ class ChangeProducer:
             if failed is not None and (upto is None or failed <= upto) and not waits:
                 raise DeliveryError(
                     ErrorCode.CLAIM_ABOVE_DELIVERED,
-                    f"{what} would claim more than was delivered for stream partition"
-                    f" {record.stream_partition}",
-                    f"a change with commit timestamp {failed} was not delivered:"
+                    f"{what} of stream partition {record.stream_partition} would claim more"
+                    " than was delivered",
+                    f"A change with commit timestamp {failed} was not delivered:"
                     f" {next(iter(delivery.failed.values()))}",
-                    "Send the changes of undelivered() again, then this",
+                    "Send the changes of undelivered() again, then this record",
                     undelivered=len(delivery.failed),
                 )
             # In a transaction, it is delivered together with the changes that it covers.
@@ -677,9 +677,9 @@ class ChangeProducer:
                 waited = f"after {self._queue_timeout_s:g} s. {self._outbox.complaint}".strip()
                 raise DeliveryError(
                     ErrorCode.CLAIM_NOT_YET_TRUE,
-                    f"{what} is not true yet for stream partition {record.stream_partition}",
+                    f"{what} of stream partition {record.stream_partition} cannot be sent yet",
                     f"{delivery.under_way} changes are not acknowledged {waited}",
-                    "Look after the brokers and send it again",
+                    "Check the brokers, then send it again",
                     undelivered=delivery.under_way,
                 )
             self._outbox.serve(0.05, push=True)
@@ -754,8 +754,8 @@ class ChangeProducer:
             ErrorCode.RECORDS_UNDELIVERED,
             f"{len(records)} records were not delivered to {self.topic}",
             f"{cause}. {self._outbox.complaint}".strip().removesuffix("."),
-            "undelivered() has them: send them again once the cause is mended; sending one twice"
-            " does no harm",
+            "Remove the cause, then send the records of undelivered() again. Sending a record"
+            " twice does no harm",
             undelivered=len(records),
         )
 
@@ -775,7 +775,7 @@ class ChangeProducer:
             self._outbox.renew(error.args[0])
             raise DeliveryError(
                 ErrorCode.TRANSACTION_NOT_STARTED,
-                f"No transaction could begin on {self.topic}",
+                f"A transaction on {self.topic} could not start",
                 error.args[0].str(),
                 "Try again",
             ) from error
@@ -811,8 +811,8 @@ class ChangeProducer:
                 ErrorCode.TRANSACTION_NOT_COMMITTED,
                 f"A transaction on {self.topic} was not committed",
                 transaction.trouble,
-                "undelivered() has its records: send them again, in another transaction; sending"
-                " one twice does no harm",
+                "Send the records of undelivered() again, in another transaction. Sending a"
+                " record twice does no harm",
                 undelivered=len(self.undelivered()),
             )
         self._transaction = None
@@ -833,7 +833,7 @@ class ChangeProducer:
                 if error is not None or transaction.trouble:
                     self._outbox.renew(error or transaction.trouble)
             except WriterConflictError as further:
-                reason.add_note(f"beside this: {further}")
+                reason.add_note(f"in addition: {further}")
         self._outbox.give_up(why)
         self._transaction = None
         self._announcements = transaction.lineage

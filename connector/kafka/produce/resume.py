@@ -81,11 +81,13 @@ def newest_token(
     if not found:
         raise TopicError(
             ErrorCode.RESUME_TOKEN_MISSING,
-            f"No resume token of stream partition {stream_partition} is left in {topic}",
-            f"no heartbeat{' or change' if in_transactions else ''} of it carries one, or retention"
-            " has deleted them all",
-            "Begin with a backfill of the source (REC-23), or where you know that everything before"
-            " was delivered",
+            f"{topic} has no resume token of stream partition {stream_partition}",
+            f"No heartbeat{' or change' if in_transactions else ''} of this stream partition"
+            " has a resume token, or retention has deleted them",
+            "Start with a backfill of the source (REC-23), or at a position before which"
+            " everything was delivered",
+            topic=topic,
+            stream_partition=stream_partition,
         )
     last = max(
         found.values(),

@@ -99,7 +99,7 @@ class SendQueue(Generic[_Item]):
                     waited = f"the queue stayed full for {self._queue_timeout_s:g} s"
                     cause = f"{waited}. {self.complaint}".strip()
                     raise self._refused(
-                        number, cause, "Look after the brokers and send it again"
+                        number, cause, "Check the brokers, then send the record again"
                     ) from None
                 self.serve(0.05)
             except KafkaException as error:
@@ -111,7 +111,7 @@ class SendQueue(Generic[_Item]):
                 raise self._refused(
                     number,
                     error.args[0].str(),
-                    "Send it again; when it stays so, look at the cause",
+                    "Send the record again. If the error stays, remove the cause",
                 ) from error
         if number % POLL_EVERY == 0:
             self.serve(0)
@@ -203,7 +203,7 @@ class SendQueue(Generic[_Item]):
             self._answer(item, cause)
         return DeliveryError(
             ErrorCode.RECORD_REFUSED,
-            f"A record for {self._facts.topic} was not taken",
+            f"A record for {self._facts.topic} was not accepted",
             cause,
             remedy,
             undelivered=1,

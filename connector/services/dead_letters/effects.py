@@ -61,11 +61,7 @@ class Effects:
             for name in tables:
                 found._states(name)
         except (ModuleNotFoundError, TableError) as error:
-            on_event(
-                warning(
-                    "EFFECTS_UNKNOWN", f"what would become of the rows is not known here ({error})"
-                )
-            )
+            on_event(warning("EFFECTS_UNKNOWN", f"the effect on the rows is unknown ({error})"))
             return None
         return found
 
@@ -108,14 +104,15 @@ class Effects:
             return "no table of its stream can read it"
         if not any(wanted.values()):
             return (
-                "it would change nothing: what is there is newer, or was forced upon the row since"
+                "it would change nothing: the row has newer values, or values that were forced"
+                " later"
             )
         if len(set(wanted.values())) > 1:
             return f"its tables need different changes: {', '.join(wanted)} read the same source"
         try:
             today = as_of_today(change, next(iter(wanted.values())), self._low_watermark)
         except InvalidChangeError as error:
-            return f"the difference is no change: {error}"
+            return f"the difference is not a valid change: {error}"
         for name, table in self._readable_in(change):
             known = self._known[name, change.row_key]
             # With its own order: of two that are forced, the one that is newer at the source is

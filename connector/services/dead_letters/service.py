@@ -103,12 +103,13 @@ class DeadLetters:
         named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
         letter, status = next(self.queue.letters(named, ledger), (None, None))
         if letter is None or status is None:
-            cause = f"none in {dead_letter_topic(self.queue.topic)} has this id"
+            cause = f"{dead_letter_topic(self.queue.topic)} has no dead letter with this id"
             raise ConnectorError(
                 ErrorCode.DEAD_LETTER_MISSING,
                 f"There is no dead letter {letter_id}",
                 cause,
-                "connector dead-letters list --state any --json has their ids",
+                "List all dead letters to find its id",
+                stream=self._stream.name,
             )
         return letter, status, tuple(ledger.story(letter.id))
 
@@ -227,8 +228,8 @@ class DeadLetters:
             raise ConnectorError(
                 ErrorCode.FORCE_WITHOUT_WAREHOUSE,
                 "Cannot force a too-late change: the warehouse is unreadable",
-                "what it would do to its row is worked out from the tables",
-                "run this where the warehouse is, with `pip install 'lowmark[lake]'`",
+                "The effect on the row is computed from the tables",
+                "Run this where the warehouse is, with `pip install 'lowmark[lake]'`",
             )
         return effects.forced
 
@@ -277,8 +278,8 @@ def _horizon(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent) -
         return progress_of(config.warehouse, stream.name).horizon
     except (ModuleNotFoundError, TableError) as error:
         text = (
-            f"the horizon of {stream.name} is not known here: what is too late is found when it is"
-            f" rejected again ({error})"
+            f"the horizon of {stream.name} is unknown ({error}). A replayed change that is too"
+            " late is rejected again"
         )
         on_event(warning("HORIZON_UNKNOWN", text, stream=stream.name))
         return None

@@ -53,14 +53,16 @@ def wait_for_tables(
             ]
             if not behind:
                 break
-        waits_for = "ingest: is `connector run` at work?" if batch is None else f"table {behind[0]}"
+        waits_for = (
+            "ingest; check that the pipeline runs" if batch is None else f"table {behind[0]}"
+        )
         if time.monotonic() - said_at > SAY_EVERY_S:
             said_at = time.monotonic()
             on_event(info("WAITING", f"waiting for {waits_for}"))
         time.sleep(LOOK_EVERY_S)
     if _are_rejected_again(queue, began, selection, on_event):
         return 1
-    on_event(info("REPLAYS_APPLIED", f"all tables of {stream.name} have what was replayed"))
+    on_event(info("REPLAYS_APPLIED", f"all tables of {stream.name} contain the replayed changes"))
     return 0
 
 
@@ -88,8 +90,8 @@ def _are_rejected_again(
         on_event(
             info(
                 "REJECTED_AGAIN",
-                f"{counted(again.total(), 'replay')} rejected again: {reasons}; see connector"
-                " dead-letters list",
+                f"{counted(again.total(), 'replay')} rejected again: {reasons}; list the dead"
+                " letters to see why",
             )
         )
     return bool(again)

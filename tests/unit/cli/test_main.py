@@ -71,8 +71,9 @@ def test_a_problem_with_the_world_is_1_without_a_traceback(tmp_path: Path) -> No
     ended = connector("read", "files", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines() == [
-        "error:  there is no file connector.toml",
-        "remedy: name the configuration with --config FILE, before the command",
+        "error:  There is no file connector.toml",
+        "remedy: Create this file, or give the path of your configuration",
+        "run:    connector --help",
         "code:   CONFIG_MISSING",
     ]
 
@@ -167,5 +168,5 @@ def test_a_full_disk_is_a_problem_with_the_world(tmp_path: Path) -> None:
             timeout=60,
         )
     assert ended.returncode == 1
-    assert "error:  The system refuses: [Errno 28]" in ended.stderr
+    assert "error:  The operating system refused an operation: [Errno 28]" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -53,7 +53,7 @@ def test_a_snapshot_has_no_other_bound(capsys: pytest.CaptureFixture[str]) -> No
     """OPS-10: a wrong call"""
     for bound in (["--max-staleness", "1m"], ["--allow-stale"]):
         assert cli.invoke(["read", "accounts", "--snapshot", *bound]) == 2
-        assert "do not go with it" in capsys.readouterr().err
+        assert "do not use --max-staleness" in capsys.readouterr().err
 
 
 def test_a_broken_log_is_an_error(tmp_path: Path) -> None:

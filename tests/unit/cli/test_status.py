@@ -195,9 +195,9 @@ def test_a_person_sees_no_name_unescaped(
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert "\u202e" not in said
-    assert "held by         p\\x1b[2J\\u202e in Kafka partition 0" in said
+    assert "delayed by      p\\x1b[2J\\u202e in Kafka partition 0" in said
     assert "rejected so far: 2 BAD_FRAMING" in said
-    assert "ignored claims  4: ahead of their arrival, or below an earlier one" in said, "ING-4"
+    assert "ignored claims  4: later than their arrival, or below an earlier claim" in said, "ING-4"
     assert "hint            the low watermark is unknown" in said
     assert "hint: never: nothing was applied yet" in said
 

@@ -65,7 +65,7 @@ def test_trusted_certificates_are_a_pem_file() -> None:
     "setting", ["ssl_key_location", "sasl_oauthbearer_config", "sasl_kerberos_keytab"]
 )
 def test_security_that_has_no_translation_is_refused(setting: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be handed to Spark") as caught:
+    with pytest.raises(ConfigError, match="Kafka client has no setting") as caught:
         options(**{setting: "x"})
     assert setting.replace("_", ".") in str(caught.value)
 

@@ -31,8 +31,8 @@ def test_equal_tables_have_no_difference() -> None:
     ("rows", "said"),
     [
         (GOOD[:1], "files a: the row is missing"),
-        ([*GOOD, (b"c", 1, "Eve", None)], "files c: the row should not be there"),
-        ([*GOOD, GOOD[0]], "files b: the row is there 2 times"),
+        ([*GOOD, (b"c", 1, "Eve", None)], "files c: the row should not exist"),
+        ([*GOOD, GOOD[0]], "files b: the table has the row 2 times"),
         ([GOOD[0], (b"a", 2, "Ada", None)], "files a: size is 2, not 1"),
         ([GOOD[0], (b"a", None, "Ada", None)], "files a: size is None, not 1"),
         ([GOOD[1], (b"b", None, None, None)], "files b: author is None, not ''"),
@@ -106,7 +106,7 @@ def test_poison_that_came_back_as_it_was_is_no_difference() -> None:
     ("found", "said"),
     [
         ((), "dead letter id-1-7 (rubbish): it is missing"),
-        ((LETTER, LETTER), "dead letter id-1-7: it is there twice"),
+        ((LETTER, LETTER), "dead letter id-1-7: it exists twice"),
         (
             (LETTER, replace(LETTER, position=replace(AT, offset=8))),
             "dead letter id-1-8: the record was not bad, but was rejected",

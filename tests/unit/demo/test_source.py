@@ -87,7 +87,7 @@ def test_checkout_without_history_falls_back_to_the_bank_and_says_so(
     chosen = choose_input(None, now=NOW, seed=1)
     assert [one.table for one in chosen.sources] == ["accounts"]
     assert chosen.history is None
-    assert "no history to capture" in chosen.notes[0]
+    assert "to capture its history" in chosen.notes[0]
 
 
 def test_shallow_clone_is_mentioned(repository: Repository, tmp_path: Path) -> None:

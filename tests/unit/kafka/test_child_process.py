@@ -68,7 +68,7 @@ def test_what_is_printed_there_is_talk() -> None:
 @pytest.mark.parametrize("how", [dying, dying_in_the_middle])
 def test_its_death_is_an_error_with_a_remedy(how: Callable[[], Iterator[object]]) -> None:
     found = from_child(how)
-    with pytest.raises(ConnectorError, match=r"has died\. its exit code is 3.*Run this again"):
+    with pytest.raises(ConnectorError, match=r"ended\. Its exit code is 3.*Run this again"):
         list(found)
 
 

@@ -82,5 +82,5 @@ def test_a_ledger_that_would_forget_or_have_no_order_is_refused(
 ) -> None:
     """DLQ-1, DLQ-11."""
     check(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
-    with pytest.raises(TopicError, match="must have one Kafka partition and be compacted only"):
+    with pytest.raises(TopicError, match="must have one Kafka partition and cleanup"):
         check(TopicFacts("l", "T", partitions, 1, policy, "LogAppendTime", -1, 1_000_000))

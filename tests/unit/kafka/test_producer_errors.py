@@ -245,7 +245,7 @@ def test_what_is_open_when_a_producer_closes_is_told_as_failed() -> None:
     )
     producer.send(change(0), on_delivery=told)
     producer.send(change(1), on_delivery=told)
-    with pytest.raises(DeliveryError, match="was not taken"):
+    with pytest.raises(DeliveryError, match="was not accepted"):
         producer.send(change(2), on_delivery=told)
     assert producer.poll() == 1
     assert "the queue stayed full" in str(told.errors[change(2)])
@@ -301,14 +301,14 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
         settings={"queue.buffering.max.messages": "2"},
         announce=False,
     )
-    with pytest.raises(DeliveryError, match="was not taken"):
+    with pytest.raises(DeliveryError, match="was not accepted"):
         producer.send_many(map(change, range(5)), on_delivery=told)
     assert list(producer.undelivered()) == [change(2), change(3), change(4), change(0), change(1)]
     assert producer.poll() == 3
-    assert "not sent, since one before it was not taken: the queue stayed full" in str(
+    assert "not sent, because a record before it was not accepted: the queue stayed full" in str(
         told.errors[change(4)]
     )
-    with pytest.raises(DeliveryError, match=r"is not true yet|would claim more"):
+    with pytest.raises(DeliveryError, match=r"cannot be sent yet|would claim more"):
         producer.send(Heartbeat("p", 6))
     with pytest.raises(DeliveryError, match="5 records were not delivered"):
         producer.close(timeout_s=0.1)
@@ -447,7 +447,7 @@ def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kin
     cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
     for _ in range(2):
         with pytest.raises(
-            WriterConflictError, match="Another producer has taken over the transactions of x on t"
+            WriterConflictError, match="Another producer uses the transactional id x on t"
         ):
             producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
@@ -458,7 +458,7 @@ def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockClus
     producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
     with (
-        pytest.raises(WriterConflictError, match="Another producer has taken over"),
+        pytest.raises(WriterConflictError, match="Another producer uses the transactional id"),
         producer.transaction(),
     ):
         producer.send(change(1))
@@ -471,7 +471,7 @@ def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockClus
 
 def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockCluster) -> None:
     cluster.answer_with(mock_cluster.INIT_PRODUCER_ID, mock_cluster.FORBIDDEN_ID)
-    with pytest.raises(BrokerError, match="Kafka refuses: start transactions as x"):
+    with pytest.raises(BrokerError, match="Kafka refused the request: start transactions as x"):
         ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
 
 

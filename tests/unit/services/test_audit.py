@@ -376,7 +376,7 @@ def test_the_command_asks_kafka_for_nothing_that_is_proved(
     stream.audit()
     assert connector(stream) == 0
     said = capsys.readouterr()
-    assert "s: nothing_lost is proved: 11 offsets up to batch 2" in said.err
+    assert "s: no record is lost or duplicated: 11 offsets up to batch 2" in said.err
     assert "new: nothing was ingested yet" in said.err
     assert connector(stream, "s", "--json") == 0
     said = capsys.readouterr()

@@ -62,7 +62,7 @@ def test_no_configuration_is_an_error_that_says_how_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="--config FILE"):
+    with pytest.raises(ConfigError, match="the path of your configuration"):
         load_config(None, {})
 
 

@@ -1,0 +1,110 @@
+"""The command that helps after an error. Packages below `cli` name no command: their errors have
+fields, and this module makes the command of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
+from connector.errors import ConnectorError, ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A command line without its values.
+
+    - `words` are the command and its fixed options, for example `table rebuild`.
+    - `arguments` are fields of the error. Without one of them there is no command.
+    - `options` are fields of the error by option. An option without its field is left out, unless
+      it is `needed`.
+    """
+
+    words: str
+    arguments: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    needed: frozenset[str] = frozenset()
+
+    def line(self, fields: Mapping[str, object]) -> str | None:
+        """The command line with the values of an error. None: a needed value is not known."""
+        missing = {name for name in self.options.values() if fields.get(name) is None}
+        if missing & self.needed or any(fields.get(name) is None for name in self.arguments):
+            return None
+        words = ["connector", *self.words.split()]
+        for option, name in self.options.items():
+            words += [] if name in missing else [option, str(fields[name])]
+        arguments = [str(fields[name]) for name in self.arguments]
+        if any(argument.startswith("-") for argument in arguments):
+            words.append("--")
+        return shlex.join([*words, *arguments])
+
+
+_OF_STREAM: Final = {"--stream": "stream"}
+_OF_BATCH: Final = {"--stream": "stream", "--ingest-batch": "ingest_batch"}
+_STATUS: Final = (Template("status"),)
+_REBUILD: Final = (Template("table rebuild", ("table",)),)
+_LIST_LETTERS: Final = (Template("dead-letters list", options=_OF_STREAM),)
+_STOP_BROKER: Final = (
+    Template("broker stop", options={"--folder": "folder"}, needed=frozenset({"folder"})),
+)
+
+TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
+    ErrorCode.BLOCKED_ROWS_TOO_MANY: _LIST_LETTERS,
+    ErrorCode.BROKER_FOLDER_IN_USE: _STOP_BROKER,
+    ErrorCode.BROKER_ON_ANOTHER_PORT: _STOP_BROKER,
+    ErrorCode.BROKER_UNREACHABLE: (
+        Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
+    ),
+    ErrorCode.CONFIG_MISSING: (Template("--help"),),
+    ErrorCode.CUT_EXPIRED: _STATUS,
+    ErrorCode.CUT_MISSING: _STATUS,
+    ErrorCode.DEAD_LETTER_MISSING: (
+        Template("dead-letters list --state any --json", options=_OF_STREAM),
+    ),
+    ErrorCode.REJECTED_RATIO_EXCEEDED: (
+        Template("dead-letters list", options=_OF_BATCH),
+        # Without --execute it sends nothing: it shows what a replay would do.
+        Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
+    ),
+    ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
+    ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
+    ErrorCode.TABLE_MISSING: (Template("run --once"),),
+    ErrorCode.TABLE_STALE: _STATUS,
+    ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
+    ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
+    ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",)),),
+}
+"""Code -> the commands that help, in order. Each can be run without harm, or stops at once."""
+
+
+def command_for(error: ConnectorError) -> str | None:
+    """The command line that helps after an error, with its arguments quoted for a shell.
+
+    Several commands are joined with `&&`. The `--config` of the failed call is not repeated.
+
+    Returns:
+        The command line. None: no command helps, or the error lacks a value for it.
+    """
+    code = _code(error)
+    fields = dict(error.fields)
+    if fields.get("topic") is not None:
+        fields["topic"] = _change_topic(str(fields["topic"]))
+    templates = TEMPLATES.get(code, ()) if code else ()
+    found = [one.line(fields) for one in templates]
+    lines = [line for line in found if line is not None]
+    return " && ".join(lines) if lines and len(lines) == len(found) else None
+
+
+def _change_topic(topic: str) -> str:
+    """The change topic that a dead-letter topic or a ledger topic belongs to, or the topic itself:
+    the commands take no other.
+    """
+    return topic.removesuffix(ledger_topic("")).removesuffix(dead_letter_topic(""))
+
+
+def _code(error: ConnectorError) -> ErrorCode | None:
+    """The code; None for the rule of an `InvalidChangeError`."""
+    return ErrorCode(error.code) if error.code in ErrorCode.__members__ else None

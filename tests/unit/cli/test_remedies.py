@@ -1,0 +1,132 @@
+"""The commands that errors lead to exist, and packages below `cli` name none."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from connector import cli
+from connector.cli.remedies import TEMPLATES, command_for
+from connector.errors import ConnectorError, ErrorCode, InvalidChangeError
+from tests.error_codes import PACKAGE
+
+FIELDS = {
+    "folder": ".lowmark/my broker",
+    "ingest_batch": 7,
+    "port": 9092,
+    "stream": "orders",
+    "table": "orders",
+    "topic": "orders",
+}
+WITHOUT_COMMANDS = {
+    path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()
+} - {"cli", "demo"}
+"""The packages whose texts name no command: all below `cli`."""
+
+
+def parses(line: str) -> bool:
+    """Whether click takes a command line."""
+    command: click.Command = cli.cli
+    program, *words = shlex.split(line)
+    if program != "connector" or words == ["--help"]:
+        return program == "connector"
+    while isinstance(command, click.Group):
+        with command.make_context("connector", words) as ctx:
+            _, found, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert found is not None
+        command = found
+    command.make_context("connector", words).close()
+    return True
+
+
+@pytest.mark.parametrize("code", TEMPLATES)
+@pytest.mark.parametrize("fields", [FIELDS, {}], ids=["all fields", "no field"])
+def test_every_command_exists_with_its_options(code: ErrorCode, fields: dict[str, object]) -> None:
+    line = command_for(ConnectorError(code, "problem", **fields))
+    assert line is not None or not fields
+    assert line is None or all(parses(one) for one in line.split(" && "))
+
+
+def test_a_command_has_the_values_of_its_error() -> None:
+    def command(code: ErrorCode, **fields: object) -> str | None:
+        return command_for(ConnectorError(code, "problem", **fields))
+
+    assert command(ErrorCode.REJECTED_RATIO_EXCEEDED, stream="S", ingest_batch=7) == (
+        "connector dead-letters list --stream S --ingest-batch 7"
+        " && connector dead-letters replay --stream S --ingest-batch 7"
+    )
+    assert command(ErrorCode.TABLE_MISSING) == "connector run --once"
+    assert command(ErrorCode.TABLE_COLUMNS_CHANGED, table="T") == "connector table rebuild T"
+    assert command(ErrorCode.TOMBSTONES_UNUSABLE, table="a b") == "connector table rebuild 'a b'"
+    assert command(ErrorCode.STREAM_PARTITION_UNKNOWN, stream="-s") == (
+        "connector partitions list -- -s"
+    )
+    assert command(ErrorCode.BROKER_UNREACHABLE, port=9092) == "connector broker start --port 9092"
+    assert command(ErrorCode.BROKER_UNREACHABLE, port=None) is None
+    assert command(ErrorCode.BROKER_FOLDER_IN_USE) is None
+    assert command(ErrorCode.TOPIC_MISSING, topic="orders.dead-letters.ledger") == (
+        "connector topic create orders"
+    )
+    assert command(ErrorCode.JAVA_MISSING) is None
+    assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
+
+
+def test_a_command_that_does_not_exist_is_refused() -> None:
+    for line in ("connector runn", "connector table rebuild", "connector status --all", "rm T"):
+        try:
+            assert not parses(line)
+        except click.UsageError:
+            continue
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────────
+
+_COMMAND = re.compile(rf"\bconnector (?:--\w+|(?:{'|'.join(cli.COMMANDS)})\b)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+def commands_named(source: str) -> Iterator[str]:
+    """The commands and options in strings of a module that are not docstrings."""
+    tree = ast.parse(source)
+    alone = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield from _COMMAND.findall(node.value)
+
+
+def options_named(source: str) -> Iterator[str]:
+    """The options in the texts of calls that make an error."""
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and call.args and "ErrorCode." in ast.unparse(call.args[0]):
+            for node in ast.walk(call):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield from _OPTION.findall(node.value)
+
+
+@pytest.mark.parametrize("package", sorted(WITHOUT_COMMANDS))
+def test_texts_below_the_command_line_name_no_command(package: str) -> None:
+    found = [
+        (path.name, text)
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for source in [path.read_text("utf-8")]
+        for text in [*commands_named(source), *options_named(source)]
+    ]
+    assert found == []
+
+
+def test_commands_are_found_in_a_made_up_module() -> None:
+    source = (
+        '"""connector run"""\n\nE(ErrorCode.X, f"see connector table rebuild {x} --execute")\n'
+        'say("connector running, `connector --config F status`")\n'
+    )
+    assert sorted(commands_named(source)) == ["connector --config", "connector table"]
+    assert [*options_named(source)] == ["--execute"]
