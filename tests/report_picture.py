@@ -22,7 +22,7 @@ from rich.text import Text
 PICTURE = Path(__file__).parents[1] / "docs/pictures/demo.svg"
 TITLE = "connector demo"
 _RULE = re.compile(r"^─+ (.*) ─+$")
-_NEXT = " what to try next "
+_NEXT = " next steps "
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 STYLES = (
     (_RULE, "bold cyan"),

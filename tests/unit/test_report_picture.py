@@ -11,7 +11,7 @@ REPORT = """\
 ──────────────────────────────────────────────────────── what came out ─────────────────────────────
 files        1,759   <387> & more
 EQUAL: 387 rows of files are what the truth says
-──────────────────────────────────────────────────────── what to try next ──────────────────────────
+──────────────────────────────────────────────────────── next steps ──────────────────────────
 /home/someone/connector read files
 """
 
@@ -21,7 +21,7 @@ def test_the_picture_has_every_line_of_the_report_but_the_commands_at_its_end() 
     for line in REPORT.splitlines()[1:3]:
         assert line in shown
     assert "──── what came out ────" in shown
-    assert "what to try next" not in shown
+    assert "next steps" not in shown
     assert "/home/someone" not in shown
 
 
