@@ -286,7 +286,7 @@ def _broken(check: Check, fields: Datum, where: str) -> Rejection:
     detail = (
         f"{where}{field} is {_shortened(fields[field])}, but must be {words}"
         if field
-        else f"{where}it must be that {words}"
+        else f"{where}broken rule: {words}"
     )
     return Rejection(Reason.INVALID, detail, rule.value)
 

@@ -232,7 +232,7 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
             {"heartbeat": {"timestamp": 1}},
             Reason.INVALID,
             (
-                "it must be that exactly one of data_change, heartbeat and child_partitions is not"
+                "broken rule: exactly one of data_change, heartbeat and child_partitions is not"
                 " null"
             ),
         ),
@@ -270,7 +270,7 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
             {"data_change__entries__2__range_start": 9},
             Reason.INVALID,
             (
-                "entries[2]: it must be that range_start is at least 0, and range_end is 0 or"
+                "entries[2]: broken rule: range_start is at least 0, and range_end is 0 or"
                 " greater than range_start"
             ),
         ),
