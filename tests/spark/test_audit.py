@@ -102,7 +102,7 @@ def test_nothing_lost_is_proved_broken_and_proved_again(
         "unverified",
         [[5, 6]],
     )
-    assert "1 offset unproved" in said
+    assert "1 offset cannot be checked" in said
 
     DeltaTable(changelog.table_uri).restore(ours)
     code, found, said = audit()
