@@ -112,15 +112,6 @@ class Explanation:
     columns: tuple[ColumnHistory, ...]
     deletions: tuple[Deletion, ...]
 
-    @property
-    def deciding(self) -> frozenset[ChangeOrder]:
-        """The orders of the entries that decide how the row looks: those that won, and those that
-        an entry lost to.
-        """
-        won = {column.winner.order for column in self.columns if column.winner is not None}
-        lost_to = {entry.lost_to for column in self.columns for entry in column.entries}
-        return frozenset(won | {order for order in lost_to if order is not None})
-
 
 class _Write(NamedTuple):
     """An entry, alone in a state, with its place in its change."""
@@ -152,8 +143,10 @@ def explain(
     Returns:
         The explanation. The values of the winners are `merge.visible` of `state`.
     """
+    # A copy of a replay has the same position, and is the same change (DLQ-10).
+    once = {delivery.position: delivery for delivery in deliveries}
     writes = sorted(
-        (write for delivery in deliveries for write in _writes(delivery, order_by, versions)),
+        (write for delivery in once.values() for write in _writes(delivery, order_by, versions)),
         key=lambda write: write.order,
     )
     known = _tombstones(state, writes)

@@ -74,7 +74,10 @@ def check(
             assert (one.outcome is Outcome.DELETED) is not isinstance(
                 by_order[one.lost_to].change.entries[0], SetCell
             )
-    deciding = [one for order, one in by_order.items() if order in found.deciding]
+    orders = {order for one in every.values() for order in (one.lost_to, one.order) if order} - {
+        one.order for one in every.values() if one.lost_to is not None
+    }
+    deciding = [one for order, one in by_order.items() if order in orders]
     assert model.replay(deciding, order_by, versions).get(ROW, {}) == row
 
 

@@ -92,7 +92,7 @@ def test_without_the_deletion_that_removed_it_an_entry_is_removed() -> None:
     stored = expire(state_of(deliveries, OrderBy.COMMIT, Versions.LATEST), 10)
     found = explain(deliveries[:1], stored, OrderBy.COMMIT, Versions.LATEST)
     assert outcomes(found.columns[0]) == [(b"a", Outcome.REMOVED, None)]
-    assert (found.deletions, found.deciding) == ((), frozenset())
+    assert found.deletions == ()
 
 
 def test_a_winner_that_left_the_changelog_has_no_entry() -> None:
@@ -103,6 +103,14 @@ def test_a_winner_that_left_the_changelog_has_no_entry() -> None:
     assert column.entries == ()
     assert column.winner is not None
     assert column.winner.value == b"a"
+
+
+def test_a_copy_of_a_replay_is_the_same_entry() -> None:
+    """DLQ-10: it has the same position."""
+    twice = [Delivery(change(put("a")), OrderPosition(1, 0, 0, 1))] * 2
+    state = state_of(twice, OrderBy.COMMIT, Versions.LATEST)
+    (column,) = explain(twice, state, OrderBy.COMMIT, Versions.LATEST).columns
+    assert outcomes(column) == [(b"a", Outcome.WON, None)]
 
 
 def test_a_row_without_changes_has_nothing_to_explain() -> None:
