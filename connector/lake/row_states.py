@@ -41,10 +41,10 @@ class RowStates:
     new object.
 
     - `definition` is that of the table, or the declared one if there is no table yet.
-    - `table` and `table_state` are the newest version of the table. Without an apply, `table` is
-      None.
-    - `changelog` is the version of the changelog that the states are read from. None: nothing was
-      ingested.
+    - `table` and `table_state` are the newest version of the table. Without an apply, there is no
+      `table`.
+    - `changelog` is the version of the changelog that the states are read from, if there
+      is one.
     """
 
     def __init__(self, warehouse: str, definition: TableDefinition) -> None:

@@ -25,7 +25,7 @@ Column = tuple[str, bytes]
 
 
 class Outcome(StrEnum):
-    """What became of an entry that sets a cell.
+    """The fate of an entry that sets a cell.
 
     - `WON`: the column shows its value.
     - `OVERWRITTEN`: a newer entry set the same cell.
@@ -56,7 +56,7 @@ class SetEntry:
     Attributes:
         order: The order of the entry. It is unique within the row.
         entry: The entry.
-        outcome: What became of it.
+        outcome: Its fate.
         lost_to: The order of the entry that it lost to. None: it won, or that entry is not known.
     """
 

@@ -95,7 +95,7 @@ class RowHistory:
         shown_since: The first version from which on every version shows the row as it is now. None:
             the newest version does not, or the key never existed.
         trimmed_to: The batches up to this one have left the changelog. 0: it is complete.
-        not_looked_at: What could not be looked at, a sentence for each.
+        not_looked_at: All that could not be looked at, a sentence for each.
         is_confirmed: Whether the table has the row that the changelog gives. None: this cannot be
             compared, because the changelog is not complete.
     """
@@ -190,7 +190,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What the commits of a changelog say: batches that left it, the low watermark after each
+    """The content of the commits of a changelog: batches that left it, the low watermark after each
     batch, and the number of dead letters of the stream.
     """
 
