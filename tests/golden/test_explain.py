@@ -133,6 +133,12 @@ def test_a_winner_may_have_left_the_changelog(tmp_path: Path) -> None:
             for column in explained(key).explanation.columns
             if column.winner is not None
         }
+    versions = {key: explained(key, config).shown_since for key in KEYS}
+    assert {key: one and (one.version, one.or_earlier) for key, one in versions.items()} == {
+        **dict.fromkeys("gh", (0, True)),
+        **dict.fromkeys("abc", (2, True)),
+        **dict.fromkeys("defi"),
+    }
     columns = explained("a", config).explanation.columns
     assert [(one.qualifier, len(one.entries)) for one in columns] == [(b"amount", 0), (b"name", 1)]
 

@@ -170,6 +170,9 @@ def explain(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
     found = explain_row(deliveries, state, definition.order, definition.versions)
+    since = None
+    if visible(applied) == visible(stored):
+        since = first_version(states, found, accepted, is_complete=not log.trimmed_to)
     changes = [_change(states, log, one, None) for one in accepted]
     changes += [_change(states, log, one, letter) for one, letter in refused]
     return RowHistory(
@@ -181,7 +184,7 @@ def explain(
         changes=tuple(sorted(changes, key=_in_order)),
         explanation=found,
         dead_letters=letters,
-        shown_since=first_version(states, state, found, accepted),
+        shown_since=since,
         trimmed_to=log.trimmed_to,
         not_looked_at=tuple(not_looked_at),
         is_confirmed=is_confirmed,

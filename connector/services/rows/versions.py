@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from connector.records.ordering import OrderPosition
 from connector.state.table_state import TableState
 from connector.tables.explain import Delivery, Explanation, state_of
-from connector.tables.merge import RowState, join, visible
+from connector.tables.merge import visible
 
 if TYPE_CHECKING:
     from connector.dead_letters.blocked_rows import BlockingLetter
@@ -36,12 +36,13 @@ class FirstVersion:
 
 
 def first_version(
-    states: RowStates, state: RowState, found: Explanation, accepted: Iterable[LoggedChange]
+    states: RowStates, found: Explanation, accepted: Iterable[LoggedChange], *, is_complete: bool
 ) -> FirstVersion | None:
-    """The first version in the log from which on every version shows the row as it is now.
+    """The first version in the log from which on every version shows the row as the newest one.
 
-    A version has the changes that its applies covered, and all that left the changelog. A column
-    that was added later is shown from the rebuild on that added it (TBL-21).
+    A version has the changes that its applies covered. A column that was added later is shown from
+    the rebuild on that added it (TBL-21). If the changelog is not complete, a change that left it
+    may have been hidden since. Then it is the first version that has all changes of the row.
     """
     # Of copies of a replay, the first one counts.
     arrived = {
@@ -50,28 +51,35 @@ def first_version(
     }
     if states.table is None or not (found.columns or found.deletions):
         return None
-    definition, newest = states.definition, states.table_state
-    base = RowState(
-        {name: one for name, one in state.cells.items() if one.order.position not in arrived},
-        {name: one for name, one in state.tombstones.items() if one.position not in arrived},
-    )
     is_added = _is_added(states, found, arrived)
+    newest = _shown_by(states, states.table_state, arrived.values())
+    count = sum(is_applied(states.table_state, one) for one in arrived.values())
     first: FirstVersion | None = None
     for commit in states.table.commits():  # the newest first
         if not commit.stored:
             continue
         table_state = TableState.from_json(commit.stored)
-        deliveries = [
-            Delivery(one.change, one.position)
-            for one in arrived.values()
-            if is_applied(table_state, one)
-        ]
-        then = join(base, state_of(deliveries, definition.order, definition.versions))
-        is_other = is_added and table_state.rebuild != newest.rebuild
-        if is_other or visible(then) != visible(state):
-            return first and replace(first, or_earlier=is_other)
+        is_other = is_added and table_state.rebuild != states.table_state.rebuild
+        is_same = (
+            _shown_by(states, table_state, arrived.values()) == newest
+            if is_complete
+            else sum(is_applied(table_state, one) for one in arrived.values()) == count
+        )
+        if is_other or not is_same:
+            return first and replace(first, or_earlier=is_other or not is_complete)
         first = FirstVersion(commit.version, commit.committed_at, or_earlier=True)
     return first
+
+
+def _shown_by(
+    states: RowStates, table_state: TableState, changes: Iterable[LoggedChange]
+) -> Mapping[tuple[str, bytes], bytes]:
+    """The cells that a version shows, if the changelog is complete."""
+    deliveries = (
+        Delivery(one.change, one.position) for one in changes if is_applied(table_state, one)
+    )
+    definition = states.definition
+    return visible(state_of(deliveries, definition.order, definition.versions))
 
 
 def is_applied(table_state: TableState, logged: LoggedChange) -> bool:
