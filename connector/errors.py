@@ -249,7 +249,8 @@ class InvalidChangeError(ConnectorError, ValueError):
     """A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
 
     - `rule` is the name of the broken rule: a `connector.records.model.Rule`, or
-      `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE` or `UNREADABLE_VALUE`.
+      `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE`, `UNREADABLE_VALUE` or
+      `COMMIT_TIMESTAMP_TOO_OLD`.
     - `field` is the Avro field.
     - `limit` is the allowed value, in words.
     - `value` is the given value, shortened for display.

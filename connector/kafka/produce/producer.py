@@ -50,7 +50,7 @@ from connector.records.model import (
     Record,
     Rule,
 )
-from connector.validation import Limits
+from connector.validation import Limits, check_age
 from connector.watermarks.delivery import Delivery
 from connector.watermarks.frontier import is_claim
 from connector.watermarks.lineage import Announcements
@@ -130,6 +130,7 @@ class ChangeProducer:
         registry: RegistryConfig | None = None,
         max_record_bytes: int = 10_000_000,
         max_clock_skew_s: int = 300,
+        min_commit_timestamp: int = 0,
         queue_timeout_s: float = 60.0,
         settings: Mapping[str, str] | None = None,
         announce: bool = True,
@@ -145,6 +146,8 @@ class ChangeProducer:
                 too.
             max_clock_skew_s: How far an estimated low watermark may be after this machine's clock.
                 Use the value of the stream.
+            min_commit_timestamp: The least commit timestamp, in microseconds. Use the value of the
+                stream. 0 sets no limit.
             queue_timeout_s: How long `send` waits for space in the queue, and a heartbeat for
                 acknowledgements.
             settings: Client settings for this producer only. They have priority over those of
@@ -175,6 +178,7 @@ class ChangeProducer:
             with RegistryClient(registry) as schemas:
                 self._schema_id = schemas.schema_id(self.topic, READER_SCHEMA)
         self._max_record_bytes = max_record_bytes
+        self._min_commit_timestamp = min_commit_timestamp
         self._max_clock_skew_us = max_clock_skew_s * 1_000_000
         self._queue_timeout_s = queue_timeout_s
         self._deliveries: dict[str, Delivery] = {}
@@ -535,6 +539,7 @@ class ChangeProducer:
         """Return the value of a change, and the Kafka partition of its key. `before` is the oldest
         change of the batch that is sent before it.
         """
+        check_age(change, self._min_commit_timestamp)
         delivery = self._delivery(change.stream_partition)
         # A failed change may be sent again, also after a later heartbeat: it may have been
         # delivered.
@@ -595,6 +600,7 @@ class ChangeProducer:
         headers: HeaderList,
         on_delivery: OnDelivery | None,
     ) -> None:
+        check_age(record, self._min_commit_timestamp)
         delivery = self._delivery(record.stream_partition)
         if isinstance(record, Heartbeat):
             self._wait_until_true(delivery, record, record.timestamp)
