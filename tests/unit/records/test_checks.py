@@ -231,10 +231,7 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         (
             {"heartbeat": {"timestamp": 1}},
             Reason.INVALID,
-            (
-                "broken rule: exactly one of data_change, heartbeat and child_partitions is not"
-                " null"
-            ),
+            ("broken rule: exactly one of data_change, heartbeat and child_partitions is not null"),
         ),
         ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),
         ({"kafka_partitions": 5}, Reason.INVALID, "kafka_partitions is 5, but the topic has 4"),
