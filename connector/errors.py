@@ -109,6 +109,10 @@ class ErrorCode(StrEnum):
 
     # readers of streams
     READER_STATE_INVALID = auto()
+    READER_OPTION_INVALID = auto()
+    START_IN_FUTURE = auto()
+    START_AFTER_END = auto()
+    START_TOO_OLD = auto()
     BUFFER_FULL = auto()
     TRANSACTIONS_UNACKNOWLEDGED = auto()
 

@@ -83,9 +83,14 @@ class WatermarkTracker:
     def lagging_partition(self) -> Stall | None:
         """The live stream partition with the least low watermark, and its Kafka partition."""
         found = self.frontier.lagging_partition
-        if found is None or self._only is None or not self._only:
+        if found is None or self._only is None:
             return found
         return found._replace(kafka_partition=self._only[found.kafka_partition])
+
+    def restart(self, only: frozenset[int]) -> None:
+        """Start again with other Kafka partitions, and with nothing known."""
+        self.frontier, self._only = UNKNOWN, sorted(only)
+        self._kafka_partitions, self._claims, self._lineage = 0, {}, []
 
     def hear(
         self, record: Record, kafka_partition: int, kafka_partitions: int, arrival: int
@@ -124,6 +129,8 @@ class WatermarkTracker:
         """
         self._kafka_partitions = max(self._kafka_partitions, self._count(kafka_partitions))
         before = self.frontier
+        if not self._kafka_partitions:
+            return None  # a consumer group has given no Kafka partition yet
         if not self.has_news and self._kafka_partitions == before.kafka_partitions:
             return None
         heard = BatchClaims(self._kafka_partitions, self._claims, tuple(self._lineage))

@@ -164,9 +164,14 @@ class TransactionAssembler:
         self._asides = {one[:2]: one for one in (() if state is None else state.asides)}
 
     @property
-    def buffered_bytes(self) -> int:
-        """The size of the changes that were read and not handed out."""
-        return self._buffered
+    def is_reading_again(self) -> bool:
+        """Whether records before the place that the state reached are still to be read."""
+        return bool(self._again)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether `pop` returns an item."""
+        return bool(self._out)
 
     def check_room(self, size: int) -> None:
         """Raise `BufferFullError` if a change of this size does not fit."""
@@ -238,7 +243,7 @@ class TransactionAssembler:
             self._send_out(one, None, (one.position,), 0)
 
     def pop(self) -> Item | None:
-        """Hand out the next item. None: there is none."""
+        """Hand out the next item, or None."""
         if not self._out:
             return None
         item, size = self._out.popleft()

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from connector import cli
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import DeadLetter
-from connector.kafka.consumer import ChangeConsumer
+from connector.kafka import ChangeConsumer
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import schema_id

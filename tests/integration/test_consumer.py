@@ -365,7 +365,7 @@ def test_a_group_notices_that_the_topic_was_created_again(
     with ChangeConsumer(kafka, name, group=name, bounded=True) as consumer:
         list(consumer)
         consumer.commit()
-        consumer._client.commit(
+        consumer._reader._client.commit(
             offsets=[TopicPartition(name, 0, 3, "AAAAAAAAAAAAAAAAAAAAAA")], asynchronous=False
         )
     assert facts.topic_id != "AAAAAAAAAAAAAAAAAAAAAA"
