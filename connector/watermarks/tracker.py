@@ -36,8 +36,9 @@ class Watermark:
 
     - `low_watermark` (µs): each change of these Kafka partitions with a smaller commit timestamp
       came before, if the watermarks of the source are true. A later one is late.
-    - `lagging_partition` is the stream partition that delays the low watermark, and the Kafka
-      partition where its watermark is least. None: no stream partition is live.
+    - `lagging_partition` has the `stream_partition` that delays the low watermark, the
+      `kafka_partition` where its watermark is least, this `watermark`, and the time `since` when it
+      has it. None: no stream partition is live.
     """
 
     low_watermark: int

@@ -12,8 +12,8 @@ from connector.records.model import DataChange
 from connector.records.rejection import Position
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker
-from connector.watermarks.transactions import TransactionAssembler
-from tests.property.transactions import MakeAssembler, run
+from connector.watermarks.transactions import TransactionAssembler, WholeTransaction
+from tests.property.transactions import MakeAssembler, TransactionWorld, read_range, run
 
 rngs = st.integers(0, 2**64 - 1).map(Random)
 
@@ -25,6 +25,38 @@ def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> Non
     over several Kafka partitions, and restarts at every step.
     """
     run(rng)
+
+
+@settings(max_examples=50)
+@given(rng=rngs)
+def test_adjacent_ranges_are_the_whole_range(rng: Random) -> None:
+    """SUB-1: in any order of reading, each transaction once."""
+    world = TransactionWorld(rng)
+    for _ in range(100):
+        world.step()
+    world.finish()
+    start, middle, end = sorted(rng.randint(0, world.clock + 2) for _ in range(3))
+    first, second = read_range(world, start, middle), read_range(world, middle + 1, end)
+    whole = read_range(world, start, end)
+    assert contents([*first, *second]) == contents(whole)
+    assert all(start <= one.commit_timestamp <= end for one in whole)
+    everything = contents(read_range(world, 0, world.clock))
+    assert contents(whole) == [one for one in everything if start <= one[0] <= end]
+
+
+def contents(found: list[WholeTransaction]) -> list[tuple[object, ...]]:
+    """A transaction without its positions, which may be those of duplicates. Changes without a
+    transaction are ordered by their position, and so these are sorted.
+    """
+    return sorted(
+        (
+            one.commit_timestamp,
+            one.server_transaction_id,
+            [change.row_key for change in one.changes],
+            one.missing,
+        )
+        for one in found
+    )
 
 
 class ReleasesTooEarly(TransactionAssembler):

@@ -129,6 +129,12 @@ class Program:
         )[0]
         what()
 
+    def step_without_restart(self) -> None:
+        what = self.world.rng.choices(
+            [self._read, self._advance, self._take, self._acknowledge], [10, 4, 6, 3]
+        )[0]
+        what()
+
     def finish(self) -> None:
         while self._read_one(range(len(self.world.logs))):
             pass
@@ -273,3 +279,16 @@ def run(rng: Random, make: MakeAssembler = new_assembler, *, steps: int = 150) -
     world.finish()
     program.finish()
     check(world, program.kept)
+
+
+def read_range(world: TransactionWorld, start: int, end: int) -> list[WholeTransaction]:
+    """The transactions of a range of commit time, read from the beginning."""
+
+    def make(tracker: WatermarkTracker, _: ReaderState | None) -> TransactionAssembler:
+        return TransactionAssembler(tracker, "t", "id", start_commit=start, end_commit=end)
+
+    program = Program(world, make)
+    for _ in range(100):
+        program.step_without_restart()
+    program.finish()
+    return [item for item in program.kept if isinstance(item, WholeTransaction)]

@@ -16,6 +16,7 @@ from connector.errors import ErrorCode, OutOfRangeError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.consume.decode import Decoder
+from connector.kafka.consume.places import check_numbers
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ARRIVAL_MARGIN_S
 from connector.records.model import ChildPartitions
@@ -92,6 +93,7 @@ def first_positions(
 
     Raises:
         OutOfRangeError: The topic may not hold all changes from `start_commit` on any more.
+        TopicError: The topic lacks one of the Kafka partitions.
         BrokerError: No broker answers.
     """
     skew = decoder.limits.max_clock_skew_s * _SECOND
@@ -100,6 +102,8 @@ def first_positions(
     first = topics.beginning_offsets(kafka, facts)
     places = topics.offsets_at(kafka, facts, max(0, start_commit - skew))
     if kafka_partitions is not None:
+        kafka_partitions = list(kafka_partitions)
+        check_numbers(facts, kafka_partitions)
         places = {number: places[number] for number in kafka_partitions}
     _check_age(kafka, facts, start_commit, now, skew, first, places)
     if not has_roots:

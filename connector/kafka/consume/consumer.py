@@ -20,6 +20,7 @@ from connector.errors import ConfigError, ErrorCode
 from connector.kafka import client, topics
 from connector.kafka.consume.commit_range import check_range, create_time_warning, first_positions
 from connector.kafka.consume.decode import Decoder
+from connector.kafka.consume.places import check_reached
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import Start
 from connector.kafka.consume.stages import (
@@ -156,6 +157,8 @@ class ChangeConsumer:
         ends = topics.end_offsets(kafka, facts) if bounded else None
         if known is not None:
             start = _positions_of(known)
+            if (known.topic, known.topic_id) == (topic, facts.topic_id):  # the reader checks it
+                check_reached(kafka, facts, {k: at[1] for k, at in known.offsets.items()})
         elif start_commit is not None:
             self.warnings += create_time_warning(facts)
             start = first_positions(

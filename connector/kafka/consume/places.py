@@ -67,6 +67,17 @@ def first_places(
     return {number: stored.get(number, begin[number]) for number in numbers}
 
 
+def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, int]) -> None:
+    """Raise `TopicError` if the topic lost records that were read before: a Kafka partition ends
+    before the offset that was reached.
+    """
+    last = topics.end_offsets(kafka, facts)
+    for number, following in reached.items():
+        if following > last[number]:
+            first = topics.beginning_offsets(kafka, facts)
+            raise records_gone(facts, number, following, first[number], last[number])
+
+
 def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
     """Raise `TopicError` if the topic lacks one of these Kafka partitions."""
     beyond = [number for number in numbers if not 0 <= number < facts.kafka_partitions]

@@ -226,6 +226,39 @@ def test_a_reader_of_some_kafka_partitions_has_their_watermark(stream: Stream) -
     assert found[-1].lagging_partition.kafka_partition == 1
 
 
+def test_members_of_a_group_have_the_watermark_of_their_kafka_partitions(stream: Stream) -> None:
+    """SUB-2: it starts again when the group gives them others."""
+    stream.everywhere(ANNOUNCED, beat(3))
+    # The mock cluster rebalances when a session times out.
+    quick = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, quick)
+    with ChangeConsumer(kafka, "t", group="g", watermarks=True) as one:
+        until(one, 4)
+        assert len(one.positions) == 2
+        with ChangeConsumer(kafka, "t", group="g", watermarks=True) as other:
+            deadline = time.monotonic() + 60
+            while not (len(one.positions) == len(other.positions) == 1):
+                assert time.monotonic() < deadline
+                one.poll(0.1)
+                other.poll(0.1)
+            for consumer in (one, other):
+                k = consumer.positions[0].kafka_partition
+                stream.send(beat(8), k=k)
+                last = until(consumer, 9).lagging_partition
+                assert last is not None
+                assert (last.kafka_partition, last.watermark) == (k, T0 + 9)
+
+
+def until(consumer: ChangeConsumer, low: int) -> Watermark:
+    """Read up to the watermark."""
+    deadline = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < deadline
+        item = consumer.poll(0.2)
+        if isinstance(item, Watermark) and item.low_watermark == T0 + low:
+            return item
+
+
 def test_named_roots_need_no_announcement(stream: Stream) -> None:
     """SUB-2, WMK-6."""
     stream.everywhere(beat(3))
@@ -303,6 +336,17 @@ def test_a_state_of_another_topic_is_refused(stream: Stream) -> None:
         ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
 
 
+def test_a_state_beyond_the_end_is_an_error(stream: Stream) -> None:
+    """nothing_lost: the brokers have lost records that were read."""
+    fill(stream)
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        list(consumer)
+        state = consumer.state()
+    stream.arrivals[0].pop()
+    with pytest.raises(TopicError, match="ends before the stored position: Kafka partition 0"):
+        ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
+
+
 def test_a_full_buffer_is_an_error_and_loses_nothing(stream: Stream) -> None:
     """SUB-3."""
     stream.everywhere(ANNOUNCED)
@@ -353,9 +397,12 @@ S = 1_000_000
 
 
 @pytest.mark.parametrize("transactions", [False, True])
-def test_adjacent_ranges_are_the_whole_range(stream: Stream, transactions: bool) -> None:
-    """SUB-1: each change once."""
-    source(stream)
+@pytest.mark.parametrize("skew", [-10 * S, 0, 25 * S], ids=["early", "at once", "later"])
+def test_adjacent_ranges_are_the_whole_range(stream: Stream, transactions: bool, skew: int) -> None:
+    """SUB-1: each change once, whether changes arrive before their commit timestamps or long
+    after.
+    """
+    source(stream, skew)
 
     def read(start: int, end: int) -> list[int | str]:
         with ChangeConsumer(
