@@ -130,6 +130,25 @@ def test_rubbish_is_a_bad_line(shell: Shell, line: bytes, words: str) -> None:
     assert words in shell.err
 
 
+def test_tail_prints_a_range_of_commit_time(shell: Shell) -> None:
+    """SUB-1: it ends at the low watermark, and both ends are included."""
+    announced = {
+        "stream_partition": "p0",
+        "child_partitions": {
+            "start_timestamp": "2024-04-30T11:00:00Z",
+            "record_sequence": 0,
+            "children": [{"token": "p0"}],
+        },
+    }
+    assert shell.run("publish", stdin=lines(announced, *LINES)) == 0
+    at = CHANGE["commit_timestamp"]
+    assert shell.run("tail", "--start-commit", str(at), "--end-commit", str(at)) == 0
+    shown = [json.loads(line) for line in shell.out.splitlines()]
+    assert sum("data_change" in line for line in shown) == 2
+    assert shell.run("tail", "--start-commit", "2100-01-01T00:00:00Z") == 1
+    assert "START_IN_FUTURE" in shell.err
+
+
 def test_tail_stops_at_a_limit_and_starts_at_the_end(shell: Shell) -> None:
     """REC-21."""
     assert shell.run("publish", stdin=lines(*LINES)) == 0

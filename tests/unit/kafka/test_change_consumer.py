@@ -5,13 +5,16 @@ The mock cluster knows no requests of topic administration. These are answered f
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from connector import cli
 from connector.config.settings import KafkaConfig
 from connector.errors import BufferFullError, ConfigError, OutOfRangeError, TopicError
 from connector.kafka import (
@@ -39,6 +42,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Position
+from connector.records.views import view_of_time
 from connector.validation import Limits
 from tests.unit import mock_cluster
 from tests.unit.mock_cluster import MockCluster, running_cluster
@@ -494,3 +498,28 @@ def test_a_topic_with_times_of_producers_is_read_from_a_minute_earlier(stream: S
             is_warned = any("begins 60 s earlier" in text for text in consumer.warnings)
             assert is_warned == (kind == "CreateTime")
     assert places[1] < places[0]
+
+
+def test_tail_prints_a_range(
+    stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SUB-1: and the problem if the range cannot be read."""
+    source(stream)
+    config = tmp_path / "connector.toml"
+    config.write_text(
+        f'warehouse = "w"\n[kafka]\nbootstrap_servers = "{stream.kafka.bootstrap_servers}"\n'
+        '[streams.s]\ntopic = "t"\n',
+        "utf-8",
+    )
+
+    def tail(start: int, end: int) -> int:
+        bounds = ("--start-commit", str(T0 + start), "--end-commit", str(T0 + end))
+        return cli.invoke(["--config", str(config), "tail", *bounds])
+
+    assert tail(20 * S, 35 * S) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    changes = [one["data_change"]["commit_timestamp"] for one in shown if "data_change" in one]
+    assert sorted(changes) == [view_of_time(T0 + 20 * S), view_of_time(T0 + 30 * S)]
+    assert {"heartbeat" in one or "data_change" in one for one in shown} == {True}
+    assert tail(30 * S, 20 * S) == 1
+    assert "START_AFTER_END" in capsys.readouterr().err
