@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig
     from connector.kafka.topics import TopicFacts
+    from connector.validation import Limits
 
 _SECOND: Final = 1_000_000
 _WINDOW: Final = 1000
@@ -65,6 +66,12 @@ def create_time_warning(facts: TopicFacts) -> list[str]:
     return [warning]
 
 
+def first_arrival(facts: TopicFacts, limits: Limits, start_commit: int) -> int:
+    """Return the least record timestamp (µs) that a change from `start_commit` on may have."""
+    margin = 0.0 if facts.timestamp_type == "LogAppendTime" else ARRIVAL_MARGIN_S
+    return max(0, start_commit - int((limits.max_clock_skew_s + margin) * _SECOND))
+
+
 def first_positions(
     kafka: KafkaConfig,
     facts: TopicFacts,
@@ -96,16 +103,14 @@ def first_positions(
         TopicError: The topic lacks one of the Kafka partitions.
         BrokerError: No broker answers.
     """
-    skew = decoder.limits.max_clock_skew_s * _SECOND
-    if facts.timestamp_type != "LogAppendTime":
-        skew += int(ARRIVAL_MARGIN_S * _SECOND)
+    arrival = first_arrival(facts, decoder.limits, start_commit)
     first = topics.beginning_offsets(kafka, facts)
-    places = topics.offsets_at(kafka, facts, max(0, start_commit - skew))
+    places = topics.offsets_at(kafka, facts, arrival)
     if kafka_partitions is not None:
         kafka_partitions = list(kafka_partitions)
         check_numbers(facts, kafka_partitions)
         places = {number: places[number] for number in kafka_partitions}
-    _check_age(kafka, facts, start_commit, now, skew, first, places)
+    _check_age(kafka, facts, start_commit, now, start_commit - arrival, first, places)
     if not has_roots:
         places = _announced_places(kafka, facts, admin, decoder, first, places)
     return tuple(

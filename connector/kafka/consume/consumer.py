@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Final, Self
 from connector.clock import now_us
 from connector.errors import ConfigError, ErrorCode
 from connector.kafka import client, topics
-from connector.kafka.consume.commit_range import check_range, create_time_warning, first_positions
+from connector.kafka.consume.commit_range import (
+    check_range,
+    create_time_warning,
+    first_arrival,
+    first_positions,
+)
 from connector.kafka.consume.decode import Decoder
 from connector.kafka.consume.places import check_reached
 from connector.kafka.consume.reader import RecordReader
@@ -51,7 +56,8 @@ class ChangeConsumer:
     Without further arguments, it yields a `ConsumerRecord` for each record. Records of one Kafka
     partition come in order.
 
-    **Ranges.** With `start_commit` or `end_commit`, records outside the range are left out. The
+    **Ranges.** With `start_commit` or `end_commit`, records outside the range are left out. A
+    record that cannot be read is left out if it arrived too early to be in the range. The
     iteration ends once the low watermark is above `end_commit`. A change that comes after the low
     watermark has passed it is a `Late`, if it comes before the iteration ends.
 
@@ -59,8 +65,9 @@ class ChangeConsumer:
     of the Kafka partitions that it reads advances. If it reads all of them, each change of the
     stream with a smaller commit timestamp came before, as far as the watermarks of the source are
     true. If it reads some of them, as a member of a group or with `kafka_partitions`, this is true
-    of the changes in these Kafka partitions only: all changes of one row are in one of them, but a
-    transaction may have other changes elsewhere. The low watermark of the stream is the least of
+    of the changes in these Kafka partitions only. It may conclude that a row is complete, since all
+    changes of a row are in one Kafka partition, unless some were added. It may not conclude that a
+    transaction is complete, since the transaction may have other changes elsewhere. The low watermark of the stream is the least of
     all members. When a group gives it other Kafka partitions, its low watermark is unknown again,
     and may come back smaller. The low watermark is known when each of these Kafka partitions has
     an announcement, or with `roots`, when each root has sent a record there.
@@ -68,8 +75,8 @@ class ChangeConsumer:
     **Transactions.** With `transactions=True`, it yields a `WholeTransaction` once the low
     watermark has passed it, in the order of commit timestamp, transaction id and position. A
     duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot be
-    read is a `Rejected`. Control records are not yielded. `acknowledge` each item or each last
-    one, and store `state()`.
+    read is a `Rejected`. Control records are not yielded. `acknowledge` the items in their
+    order, and store `state()`.
 
     Use it as a context manager. `finished` is True when the iteration has ended. `warnings` are
     sentences about wrong settings of the topic.
@@ -188,7 +195,11 @@ class ChangeConsumer:
             only=None if group is None and numbers is None else frozenset(numbers or ()),
             frontier=UNKNOWN if known is None else known.frontier,
         )
-        commits = CommitRange(start_commit or 0, MAX_LONG if end_commit is None else end_commit)
+        commits = CommitRange(
+            start_commit or 0,
+            MAX_LONG if end_commit is None else end_commit,
+            first_arrival(facts, self._decoder.limits, start_commit or 0),
+        )
         self._stage: WatermarkStage | None = None
         if transactions:
             assembler = TransactionAssembler(
@@ -328,6 +339,7 @@ class ChangeConsumer:
 def _check_options(given: dict[str, bool]) -> None:
     """Raise `ConfigError` if arguments exclude each other."""
     excluded = [
+        ("group", "kafka_partitions", "Kafka gives Kafka partitions to the members of a group"),
         ("transactions", "group", "Whole transactions need all Kafka partitions of the topic"),
         ("transactions", "kafka_partitions", "Whole transactions need all Kafka partitions"),
         ("start_commit", "group", "A group has its own stored positions"),

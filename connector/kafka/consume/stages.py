@@ -35,10 +35,14 @@ ADVANCE_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """Commit timestamps from `start` to `end` (µs), both included."""
+    """Commit timestamps from `start` to `end` (µs), both included.
+
+    A record with a smaller record timestamp than `first_arrival` is not in the range.
+    """
 
     start: int = 0
     end: int = MAX_LONG
+    first_arrival: int = 0
 
     def __contains__(self, time_us: int) -> bool:
         return self.start <= time_us <= self.end
@@ -122,8 +126,11 @@ class WatermarkStage:
 
     def _put(self, received: ConsumerRecord) -> None:
         record, commits = received.record, self._commits
-        if commits is None or isinstance(record, Rejection):
+        if commits is None:
             self._out.append(received)
+        elif isinstance(record, Rejection):
+            if not self._is_before_range(received):
+                self._out.append(received)
         elif not isinstance(record, DataChange):
             at = record.timestamp if isinstance(record, Heartbeat) else record.start_timestamp
             if at in commits:
@@ -131,6 +138,9 @@ class WatermarkStage:
         elif record.commit_timestamp in commits:
             is_late = record.commit_timestamp < (self._tracker.low_watermark or 0)
             self._out.append(Late(record, received.position) if is_late else received)
+
+    def _is_before_range(self, received: ConsumerRecord) -> bool:
+        return self._commits is not None and received.record_timestamp < self._commits.first_arrival
 
     def _advance(self) -> None:
         self._advanced_at = time.monotonic()
@@ -177,7 +187,7 @@ class TransactionStage(WatermarkStage):
         """Raises `BufferFullError`. Then `unread` is the record, which must be taken again."""
         record, position = received.record, received.position
         self.unread = None
-        if isinstance(record, Rejection):
+        if isinstance(record, Rejection) and not self._is_before_range(received):
             self._assembler.reject(record, position)
         elif isinstance(record, DataChange):
             source = received.source

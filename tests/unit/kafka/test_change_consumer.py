@@ -175,6 +175,7 @@ def test_records_come_as_before(stream: Stream) -> None:
     [
         ({"transactions": True, "group": "g"}, "transactions and group exclude each other"),
         ({"transactions": True, "kafka_partitions": [0]}, "transactions and kafka_partitions"),
+        ({"group": "g", "kafka_partitions": [0]}, "group and kafka_partitions"),
         ({"start_commit": 5, "group": "g"}, "start_commit and group"),
         ({"end_commit": 5, "group": "g"}, "end_commit and group"),
         ({"start_commit": 5, "start": "end"}, "start_commit and start"),
@@ -439,6 +440,29 @@ def test_reading_begins_at_an_announcement_before_the_range(stream: Stream) -> N
     ) as consumer:
         assert {p.kafka_partition: p.offset for p in consumer.positions}[0] == 1200
         assert times(list(consumer))[:1] == [100 * S]
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_bad_records_that_are_too_old_for_a_range_are_left_out(
+    stream: Stream, transactions: bool
+) -> None:
+    """SUB-1: the others may be in it."""
+    stream.everywhere(ANNOUNCED, at=T0)
+    stream.send_raw(b"k", b"bad", at=T0 + S)
+    stream.send_raw(b"k", b"bad", at=T0 + 19 * S)
+    stream.everywhere(beat(40 * S), at=T0 + 40 * S)
+    with ChangeConsumer(
+        stream.kafka,
+        "t",
+        start_commit=T0 + 30 * S,
+        end_commit=T0 + 39 * S,
+        transactions=transactions,
+        limits=Limits(max_clock_skew_s=15),
+    ) as consumer:
+        found = list(consumer)
+    assert [
+        item.position.offset for item in found if isinstance(item, ConsumerRecord | Rejected)
+    ] == [2]
 
 
 def test_an_end_in_the_future_waits_and_a_late_change_is_late(stream: Stream) -> None:
