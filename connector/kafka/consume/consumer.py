@@ -33,6 +33,7 @@ from connector.kafka.consume.stages import (
     Received,
     TransactionStage,
     WatermarkStage,
+    transaction_stage,
 )
 from connector.records.model import MAX_LONG
 from connector.records.rejection import Position
@@ -40,12 +41,13 @@ from connector.validation import Limits
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker
-from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES, Item, TransactionAssembler
+from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES, Item
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.topics import TopicFacts
 
 _POLL_S: Final = 0.5
 
@@ -67,10 +69,11 @@ class ChangeConsumer:
     true. If it reads some of them, as a member of a group or with `kafka_partitions`, this is true
     of the changes in these Kafka partitions only. It may conclude that a row is complete, since all
     changes of a row are in one Kafka partition, unless some were added. It may not conclude that a
-    transaction is complete, since the transaction may have other changes elsewhere. The low watermark of the stream is the least of
-    all members. When a group gives it other Kafka partitions, its low watermark is unknown again,
-    and may come back smaller. The low watermark is known when each of these Kafka partitions has
-    an announcement, or with `roots`, when each root has sent a record there.
+    transaction is complete, since the transaction may have other changes elsewhere. The low
+    watermark of the stream is the least of all members. When a group gives it other Kafka
+    partitions, its low watermark is unknown again, and may come back smaller. The low watermark is
+    known when each of these Kafka partitions has an announcement, or with `roots`, when each root
+    has sent a record there.
 
     **Transactions.** With `transactions=True`, it yields a `WholeTransaction` once the low
     watermark has passed it, in the order of commit timestamp, transaction id and position. A
@@ -163,9 +166,7 @@ class ChangeConsumer:
         self.warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
         if known is not None:
-            start = _positions_of(known)
-            if (known.topic, known.topic_id) == (topic, facts.topic_id):  # the reader checks it
-                check_reached(kafka, facts, {k: at[1] for k, at in known.offsets.items()})
+            start = _positions_of(known, kafka, facts)
         elif start_commit is not None:
             self.warnings += create_time_warning(facts)
             start = first_positions(
@@ -189,37 +190,27 @@ class ChangeConsumer:
             ends=ends,
             metadata_refresh_s=metadata_refresh_s,
         )
-        tracker = WatermarkTracker(
-            roots=named,
-            max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
-            only=None if group is None and numbers is None else frozenset(numbers or ()),
-            frontier=UNKNOWN if known is None else known.frontier,
-        )
-        commits = CommitRange(
-            start_commit or 0,
-            MAX_LONG if end_commit is None else end_commit,
-            first_arrival(facts, self._decoder.limits, start_commit or 0),
-        )
         self._stage: WatermarkStage | None = None
-        if transactions:
-            assembler = TransactionAssembler(
-                tracker,
-                topic,
-                facts.topic_id,
-                max_buffered_bytes=max_buffered_bytes,
-                start_commit=commits.start,
-                end_commit=commits.end,
-                state=known,
+        if watermarks or transactions or has_range:
+            tracker = WatermarkTracker(
+                roots=named,
+                max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
+                only=None if group is None and numbers is None else frozenset(numbers or ()),
+                frontier=UNKNOWN if known is None else known.frontier,
             )
-            self._stage = TransactionStage(
-                self._reader, tracker, assembler, yields_watermarks=watermarks, commits=commits
+            commits = CommitRange(
+                start_commit or 0,
+                MAX_LONG if end_commit is None else end_commit,
+                first_arrival(facts, self._decoder.limits, start_commit or 0),
             )
-        elif watermarks or has_range:
-            self._stage = WatermarkStage(
-                self._reader,
-                tracker,
-                yields_watermarks=watermarks,
-                commits=commits if has_range else None,
+            self._stage = (
+                transaction_stage(
+                    self._reader, tracker, commits, known, max_buffered_bytes, watermarks
+                )
+                if transactions
+                else WatermarkStage(
+                    self._reader, tracker, watermarks, commits if has_range else None
+                )
             )
 
     @property
@@ -364,7 +355,14 @@ def _check_options(given: dict[str, bool]) -> None:
         )
 
 
-def _positions_of(state: ReaderState) -> tuple[Position, ...]:
+def _positions_of(
+    state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
+) -> tuple[Position, ...]:
+    """Return the positions to continue from. Raises `TopicError` if the topic lost records that
+    were read. The reader checks whether it is the topic of the state.
+    """
+    if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
+        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
     return tuple(
         Position(state.topic, state.topic_id, number, oldest - 1)
         for number, (oldest, _) in state.offsets.items()

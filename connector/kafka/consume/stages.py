@@ -17,6 +17,7 @@ from connector.kafka.consume.record import ConsumerRecord
 from connector.records.model import MAX_LONG, DataChange, Heartbeat
 from connector.records.rejection import Rejection
 from connector.records.sizes import size_of
+from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     Item,
@@ -59,7 +60,6 @@ class WatermarkStage:
         self,
         reader: RecordReader,
         tracker: WatermarkTracker,
-        *,
         yields_watermarks: bool,
         commits: CommitRange | None = None,
     ) -> None:
@@ -157,11 +157,10 @@ class TransactionStage(WatermarkStage):
         reader: RecordReader,
         tracker: WatermarkTracker,
         assembler: TransactionAssembler,
-        *,
         yields_watermarks: bool,
         commits: CommitRange | None = None,
     ) -> None:
-        super().__init__(reader, tracker, yields_watermarks=yields_watermarks, commits=commits)
+        super().__init__(reader, tracker, yields_watermarks, commits)
         self._assembler = assembler
 
     def pop(self) -> Received | None:
@@ -209,3 +208,24 @@ class TransactionStage(WatermarkStage):
             for k, following in self._reader.next_offsets.items():
                 self._assembler.reached(k, following)
         self._assembler.release()
+
+
+def transaction_stage(
+    reader: RecordReader,
+    tracker: WatermarkTracker,
+    commits: CommitRange,
+    state: ReaderState | None,
+    max_buffered_bytes: int,
+    yields_watermarks: bool,
+) -> TransactionStage:
+    """Return the stage of a reader of whole transactions, which continues from a state."""
+    assembler = TransactionAssembler(
+        tracker,
+        reader.facts.topic,
+        reader.facts.topic_id,
+        max_buffered_bytes=max_buffered_bytes,
+        start_commit=commits.start,
+        end_commit=commits.end,
+        state=state,
+    )
+    return TransactionStage(reader, tracker, assembler, yields_watermarks, commits)
