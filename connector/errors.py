@@ -17,6 +17,8 @@ attributes.
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
     ├── StorageError         a disk is full
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
+    ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
+    ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
     ├── StaleTableError      a table is older than its reader allows (TBL-16)
     ├── AuditError           records are lost or duplicated, or a dead letter is missing (TBL-6)
     └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
@@ -104,6 +106,15 @@ class ErrorCode(StrEnum):
     GROUP_UNAVAILABLE = auto()
     POSITIONS_NOT_STORED = auto()
     POSITION_OF_ANOTHER_TOPIC = auto()
+
+    # readers of streams
+    READER_STATE_INVALID = auto()
+    READER_OPTION_INVALID = auto()
+    START_IN_FUTURE = auto()
+    START_AFTER_END = auto()
+    START_TOO_OLD = auto()
+    BUFFER_FULL = auto()
+    TRANSACTIONS_UNACKNOWLEDGED = auto()
 
     # producers
     RECORD_REFUSED = auto()
@@ -303,6 +314,27 @@ class TopicError(ConnectorError):
 
 class BrokerError(ConnectorError):
     """A broker cannot be reached, or the local broker cannot start."""
+
+
+class OutOfRangeError(ConnectorError):
+    """A range of commit time cannot be read. `code` names the reason.
+
+    `oldest` is the least `start_commit` (µs) that can be read. It is `None` if the reason is
+    another one.
+    """
+
+    oldest: int | None = None
+
+
+class BufferFullError(ConnectorError):
+    """A reader of whole transactions needs more memory than `max_buffered_bytes` allows.
+
+    `stream_partition` and `kafka_partition` name what delays the low watermark. They are `None` if
+    the cause is another one.
+    """
+
+    stream_partition: str | None = None
+    kafka_partition: int | None = None
 
 
 class JarError(ConnectorError):

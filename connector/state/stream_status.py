@@ -13,7 +13,6 @@ from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.status_json import (
     failed_maintenance,
-    lagging_partition,
     summarize_names,
     view,
     view_of_job,
@@ -260,7 +259,7 @@ def stream_status(
         topic_read_at=topic_read_at,
         low_watermark=progress.low_watermark,
         horizon=progress.horizon,
-        lagging_partition=lagging_partition(frontier),
+        lagging_partition=frontier.lagging_partition,
         stalled=tuple(frontier.stalls(now, stall_after)),
         stalls_unverified=topic_read_at is None
         or now - topic_read_at > stall_after

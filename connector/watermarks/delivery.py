@@ -15,10 +15,10 @@ from connector.records.model import DataChange, Record
 
 
 @dataclass(slots=True)
-class _Times:
-    """A multiset of times with its minimum. All operations are O(log n).
+class Multiset:
+    """A multiset of times or offsets with its minimum. All operations are O(log n).
 
-    A time in the middle of the heap is only marked as removed. It is dropped when it reaches the
+    A number in the middle of the heap is only marked as removed. It is dropped when it reaches the
     top.
     """
 
@@ -55,8 +55,8 @@ class Delivery:
     promised: int = 0
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
-    _open: _Times = field(default_factory=_Times)
-    _failed: _Times = field(default_factory=_Times)
+    _open: Multiset = field(default_factory=Multiset)
+    _failed: Multiset = field(default_factory=Multiset)
 
     def sent(self, change: DataChange) -> int:
         """Register a change that is sent. It may have failed before."""
