@@ -146,7 +146,7 @@ def test_a_frontier_follows_what_the_producer_announces(
         producer.send(change(3, partition="a"))
         producer.send(Heartbeat("b", 1_000_005))
         later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
-        monkeypatch.setattr("connector.kafka.produce.producer.now_us", lambda: later)
+        monkeypatch.setattr("connector.kafka.produce.control_records.now_us", lambda: later)
         producer.send(Heartbeat("a", 1_000_004))
         producer.flush()
         assert producer.announced == 2
