@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import murmur2
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from connector.watermarks.delivery import Delivery
 
 
+class _Checked(NamedTuple):
+    """The bytes of a change, the Kafka partition of its key, and whether it makes a claim."""
+
+    value: bytes
+    kafka_partition: int
+    has_claim: bool
+
+
 class ChangeRecords:
     """The changes of one producer. `ignored_claims` counts the estimates that were sent as 0."""
 
@@ -32,17 +40,18 @@ class ChangeRecords:
         control: ControlRecords,
         *,
         max_clock_skew_us: int,
+        clock: Callable[[], float],
     ) -> None:
         self._queue, self._results = queue, results
         self._bytes, self._control = record_bytes, control
-        self._max_clock_skew_us = max_clock_skew_us
+        self._max_clock_skew_us, self._clock = max_clock_skew_us, clock
         self.ignored_claims = 0
 
     def send(self, change: DataChange, headers: HeaderList, on_delivery: OnDelivery | None) -> None:
         """Queue one change. Raises as `ChangeProducer.send` does."""
-        value, kafka_partition = self._checked(change, headers)
+        checked = self._checked(change, headers)
         self._control.announce(change)
-        self._put(change, value, kafka_partition, headers, on_delivery)
+        self._put(change, checked, headers, on_delivery)
 
     def send_many(
         self, changes: Sequence[DataChange], headers: HeaderList, on_delivery: OnDelivery | None
@@ -51,10 +60,10 @@ class ChangeRecords:
         checked = self._all_checked(changes, headers)
         taken = 0
         try:
-            for change, (value, kafka_partition) in zip(changes, checked, strict=True):
+            for change, its in zip(changes, checked, strict=True):
                 self._control.announce(change)
                 taken += 1  # also if it is refused: then its result is already reported
-                self._put(change, value, kafka_partition, headers, on_delivery)
+                self._put(change, its, headers, on_delivery)
         except ConnectorError as error:
             for change in changes[taken:]:
                 delivery = self._results.delivery(change.stream_partition)
@@ -65,10 +74,8 @@ class ChangeRecords:
                 )
             raise
 
-    def _all_checked(
-        self, changes: Sequence[DataChange], headers: HeaderList
-    ) -> list[tuple[bytes, int]]:
-        checked: list[tuple[bytes, int]] = []
+    def _all_checked(self, changes: Sequence[DataChange], headers: HeaderList) -> list[_Checked]:
+        checked: list[_Checked] = []
         oldest: dict[str, int] = {}
         for index, change in enumerate(changes):
             if self._results.failed > MAX_FAILED:
@@ -85,39 +92,41 @@ class ChangeRecords:
 
     def _checked(
         self, change: DataChange, headers: HeaderList, before: int | None = None
-    ) -> tuple[bytes, int]:
-        """Return the value of a change, and the Kafka partition of its key. `before` is the oldest
-        change of the batch that is sent before it.
+    ) -> _Checked:
+        """Check and encode a change. `before` is the oldest change of the batch that is sent before
+        it.
         """
         delivery = self._results.delivery(change.stream_partition)
         # A failed change may be sent again, also after a later heartbeat: it may have been
         # delivered.
-        if change.commit_timestamp <= delivery.promised and change not in delivery.failed:
-            raise InvalidChangeError(
-                Rule.COMMIT_TIMESTAMP,
-                "commit_timestamp",
-                f"after {delivery.promised}, the last heartbeat of stream partition"
-                f" {change.stream_partition}",
-                change.commit_timestamp,
-            )
+        if (
+            change.commit_timestamp <= delivery.promised
+            or change.commit_timestamp <= delivery.reached
+        ) and change not in delivery.failed:
+            raise _too_early(change, delivery)
         wire = (
             self._with_true_claim(change, delivery, before)
             if change.estimated_low_watermark
             else change
         )
         value = self._bytes.checked(wire, change.row_key, headers)
-        return value, murmur2(change.row_key, self._bytes.kafka_partitions)
+        kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
+        return _Checked(value, kafka_partition, wire.estimated_low_watermark != 0)
 
     def _put(
         self,
         change: DataChange,
-        value: bytes,
-        kafka_partition: int,
+        checked: _Checked,
         headers: HeaderList,
         on_delivery: OnDelivery | None,
     ) -> None:
+        value, kafka_partition, has_claim = checked
         delivery = self._results.delivery(change.stream_partition)
         self._results.failed += delivery.sent(change)
+        if has_claim:
+            delivery.watch.claimed()
+        elif delivery.watch.since is None:
+            delivery.watch.changed(change.commit_timestamp, self._clock)
         self._queue.put(
             Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers
         )
@@ -141,3 +150,19 @@ class ChangeRecords:
             if change.estimated_low_watermark <= oldest
             else replace(change, estimated_low_watermark=oldest)
         )
+
+
+def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:
+    closed_by = (
+        "the last heartbeat"
+        if delivery.promised >= delivery.reached
+        else "the position reported with reached"
+    )
+    return InvalidChangeError(
+        Rule.COMMIT_TIMESTAMP,
+        "commit_timestamp",
+        f"after {max(delivery.promised, delivery.reached)}, {closed_by} of stream partition"
+        f" {change.stream_partition}",
+        change.commit_timestamp,
+        "Send all changes up to a time before you report it, or send a heartbeat at it",
+    )

@@ -6,6 +6,7 @@ REC-19).
                                    partition
     producer.send_many(changes)    checks all of them before it queues the first one
     producer.poll(1.0)             calls `on_delivery` for the results that have arrived
+    producer.reached("p", time)    reports a position. The producer sends heartbeats up to it
     producer.flush()               returns when all records are delivered. Otherwise it raises
     with producer.transaction():   all records of the block are delivered together, or none of them
 
@@ -22,21 +23,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from connector.clock import now_us
-from connector.dead_letters.envelope import source_letter
 from connector.errors import ConnectorError
 from connector.kafka import topics
-from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce import resume
 from connector.kafka.produce.change_records import ChangeRecords
 from connector.kafka.produce.control_records import ControlRecords
+from connector.kafka.produce.delivery_wait import DeliveryWait
+from connector.kafka.produce.heartbeats import AutomaticHeartbeats, Timer
 from connector.kafka.produce.producer_transaction import Transactions
 from connector.kafka.produce.record_bytes import Headers, RecordBytes
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
 from connector.kafka.produce.send_queue import HeaderList, SendQueue
+from connector.kafka.produce.set_aside import set_aside
+from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
-from connector.records.model import DataChange, Record
+from connector.records.model import DataChange, Heartbeat, Record
 from connector.validation import Limits
+from connector.watermarks.heartbeat_schedule import FORGOTTEN_S
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,16 +49,21 @@ if TYPE_CHECKING:
 
 class ChangeProducer:
     """Publishes to one change topic. A stream partition must have only one producer at a time. Not
-    thread-safe.
+    thread-safe. Do not use it in a process that was forked after it was made.
 
     Use it as a context manager. At the end of the block, it flushes and closes.
+
+    After the first call of `reached`, a thread of the producer sends heartbeats (PUB-1). It takes
+    turns with your calls, and calls none of your functions.
 
     - `kafka_partitions` is the current number of Kafka partitions, over which keys are distributed.
     - `delivered` is the number of acknowledged records that were given to `send`.
     - `announced` is the number of announcements that the producer sent.
     - `ignored_claims` is the number of changes whose estimated low watermark was not a claim, and
       was sent as 0 (WMK-5).
-    - `warnings` are sentences about wrong settings of the topic.
+    - `warnings` are sentences about wrong settings of the topic, and about stream partitions that
+      have sent changes for 60 s without a heartbeat and without an estimated low watermark (PUB-2).
+      Changes that all have the same commit timestamp do not count, because they may be a backfill.
     """
 
     def __init__(
@@ -70,6 +78,7 @@ class ChangeProducer:
         settings: Mapping[str, str] | None = None,
         announce: bool = True,
         transactional_id: str | None = None,
+        heartbeat_s: float = 5.0,
     ) -> None:
         """Check the topic, and look up the schema if there is a registry.
 
@@ -88,24 +97,28 @@ class ChangeProducer:
             announce: False: you send announcements yourself, for example if you copy records.
             transactional_id: All records are sent in transactions. An older producer with the same
                 id can no longer send, and its open transaction is aborted.
+            heartbeat_s: The interval of automatic heartbeats, 1 to 300 seconds. Without a call of
+                `reached`, the producer sends none, so a program that sends its own heartbeats does
+                not need to change.
 
         Raises:
             TopicError: There is no such topic, or it is compacted.
             BrokerError: No broker answers.
             RegistryError: The registry does not answer, or does not have the schema.
-            ConfigError: A client setting is not allowed.
+            ConfigError: A client setting or `heartbeat_s` is not allowed.
         """
         self._kafka = (
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
         facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
-        self.warnings = topics.check(facts)
+        self._topic_warnings = topics.check(facts)
         self.topic = facts.topic
         self._registry = registry
         self._max_record_bytes = max_record_bytes
         self._closed = False
         self._bytes = RecordBytes(facts, registry, max_record_bytes)
         self._results = Results(facts.topic)
+        self._turns = Turns(self._is_free)
         self._queue: SendQueue[Sent] = SendQueue(
             self._kafka,
             facts,
@@ -114,6 +127,7 @@ class ChangeProducer:
             transactional_id=transactional_id,
         )
         self._results.watch(self._queue)
+        self._wait = DeliveryWait(self._turns, self._queue, self._results)
         self._control = ControlRecords(
             self._kafka,
             facts,
@@ -129,12 +143,43 @@ class ChangeProducer:
             self._bytes,
             self._control,
             max_clock_skew_us=max_clock_skew_s * 1_000_000,
+            clock=Timer.clock,
         )
         self._transactions = (
             None
             if transactional_id is None
-            else Transactions(self._kafka, self.topic, transactional_id, self._queue, self._results)
+            else Transactions(
+                self._kafka,
+                self.topic,
+                transactional_id,
+                self._queue,
+                self._results,
+                self._control,
+                self._turns,
+            )
         )
+        self._heartbeats = AutomaticHeartbeats(
+            self.topic,
+            heartbeat_s,
+            self._turns,
+            self._queue,
+            self._results,
+            self._control,
+            self._bytes,
+            self._transactions,
+            Timer,
+        )
+
+    @property
+    def warnings(self) -> list[str]:
+        with self._turns:
+            forgotten = self._results.forgotten(Timer.clock())
+        return self._topic_warnings + [
+            f"Stream partition {name} has sent changes for {FORGOTTEN_S:g} s without a heartbeat"
+            " and without an estimated low watermark, so the low watermark of the stream does not"
+            " advance. Call reached, or send heartbeats"
+            for name in forgotten
+        ]
 
     @property
     def kafka_partitions(self) -> int:
@@ -189,15 +234,23 @@ class ChangeProducer:
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full. Then the record is in
                 `undelivered` until you send it again, and `on_delivery` is called.
+            DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
+                record is queued.
             DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
                 `transaction` does.
         """
         assert not self._closed, "a closed producer sends nothing"
+        with self._turns:
+            self._send(record, headers, on_delivery)
+            if self._heartbeats.has_failed:
+                self._check_heartbeats()
+
+    def _send(self, record: Record, headers: Headers, on_delivery: OnDelivery | None) -> None:
         if self._results.due:
             self._results.tell()
         if self._transactions is not None and self._results.transaction is None:
-            with self.transaction():
-                self.send(record, headers, on_delivery)
+            with self._transaction(self._transactions):
+                self._send(record, headers, on_delivery)
             return
         if self._results.failed > MAX_FAILED:
             self._results.check_is_among_failed(record)
@@ -228,17 +281,49 @@ class ChangeProducer:
                 of the first one.
             DeliveryError: The queue stayed full. The change and those after it are in
                 `undelivered`.
+            DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
+                changes are queued.
             DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
                 `transaction` does.
         """
         assert not self._closed, "a closed producer sends nothing"
-        self._results.tell()
-        changes = list(changes)
-        if self._transactions is not None and self._results.transaction is None:
-            with self.transaction():
-                self.send_many(changes, headers, on_delivery)
-            return
-        self._changes.send_many(changes, list(headers), on_delivery)
+        with self._turns:
+            self._results.tell()
+            changes = list(changes)
+            if self._transactions is not None and self._results.transaction is None:
+                with self._transaction(self._transactions):
+                    self._changes.send_many(changes, list(headers), on_delivery)
+            else:
+                self._changes.send_many(changes, list(headers), on_delivery)
+            self._check_heartbeats()
+
+    def reached(self, stream_partition: str, timestamp: int, resume_token: bytes = b"") -> None:
+        """Report that every change of the stream partition with a commit timestamp at or below
+        `timestamp` was handed to `send` (PUB-1).
+
+        The producer then sends a heartbeat for each stream partition and interval, at the newest
+        reported position whose changes are acknowledged. Go on calling `reached` while the source
+        is silent, with the time up to which the source was read. The method does not wait.
+
+        From now on, `send` refuses a change at or below `timestamp`, unless it failed before.
+
+        At least once a minute, all announcements are repeated, and also the heartbeats of stream
+        partitions that report no new position.
+
+        Args:
+            stream_partition: The name of the stream partition. A new name is announced with its
+                first heartbeat. If you announce stream partitions yourself, announce it first.
+            timestamp: The position, in microseconds. It is never less than the one before.
+            resume_token: The position in the source, for `resume_token` after a restart.
+
+        Raises:
+            InvalidChangeError: A value breaks a limit, or `timestamp` is before the last reported
+                position or heartbeat, or the stream partition has ended or is not announced.
+        """
+        assert not self._closed, "a closed producer sends nothing"
+        heartbeat = Heartbeat(stream_partition, timestamp, resume_token)
+        with self._turns:
+            self._heartbeats.reached(heartbeat)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -252,24 +337,24 @@ class ChangeProducer:
             DeliveryError: The transaction failed, or its outcome is unknown. Kafka did not accept
                 all records or did not answer, or the transaction lacks changes of the same stream
                 partition that were aborted before. Send all of them again in another transaction.
+                Or an automatic heartbeat was not delivered. Then the block does not begin.
             WriterConflictError: Another producer has started with the same `transactional_id`. This
                 producer can no longer send.
             BrokerError: No broker answers, so the transaction cannot begin.
         """
         assert self._transactions is not None, "transactions need a transactional_id"
         assert self._results.transaction is None, "a producer has one transaction at a time"
-        self._results.tell()
-        transaction = self._transactions.begin()
-        lineage = self._control.announcements.copy()
-        try:
+        with self._turns:
+            self._check_heartbeats()
+        with self._transaction(self._transactions):
             yield
-            self._transactions.commit(transaction)
-        except BaseException as error:
-            self._transactions.abort(transaction, error)
-            self._control.announcements = lineage
-            raise
-        for sent in transaction.settled:
-            self._results.conclude(sent, "")
+
+    @contextmanager
+    def _transaction(self, transactions: Transactions) -> Iterator[None]:
+        with self._turns:
+            self._results.tell()
+        with transactions.block():
+            yield
 
     def resume_token(self, stream_partition: str) -> bytes:
         """Read the resume token of the newest heartbeat of a stream partition from the topic
@@ -317,8 +402,7 @@ class ChangeProducer:
             WriterConflictError: As `transaction` does. Exceptions of `on_delivery` are raised, too.
         """
         assert not self._results.is_telling, "on_delivery may send, and nothing else"
-        self._queue.serve(0.0 if self._results.due else timeout_s)
-        return self._results.tell()
+        return self._wait.poll(timeout_s)
 
     def flush(self, timeout_s: float = 130.0) -> None:
         """Wait until all records are acknowledged, and all calls of `on_delivery` are made.
@@ -329,22 +413,13 @@ class ChangeProducer:
         Raises:
             DeliveryError: The time has passed, or a record failed, now or earlier. `undelivered`
                 has the records. Exceptions of `on_delivery` are raised, too. Delivery continues in
-                the background.
+                the background. Or an automatic heartbeat was not delivered
+                (`HEARTBEAT_UNDELIVERED`).
         """
-        assert self._results.transaction is None, (
-            "what is sent in a transaction is delivered when it is committed"
-        )
-        assert not self._results.is_telling, "on_delivery may send, and nothing else"
-        deadline = time.monotonic() + timeout_s
-        self._results.tell()
-        # `on_delivery` may send further records.
-        while self._queue.items or self._results.due:
-            if (left_s := deadline - time.monotonic()) <= 0:
-                break
-            self._queue.serve(min(left_s, 0.5), push=True)
-            self._results.tell()
-        if self._queue.items or self._results.failed:
-            raise self._results.not_delivered()
+        self._check_may_wait()
+        self._wait.flush(timeout_s)
+        with self._turns:
+            self._check_heartbeats()
 
     def undelivered(self) -> dict[Record, str]:
         """Return the records that are not acknowledged, with the reason. Changes come first.
@@ -352,7 +427,8 @@ class ChangeProducer:
         Send them again in this order. With a `transactional_id`, send them in one transaction.
         Announcements of the producer are included. Send them again, too.
         """
-        return self._results.undelivered()
+        with self._turns:
+            return self._results.undelivered()
 
     def send_to_dead_letters(self, *changes: DataChange, headers: Headers = ()) -> None:
         """Publish failed changes as dead letters instead of delivering them (DLQ-2).
@@ -371,18 +447,8 @@ class ChangeProducer:
                 whose dead letters were not published stay in `undelivered`.
         """
         assert self._results.transaction is None, "a transaction is delivered as one, or not at all"
-        failed = {change: self._results.why_failed(change) for change in changes}
-        assert None not in failed.values(), "only what has failed is set aside"
-        with DeadLetterPublisher(self._kafka, self.topic) as publisher:
-            for change, why in failed.items():
-                value = self._bytes.of(replace(change, estimated_low_watermark=0))
-                letter = source_letter(
-                    self.topic, change.row_key, value, tuple(headers), why or "", now=now_us()
-                )
-                # One at a time, so that a failure does not publish the others again: a second dead
-                # letter of a change has another id.
-                publisher.publish([letter])
-                self._results.set_aside(change)
+        with self._turns:
+            set_aside(changes, list(headers), self._kafka, self._bytes, self._results)
 
     def refresh_now(self) -> None:
         """Make the next control record check the number of Kafka partitions. Otherwise, it is
@@ -391,7 +457,12 @@ class ChangeProducer:
         self._control.refresh_now()
 
     def close(self, timeout_s: float = 130.0) -> None:
-        """Flush and close the client. A second call does nothing.
+        """Flush, send the last automatic heartbeats, and close the client. A second call does
+        nothing.
+
+        The last heartbeat of a stream partition is at the newest reported position whose changes
+        are acknowledged. If the thread of the heartbeats commits a transaction, `close` waits for
+        it.
 
         Records without a result are reported to `on_delivery` as failed. After `close`, nothing can
         be sent, also not by `on_delivery`.
@@ -400,17 +471,46 @@ class ChangeProducer:
             timeout_s: The maximum time to wait. Closing may take one second more.
 
         Raises:
-            DeliveryError: As `flush` does.
+            DeliveryError: As `flush` does, or the last heartbeat was not delivered.
         """
         if self._closed:
             return
         assert not self._results.is_telling, "on_delivery may send, and nothing else"
+        deadline = time.monotonic() + timeout_s
+        self._heartbeats.stop()
         try:
-            self.flush(timeout_s)
+            self._finish(deadline)
         finally:
-            self._closed = True
-            self._queue.let_go(1, "the producer was closed before it was acknowledged")
-            self._results.tell()
+            with self._turns:
+                self._closed = True
+                self._queue.let_go(1, "the producer was closed before it was acknowledged")
+                self._results.tell()
+
+    def _finish(self, deadline: float) -> None:
+        try:
+            self._check_may_wait()
+            self._wait.flush(deadline - time.monotonic())
+        except ConnectorError as error:
+            try:
+                self._heartbeats.send_last(deadline)
+            except ConnectorError as further:
+                error.add_note(f"in addition: {further}")
+            raise
+        self._heartbeats.send_last(deadline)
+
+    def _check_may_wait(self) -> None:
+        assert self._results.transaction is None, (
+            "what is sent in a transaction is delivered when it is committed"
+        )
+        assert not self._results.is_telling, "on_delivery may send, and nothing else"
+
+    def _is_free(self) -> bool:
+        return self._results.transaction is None or self._heartbeats.is_stopped
+
+    def _check_heartbeats(self) -> None:
+        """Raise the error of an automatic heartbeat, but not where it would end a transaction."""
+        if self._results.transaction is None and not self._results.is_telling:
+            self._heartbeats.check()
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
     from connector.config.settings import KafkaConfig
+    from connector.kafka.produce.control_records import ControlRecords
     from connector.kafka.produce.send_queue import SendQueue
+    from connector.kafka.produce.turns import Turns
 
 
 class Transactions:
@@ -28,17 +32,43 @@ class Transactions:
         transactional_id: str,
         queue: SendQueue[Sent],
         results: Results,
+        control: ControlRecords,
+        turns: Turns,
     ) -> None:
         """Shut out other producers with the same transactional id. Raises as `transactions.start`
         does.
         """
         self._kafka, self._topic, self._transactional_id = kafka, topic, transactional_id
         self._queue, self._results = queue, results
+        self._control, self._turns = control, turns
         self._started: Producer | None = None
         self._start()
 
-    def begin(self) -> OpenTransaction:
-        """Begin a transaction. Raises as `ChangeProducer.transaction` does."""
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Commit the records of the block together, or none of them.
+
+        Begin and end are turns, and the block is not. Raises as `ChangeProducer.transaction` does.
+        """
+        with self._turns:
+            transaction = self._begin()
+            lineage = self._control.announcements.copy()
+        try:
+            yield
+            with self._turns:
+                self._commit(transaction)
+                for sent in transaction.settled:
+                    self._results.conclude(sent, "")
+        except BaseException as error:
+            with self._turns:
+                if self._results.transaction is transaction:
+                    self._abort(transaction, error)
+                    self._control.announcements = lineage
+            raise
+        finally:
+            self._turns.changed()
+
+    def _begin(self) -> OpenTransaction:
         self._queue.check_not_shut_out()
         if self._started is not self._queue.client:
             self._start()
@@ -55,11 +85,8 @@ class Transactions:
         self._results.transaction = OpenTransaction(self._queue.client)
         return self._results.transaction
 
-    def commit(self, transaction: OpenTransaction) -> None:
-        """Commit. Then the caller concludes what is `settled`.
-
-        Raises if the transaction is not committed, or if its outcome is unknown.
-        """
+    def _commit(self, transaction: OpenTransaction) -> None:
+        """Commit. Raises if the transaction is not committed, or if its outcome is unknown."""
         while self._queue.items and not transaction.trouble:
             self._queue.serve(0.5, push=True)
         if self._queue.client is not transaction.client:
@@ -87,7 +114,7 @@ class Transactions:
             )
         self._results.transaction = None
 
-    def abort(self, transaction: OpenTransaction, reason: BaseException) -> None:
+    def _abort(self, transaction: OpenTransaction, reason: BaseException) -> None:
         """Register all records as not delivered, because of the exception `reason`. Further errors
         become notes of it.
         """

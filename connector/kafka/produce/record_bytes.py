@@ -33,7 +33,7 @@ class RecordBytes:
     ) -> None:
         """Look up the schema if there is a registry. Raises `RegistryError`."""
         self._facts, self._max_record_bytes = facts, max_record_bytes
-        self.kafka_partitions = facts.kafka_partitions
+        self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
         self._schema_id: int | None = None
         if registry is not None:
             with RegistryClient(registry) as schemas:

@@ -8,7 +8,7 @@ failed. `on_delivery` is called later, in a consistent state.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,9 @@ class Sent:
     """A record in flight. A change is one message. A control record is one message for each Kafka
     partition.
 
-    `is_ours`: the producer made it, for example an announcement.
+    `is_ours`: the producer made it, for example an announcement. With `on_settled`, the producer
+    sends it again by itself, so it is never `undelivered`. It is called with the error, or with an
+    empty text.
     """
 
     record: Record
@@ -40,6 +42,7 @@ class Sent:
     copies: int
     on_delivery: OnDelivery | None = None
     is_ours: bool = False
+    on_settled: Callable[[str], None] | None = None
     error: str = ""
 
 
@@ -101,7 +104,11 @@ class Results:
 
     def conclude(self, sent: Sent, error: str) -> None:
         """Register the result of a record."""
-        if error:
+        if sent.on_settled is not None:
+            if not error:  # an equal record of the application may have failed
+                self.failed += sent.delivery.acknowledged(sent.record)
+            sent.on_settled(error)
+        elif error:
             self.failed += sent.delivery.lost(sent.record, error)
         else:
             self.delivered += not sent.is_ours
@@ -135,11 +142,30 @@ class Results:
             for delivery in self._deliveries.values()
             for record, why in delivery.failed.items()
         }
-        for sent in self._queue.items if self._queue is not None else ():
+        for sent in self._in_flight():
             found.setdefault(sent.record, "not acknowledged yet")
         for sent in self.transaction.settled if self.transaction is not None else ():
-            found.setdefault(sent.record, "not committed yet")
+            if sent.on_settled is None:
+                found.setdefault(sent.record, "not committed yet")
         return {record: found[record] for record in sorted(found, key=_comes_after)}
+
+    def is_in_flight(self) -> bool:
+        """Return whether a record has no result yet. Automatic heartbeats do not count."""
+        return any(True for _ in self._in_flight())
+
+    def _in_flight(self) -> Iterator[Sent]:
+        for sent in self._queue.items if self._queue is not None else ():
+            if sent.on_settled is None:
+                yield sent
+
+    def forgotten(self, now: float) -> list[str]:
+        """Return the stream partitions that send changes and make no claim (PUB-2)."""
+        return sorted(
+            name for name, delivery in self._deliveries.items() if delivery.watch.is_forgotten(now)
+        )
+
+    def knows(self, stream_partition: str) -> bool:
+        return stream_partition in self._deliveries
 
     def why_failed(self, record: Record) -> str | None:
         return self.delivery(record.stream_partition).failed.get(record)
