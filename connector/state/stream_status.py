@@ -117,6 +117,13 @@ class StreamStatus:
             if self.stalls_unverified:
                 remedy = "ingest has not asked Kafka since then, so check that ingest runs"
             found.append(f"{names} stalled: {remedy}")
+            silent = [stall.stream_partition for stall in self.stalled if not stall.watermark]
+            if silent and not self.stalls_unverified:
+                found.append(
+                    "neither a heartbeat nor an estimated low watermark was read in every Kafka"
+                    f" partition from {summarize_names(silent)}: call reached in the producer, or"
+                    " send heartbeats"
+                )
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"

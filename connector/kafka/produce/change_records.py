@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from confluent_kafka import murmur2
 
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from connector.watermarks.delivery import Delivery
 
 
-class _Checked(NamedTuple):
-    """The bytes of a change, the Kafka partition of its key, and whether it makes a claim."""
-
-    value: bytes
-    kafka_partition: int
-    has_claim: bool
+_Checked = tuple[bytes, int, bool]
+"""The bytes of a change, the Kafka partition of its key, and whether it makes a claim."""
 
 
 class ChangeRecords:
@@ -111,7 +107,7 @@ class ChangeRecords:
         )
         value = self._bytes.checked(wire, change.row_key, headers)
         kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
-        return _Checked(value, kafka_partition, wire.estimated_low_watermark != 0)
+        return value, kafka_partition, wire.estimated_low_watermark != 0
 
     def _put(
         self,

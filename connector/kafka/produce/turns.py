@@ -28,20 +28,13 @@ class Turns:
         self._freed = threading.Condition(self._lock)
         self._served = threading.Event()
         self._is_wanted = False
-        self._owner = self._depth = 0
 
     def __enter__(self) -> None:
-        # Inside a turn, or in an open transaction, the timer cannot go on anyway.
-        if self._is_wanted and self._owner != threading.get_ident() and self._is_free():
-            self._served.wait(GIVE_WAY_S)
+        if self._is_wanted:
+            self._give_way()
         self._lock.acquire()
-        self._owner = threading.get_ident()
-        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = 0
         self._lock.release()
 
     def changed(self) -> None:
@@ -59,8 +52,16 @@ class Turns:
                 while not self._is_free():
                     self._freed.wait()
                 self._is_wanted = False
-                with self:
-                    yield
+                yield
         finally:
             self._is_wanted = False
             self._served.set()
+
+    def _give_way(self) -> None:
+        # In an open transaction, or inside a turn, the timer cannot go on anyway.
+        if not self._is_free():
+            return
+        try:
+            self._freed.notify(0)
+        except RuntimeError:  # this thread has no turn
+            self._served.wait(GIVE_WAY_S)
