@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from connector.errors import ConfigError, ErrorCode
 from connector.records.model import Heartbeat
+
+MIN_S: Final = 1
+MAX_S: Final = 300
 
 REPEAT_S: Final = 55.0
 """How often announcements, and heartbeats without a new position, are repeated. So a reader that
@@ -93,7 +97,16 @@ class HeartbeatSchedule:
     """The reported positions of all stream partitions, and the times of the next heartbeats."""
 
     def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+        """Raises `ConfigError` if the interval is not allowed."""
+        is_number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
+        if not is_number or not MIN_S <= interval_s <= MAX_S:
+            raise ConfigError(
+                ErrorCode.SETTING_INVALID,
+                f"heartbeat_s is {interval_s!r}",
+                f"allowed: {MIN_S} to {MAX_S} seconds",
+                "Without a call of `reached`, the producer sends no heartbeats by itself",
+            )
+        self._interval_s = float(interval_s)
         self._positions: dict[str, _Positions] = {}
         self._next_tick_at = 0.0
         self._announce_at = 0.0
@@ -158,10 +171,6 @@ class HeartbeatSchedule:
         positions = self._positions.get(heartbeat.stream_partition)
         if positions is not None and positions.sent == heartbeat:
             positions.sent = None
-
-    def announcement_failed(self) -> None:
-        """Register an announcement that was not delivered. The next tick sends it again."""
-        self._announce_at = self._next_tick_at
 
     def _true(
         self, oldest_open: Callable[[str], int | None]

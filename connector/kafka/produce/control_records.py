@@ -113,17 +113,15 @@ class ControlRecords:
         delivery = self._results.delivery(heartbeat.stream_partition)
         value = self._bytes.checked(heartbeat, CONTROL_KEY, [])
         due = self.announcements.due(heartbeat, now_us()) if self._announces else []
-        if not self._repeat(due, on_settled):
+        if not self._repeat(due):
             return False
         self._promise(delivery, heartbeat)
         sent = Sent(heartbeat, delivery, self._bytes.kafka_partitions, None, True, on_settled)
         return self._send_everywhere_now(sent, value)
 
-    def repeat_announcements(self, on_settled: Callable[[str], None]) -> bool:
+    def repeat_announcements(self) -> bool:
         """Announce all roots again. Do not wait. Returns False if the queue is full."""
-        return not self._announces or self._repeat(
-            self.announcements.repeated(now_us()), on_settled
-        )
+        return not self._announces or self._repeat(self.announcements.repeated(now_us()))
 
     def check_is_live(self, stream_partition: str) -> None:
         """Raises `InvalidChangeError` if the stream partition has ended, or if it must be announced
@@ -188,19 +186,21 @@ class ControlRecords:
                 self._results.transaction.promised.append((delivery, delivery.promised))
             delivery.promised = heartbeat.timestamp
 
-    def _repeat(
-        self, announcements: list[ChildPartitions], on_settled: Callable[[str], None]
-    ) -> bool:
+    def _repeat(self, announcements: list[ChildPartitions]) -> bool:
         for announcement in announcements:
             value = self._bytes.checked(announcement, CONTROL_KEY, [])
             self.announced += 1
             delivery = self._results.delivery(announcement.stream_partition)
             copies = self._bytes.kafka_partitions
-            sent = Sent(announcement, delivery, copies, None, True, on_settled)
+            sent = Sent(announcement, delivery, copies, None, True, self._announced)
             if not self._send_everywhere_now(sent, value):
                 self.announcements.again_soon()
                 return False
         return True
+
+    def _announced(self, error: str) -> None:
+        if error:
+            self.announcements.again_soon()
 
     def _send_everywhere_now(self, sent: Sent, value: bytes) -> bool:
         """Send without waiting. Returns False if the queue is full."""

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import (
     BrokerError,
-    ConfigError,
     ConnectorError,
     DeliveryError,
     ErrorCode,
@@ -32,16 +31,15 @@ from connector.errors import (
 from connector.kafka.produce.control_records import ControlRecords
 from connector.kafka.produce.results import Results, Sent
 from connector.records.model import CONTROL_KEY, Heartbeat, Rule
-from connector.watermarks.heartbeat_schedule import HeartbeatSchedule
+from connector.watermarks.heartbeat_schedule import MIN_S, HeartbeatSchedule
 
 if TYPE_CHECKING:
     from connector.kafka.produce.producer_transaction import Transactions
     from connector.kafka.produce.record_bytes import RecordBytes
     from connector.kafka.produce.send_queue import SendQueue
     from connector.kafka.produce.turns import Turns
+    from connector.kafka.topics import TopicFacts
 
-MIN_S: Final = 1
-MAX_S: Final = 300
 JOIN_S: Final = 1.0
 
 
@@ -103,7 +101,7 @@ class AutomaticHeartbeats:
     def __init__(
         self,
         topic: str,
-        heartbeat_s: float,
+        schedule: HeartbeatSchedule,
         turns: Turns,
         queue: SendQueue[Sent],
         results: Results,
@@ -112,22 +110,10 @@ class AutomaticHeartbeats:
         transactions: Transactions | None,
         new_timer: Callable[[Callable[[float], float]], Timer],
     ) -> None:
-        """Raises `ConfigError` if the interval is not allowed."""
-        if (
-            not isinstance(heartbeat_s, int | float)
-            or isinstance(heartbeat_s, bool)
-            or not MIN_S <= heartbeat_s <= MAX_S
-        ):
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"heartbeat_s is {heartbeat_s!r}",
-                f"allowed: {MIN_S} to {MAX_S} seconds",
-                "Without a call of `reached`, the producer sends no heartbeats by itself",
-            )
         self._topic, self._turns = topic, turns
         self._queue, self._results, self._control = queue, results, control
         self._bytes, self._transactions = record_bytes, transactions
-        self._schedule = HeartbeatSchedule(float(heartbeat_s))
+        self._schedule = schedule
         self._failures: dict[str, tuple[int, Exception]] = {}
         self._largest_token = 0
         self.is_stopped = False
@@ -166,10 +152,11 @@ class AutomaticHeartbeats:
 
         It raises nothing. `check` raises what went wrong.
         """
-        facts, trouble = None, None
+        facts: TopicFacts | None = None
+        trouble: Exception | None = None
         try:
             facts = self._control.look()
-        except ConnectorError as error:
+        except Exception as error:  # noqa: BLE001, the application raises it
             trouble = error
         with self._turns.of_timer():
             if self.is_stopped:
@@ -235,9 +222,8 @@ class AutomaticHeartbeats:
             block = self._transactions.block()
         try:
             with block:
-                if announces and not self._control.repeat_announcements(self._announced):
-                    self._schedule.announcement_failed()
-                    return
+                if announces and not self._control.repeat_announcements():
+                    return  # the queue is full
                 for heartbeat in heartbeats:
                     if not self._control.send_automatic(
                         heartbeat, partial(self._settled, heartbeat)
@@ -245,7 +231,6 @@ class AutomaticHeartbeats:
                         return  # the queue is full
                     self._schedule.sent(heartbeat, now)
         except DeliveryError as error:
-            self._schedule.announcement_failed()
             for heartbeat in heartbeats:
                 self._settled(heartbeat, error.cause)
         except ConnectorError:
@@ -261,18 +246,14 @@ class AutomaticHeartbeats:
         elif name in self._failures and self._failures[name][0] <= heartbeat.timestamp:
             del self._failures[name]
 
-    def _announced(self, error: str) -> None:
-        if error:
-            self._schedule.announcement_failed()
-
     def _undelivered(self, heartbeat: Heartbeat, cause: str) -> DeliveryError:
         return DeliveryError(
             ErrorCode.HEARTBEAT_UNDELIVERED,
             f"The heartbeat of stream partition {heartbeat.stream_partition} at"
             f" {heartbeat.timestamp} was not delivered to {self._topic}",
             cause.removesuffix("."),
-            "Check the brokers. While the producer is open, it sends the heartbeat again by itself."
-            " The record of this call was queued",
+            "Check the brokers. Until it is closed, the producer sends the heartbeat again by"
+            " itself. If `send` raised this error, it has queued its record",
             stream_partition=heartbeat.stream_partition,
         )
 

@@ -39,7 +39,7 @@ from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, Record
 from connector.validation import Limits
-from connector.watermarks.heartbeat_schedule import FORGOTTEN_S
+from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -110,6 +110,7 @@ class ChangeProducer:
         self._kafka = (
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
+        schedule = HeartbeatSchedule(heartbeat_s)
         facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
         self._topic_warnings = topics.check(facts)
         self.topic = facts.topic
@@ -160,7 +161,7 @@ class ChangeProducer:
         )
         self._heartbeats = AutomaticHeartbeats(
             self.topic,
-            heartbeat_s,
+            schedule,
             self._turns,
             self._queue,
             self._results,

@@ -327,6 +327,28 @@ def test_a_heartbeat_that_failed_is_not_raised_once_a_later_one_was_delivered(
         sender.flush()
 
 
+def test_an_announcement_of_the_timer_that_failed_is_sent_again(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, WMK-6: it is never undelivered, and the next record repeats it."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(1, "q"))
+        sender.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
+        sender.reached("p", 1)
+        timers[0].tick()
+        while sender._queue.items:
+            sender._queue.serve(0.1)
+        assert (sender.announced, sender.undelivered()) == (2, {})
+        with pytest.raises(DeliveryError, match="heartbeat of stream partition p"):
+            sender.flush()
+        timers[0].tick()
+        assert sender.announced == 4
+    for kafka_partition in range(2):
+        found = [r for r in read(kafka, kafka_partition) if r.stream_partition == "p"]
+        assert found == [ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 1)]
+
+
 def test_a_full_queue_skips_the_heartbeat(timers: list[HandTimer]) -> None:
     """PUB-1: the timer does not wait for room, and the application is not told."""
     sender = ChangeProducer(
