@@ -35,6 +35,8 @@ class ControlRecords:
 
     - `announced` is the number of announcements that were sent.
     - `announcements` is the known lineage. A transaction that is aborted restores it.
+    - The methods of the timer, `send_automatic` and `repeat_announcements`, never wait. Their
+      records are never `undelivered`.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class ControlRecords:
         self._kafka, self._facts = kafka, facts
         self._queue, self._results, self._bytes = queue, results, record_bytes
         self._announces, self._wait_s = announces, wait_s
-        self._names_are_given = False
+        self._names_are_given = False  # the application has announced stream partitions
         self._refreshed_at = time.monotonic()
         self.announced = 0
         self.announcements = Announcements(_retention_us(facts))
@@ -173,8 +175,10 @@ class ControlRecords:
         return facts
 
     def use(self, facts: TopicFacts | None) -> None:
-        """Use the result of `look`."""
-        if facts is not None and facts.kafka_partitions != self._bytes.kafka_partitions:
+        """Use the result of `look`, which may be older than that of another thread. A topic never
+        loses Kafka partitions.
+        """
+        if facts is not None and facts.kafka_partitions > self._bytes.kafka_partitions:
             # The new Kafka partitions have no announcements.
             self.announcements.again_soon()
             self._bytes.kafka_partitions = facts.kafka_partitions

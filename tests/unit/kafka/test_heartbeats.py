@@ -8,6 +8,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -382,6 +383,17 @@ def test_an_exception_in_the_timer_is_raised_by_the_application(
         sender.flush()
         timers[0].tick()
     assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
+
+
+def test_an_old_answer_does_not_take_kafka_partitions_away(timers: list[HandTimer]) -> None:
+    """WMK-4: the timer asks before its turn, and the application may have asked meanwhile."""
+    sender = ChangeProducer(DEAD, FACTS)
+    sender._control.use(replace(FACTS, kafka_partitions=1))
+    assert sender.kafka_partitions == 2
+    sender._control.use(replace(FACTS, kafka_partitions=3))
+    assert sender.kafka_partitions == 3
+    sender.close()
+    assert timers[0].is_stopped
 
 
 def test_callbacks_run_in_the_thread_of_the_application_only(
