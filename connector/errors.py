@@ -124,6 +124,7 @@ class ErrorCode(StrEnum):
     PRODUCER_FENCED = auto()
     CLAIM_ABOVE_DELIVERED = auto()
     CLAIM_NOT_YET_TRUE = auto()
+    HEARTBEAT_UNDELIVERED = auto()
     RESUME_TOKEN_MISSING = auto()
 
     # schema registry
@@ -271,7 +272,7 @@ class InvalidChangeError(ConnectorError, ValueError):
 
     index: int | None = None
 
-    def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
+    def __init__(self, rule: str, field: str, limit: str, value: object, remedy: str = "") -> None:
         try:
             shown = repr(value)
         # repr refuses integers with thousands of digits and very deep nesting.
@@ -285,7 +286,7 @@ class InvalidChangeError(ConnectorError, ValueError):
         self.field = field
         self.limit = limit
         self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        super().__init__(rule, f"{field} is {self.value}, but must be {limit}")
+        super().__init__(rule, f"{field} is {self.value}, but must be {limit}", "", remedy)
 
     def in_batch(self, index: int) -> None:
         """Set the index of the change in its batch, and add it to `problem`."""

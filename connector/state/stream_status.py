@@ -110,12 +110,7 @@ class StreamStatus:
                 f"no announcement names {summarize_names(self.undeclared)}: announce or close these"
                 " stream partitions"
             )
-        if self.stalled:
-            names = summarize_names([stall.stream_partition for stall in self.stalled])
-            remedy = "send heartbeats, or close the stream partitions that send no more records"
-            if self.stalls_unverified:
-                remedy = "ingest has not asked Kafka since then, so check that ingest runs"
-            found.append(f"{names} stalled: {remedy}")
+        found += self._stall_hints()
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
@@ -132,6 +127,24 @@ class StreamStatus:
                 " as open"
             )
         return found + failed_maintenance(self.maintenance)
+
+    def _stall_hints(self) -> list[str]:
+        if not self.stalled:
+            return []
+        names = summarize_names([stall.stream_partition for stall in self.stalled])
+        if self.stalls_unverified:
+            return [
+                f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
+            ]
+        remedy = "send heartbeats, or close the stream partitions that send no more records"
+        found = [f"{names} stalled: {remedy}"]
+        if silent := [stall.stream_partition for stall in self.stalled if not stall.watermark]:
+            found.append(
+                "neither a heartbeat nor an estimated low watermark was read in every Kafka"
+                f" partition from {summarize_names(silent)}: call reached in the producer, or send"
+                " heartbeats"
+            )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values. Names are stable, and times are ISO 8601."""

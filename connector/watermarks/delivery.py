@@ -12,6 +12,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from connector.records.model import DataChange, Record
+from connector.watermarks.heartbeat_schedule import ClaimWatch
 
 
 @dataclass(slots=True)
@@ -50,9 +51,14 @@ class Delivery:
 
     Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
     and `set_aside` return how many records were added to `failed`: 1, 0 or -1.
+
+    `promised` is the time of the last heartbeat. `reached` is the last position that the
+    application reported. A new change must be after both.
     """
 
     promised: int = 0
+    reached: int = 0
+    watch: ClaimWatch = field(default_factory=ClaimWatch)
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
     _open: Multiset = field(default_factory=Multiset)

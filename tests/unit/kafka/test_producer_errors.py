@@ -322,7 +322,7 @@ def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCl
     ) as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(change(0), on_delivery=told)
-            while producer._outbox.items:  # the brokers have it
+            while producer._queue.items:  # the brokers have it
                 assert producer.poll(0.1) == 0
             assert not told.calls
             raise ZeroDivisionError

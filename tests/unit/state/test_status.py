@@ -111,6 +111,17 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     ]
 
 
+def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -> None:
+    """PUB-2: not one that sends heartbeats and lags, and not while ingest may be the cause."""
+    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
+    stands = progress(heard, at=600 * S)
+    for stall_after_s, is_verified in ((300, True), (301, False)):
+        status = stream_status("s", stands, NOW, stall_after_s=stall_after_s)
+        found = [hint for hint in status.hints if "neither a heartbeat nor an estimated" in hint]
+        assert bool(found) == is_verified
+        assert all(" from b, c: call reached in the producer" in hint for hint in found)
+
+
 def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_not_move() -> None:
     """ING-4: the count is always there, the remedy where the claims may be why nothing is
     complete.
