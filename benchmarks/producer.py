@@ -71,7 +71,7 @@ def rate(
     they are sent, that counts too.
     """
     with (
-        mock.patch("connector.kafka.produce.producer.encode", encode),
+        mock.patch("connector.kafka.produce.record_bytes.encode", encode),
         ChangeProducer(kafka, topic) as producer,
     ):
         began = time.process_time()

@@ -17,6 +17,8 @@ attributes.
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
     ├── StorageError         a disk is full
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
+    ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
+    ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
     ├── StaleTableError      a table is older than its reader allows (TBL-16)
     ├── AuditError           records are lost or duplicated, or a dead letter is missing (TBL-6)
     └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
@@ -105,6 +107,15 @@ class ErrorCode(StrEnum):
     POSITIONS_NOT_STORED = auto()
     POSITION_OF_ANOTHER_TOPIC = auto()
 
+    # readers of streams
+    READER_STATE_INVALID = auto()
+    READER_OPTION_INVALID = auto()
+    START_IN_FUTURE = auto()
+    START_AFTER_END = auto()
+    START_TOO_OLD = auto()
+    BUFFER_FULL = auto()
+    TRANSACTIONS_UNACKNOWLEDGED = auto()
+
     # producers
     RECORD_REFUSED = auto()
     RECORDS_UNDELIVERED = auto()
@@ -113,6 +124,7 @@ class ErrorCode(StrEnum):
     PRODUCER_FENCED = auto()
     CLAIM_ABOVE_DELIVERED = auto()
     CLAIM_NOT_YET_TRUE = auto()
+    HEARTBEAT_UNDELIVERED = auto()
     RESUME_TOKEN_MISSING = auto()
 
     # schema registry
@@ -249,7 +261,8 @@ class InvalidChangeError(ConnectorError, ValueError):
     """A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
 
     - `rule` is the name of the broken rule: a `connector.records.model.Rule`, or
-      `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE` or `UNREADABLE_VALUE`.
+      `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE`, `UNREADABLE_VALUE` or
+      `COMMIT_TIMESTAMP_TOO_OLD`.
     - `field` is the Avro field.
     - `limit` is the allowed value, in words.
     - `value` is the given value, shortened for display.
@@ -259,7 +272,7 @@ class InvalidChangeError(ConnectorError, ValueError):
 
     index: int | None = None
 
-    def __init__(self, rule: str, field: str, limit: str, value: object) -> None:
+    def __init__(self, rule: str, field: str, limit: str, value: object, remedy: str = "") -> None:
         try:
             shown = repr(value)
         # repr refuses integers with thousands of digits and very deep nesting.
@@ -273,7 +286,7 @@ class InvalidChangeError(ConnectorError, ValueError):
         self.field = field
         self.limit = limit
         self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
-        super().__init__(rule, f"{field} is {self.value}, but must be {limit}")
+        super().__init__(rule, f"{field} is {self.value}, but must be {limit}", "", remedy)
 
     def in_batch(self, index: int) -> None:
         """Set the index of the change in its batch, and add it to `problem`."""
@@ -302,6 +315,27 @@ class TopicError(ConnectorError):
 
 class BrokerError(ConnectorError):
     """A broker cannot be reached, or the local broker cannot start."""
+
+
+class OutOfRangeError(ConnectorError):
+    """A range of commit time cannot be read. `code` names the reason.
+
+    `oldest` is the least `start_commit` (µs) that can be read. It is `None` if the reason is
+    another one.
+    """
+
+    oldest: int | None = None
+
+
+class BufferFullError(ConnectorError):
+    """A reader of whole transactions needs more memory than `max_buffered_bytes` allows.
+
+    `stream_partition` and `kafka_partition` name what delays the low watermark. They are `None` if
+    the cause is another one.
+    """
+
+    stream_partition: str | None = None
+    kafka_partition: int | None = None
 
 
 class JarError(ConnectorError):

@@ -19,20 +19,26 @@ rules, the first one of this list is reported:
                                       (REC-1, REC-3)
     10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record
         WATERMARK_IN_FUTURE           timestamp (REC-15)
-    11  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
-    12  TOO_LATE                      the change is older than the horizon. Newer deletes may be
+    11  COMMIT_TIMESTAMP_TOO_OLD      a time is before `min_commit_timestamp` (ING-6)
+    12  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
+    13  TOO_LATE                      the change is older than the horizon. Newer deletes may be
                                       forgotten (MRG-11)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, InvalidChangeError
 from connector.records.codec import ChangeRecord, Schemas, decode
-from connector.records.model import DataChange, Heartbeat, Record, kafka_key
+from connector.records.model import MAX_TIMESTAMP, DataChange, Heartbeat, Record, kafka_key
 from connector.records.rejection import Headers, Position, Reason, Rejection
+from connector.records.units import unit_hint
 from connector.tables.retention import is_too_late
+
+BEGINNING: Final = 1
+"""The time of a control record that means the beginning, and has no unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,13 @@ class Limits:
       NTP differ by milliseconds. Paused virtual machines differ by minutes.
     - `max_record_bytes`: the limit for key and value together. It must not be above the limit of
       the topic, which is checked elsewhere.
+    - `min_commit_timestamp`: the least commit timestamp of a change, in microseconds. 0 sets no
+      limit. See `check_age`.
     """
 
     max_clock_skew_s: int = 300
     max_record_bytes: int = 10_000_000
+    min_commit_timestamp: int = 0
 
     def __post_init__(self) -> None:
         if self.max_clock_skew_s < 0:
@@ -62,6 +71,13 @@ class Limits:
                 f"max_record_bytes is {self.max_record_bytes}",
                 "Every record would be above this limit",
                 "Set it to 1 or more",
+            )
+        if not 0 <= self.min_commit_timestamp <= MAX_TIMESTAMP:
+            raise ConfigError(
+                ErrorCode.SETTING_INVALID,
+                f"min_commit_timestamp is {self.min_commit_timestamp}",
+                f"It is in microseconds, from 0 to {MAX_TIMESTAMP}",
+                "Set it to a day in the past, for example 2000-01-01",
             )
 
 
@@ -110,6 +126,7 @@ def validate_record(
     return (
         _judge_key(record, decoded.record)
         or _judge_clock(record, decoded.record, limits)
+        or _judge_least(decoded.record, limits.min_commit_timestamp)
         or _judge_table(decoded.record, tables)
         or _judge_age(decoded.record, horizon)
         or decoded
@@ -134,27 +151,57 @@ def _judge_key(record: KafkaRecord, decoded: Record) -> Rejection | None:
 
 
 def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Rejection | None:
-    if isinstance(decoded, DataChange):
-        reason, field, claimed = (
-            Reason.COMMIT_TIMESTAMP_IN_FUTURE,
-            "commit_timestamp",
-            decoded.commit_timestamp,
-        )
-    elif isinstance(decoded, Heartbeat):
-        reason, field, claimed = Reason.WATERMARK_IN_FUTURE, "timestamp", decoded.timestamp
-    else:
-        reason, field, claimed = (
-            Reason.WATERMARK_IN_FUTURE,
-            "start_timestamp",
-            decoded.start_timestamp,
-        )
+    reason = (
+        Reason.COMMIT_TIMESTAMP_IN_FUTURE
+        if isinstance(decoded, DataChange)
+        else Reason.WATERMARK_IN_FUTURE
+    )
+    field, claimed = _time_of(decoded)
     ahead = claimed - record.record_timestamp
     if ahead <= limits.max_clock_skew_s * 1_000_000:
         return None
     arrival = f"{ahead} µs after the record's arrival at {record.record_timestamp}"
-    return Rejection(
-        reason, f"{field} is {claimed}, {arrival}; {limits.max_clock_skew_s} s are allowed"
-    )
+    allowed = f"{limits.max_clock_skew_s} s are allowed"
+    return Rejection(reason, f"{field} is {claimed}, {arrival}; {allowed}{unit_hint(claimed)}")
+
+
+def _time_of(record: Record) -> tuple[str, int]:
+    """The field of a record that has its time, and the time."""
+    if isinstance(record, DataChange):
+        return "commit_timestamp", record.commit_timestamp
+    if isinstance(record, Heartbeat):
+        return "timestamp", record.timestamp
+    return "start_timestamp", record.start_timestamp
+
+
+def check_age(record: Record, min_commit_timestamp: int) -> None:
+    """Refuse a record whose time is too old (ING-6). 0: no record is too old.
+
+    The limit of a control record is one microsecond less, because an announcement is dated just
+    before the first change. `BEGINNING` is allowed: it is no time of the source.
+
+    Args:
+        record: A change or a control record.
+        min_commit_timestamp: The least commit timestamp, in microseconds.
+
+    Raises:
+        InvalidChangeError: The time is too old. The error names the unit that the number fits.
+    """
+    field, time = _time_of(record)
+    least, is_time = min_commit_timestamp, True
+    if not isinstance(record, DataChange):
+        least, is_time = min_commit_timestamp - 1, time != BEGINNING
+    if time < least and is_time:
+        limit = f"at least {min_commit_timestamp} (min_commit_timestamp){unit_hint(time)}"
+        raise InvalidChangeError(Reason.COMMIT_TIMESTAMP_TOO_OLD, field, limit, time)
+
+
+def _judge_least(decoded: Record, min_commit_timestamp: int) -> Rejection | None:
+    try:
+        check_age(decoded, min_commit_timestamp)
+    except InvalidChangeError as error:
+        return Rejection(Reason.COMMIT_TIMESTAMP_TOO_OLD, error.problem)
+    return None
 
 
 def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | None:

@@ -33,6 +33,7 @@ COMMANDS: Final = {
         "List, explain, repair and replay rejected records.",
     ),
     "demo": ("connector.demo", "Run the pipeline on sample data and check the result."),
+    "explain": ("connector.cli.explain", "Explain why a row is as it is."),
     "partitions": (
         "connector.cli.partitions",
         "Show which stream partitions delay the low watermark; close one.",

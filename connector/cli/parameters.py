@@ -39,18 +39,15 @@ class DurationS(click.ParamType[int]):
             )
 
 
-class Start(click.ParamType[Literal["beginning", "end"] | int]):
-    """Where to begin in a topic: a record timestamp in microseconds, or one of the two words."""
+class Moment(click.ParamType[int]):
+    """A time in microseconds: with a time zone, in microseconds, or as an age."""
 
-    name = "place"
+    name = "time"
+    words = ""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Literal["beginning", "end"] | int:
-        if value == "beginning":
-            return "beginning"
-        if value == "end":
-            return "end"
+    ) -> int:
         if isinstance(value, int):
             return value
         text = str(value)
@@ -64,7 +61,7 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
             moment = datetime.fromisoformat(text)
         except ValueError:
             self.fail(
-                f"{text!r} is not beginning, end, a time with a time zone, microseconds, or an"
+                f"{text!r} is not {self.words}a time with a time zone, microseconds, or an"
                 " age such as 10m",
                 param,
                 ctx,
@@ -72,6 +69,21 @@ class Start(click.ParamType[Literal["beginning", "end"] | int]):
         if moment.tzinfo is None:
             self.fail(f"{text!r} has no time zone; write {text}Z for UTC", param, ctx)
         return max((moment - _EPOCH) // timedelta(microseconds=1), 0)
+
+
+class Start(click.ParamType[Literal["beginning", "end"] | int]):
+    """Where to begin in a topic: a record timestamp in microseconds, or one of the two words."""
+
+    name = "place"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Literal["beginning", "end"] | int:
+        if value == "beginning":
+            return "beginning"
+        if value == "end":
+            return "end"
+        return _START_TIME.convert(value, param, ctx)
 
 
 class Span(click.ParamType[tuple[int, int]]):
@@ -166,7 +178,13 @@ class RepairStep(click.ParamType["Step"]):
             self.fail(str(error), param, ctx)
 
 
+class _StartTime(Moment):
+    words = "beginning, end, "
+
+
+_START_TIME: Final = _StartTime()
 DURATION_S: Final = DurationS()
+MOMENT: Final = Moment()
 START: Final = Start()
 SPAN: Final = Span()
 BYTES: Final = KeyBytes()

@@ -52,6 +52,7 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
         registry=config.registry,
         max_record_bytes=of.limits.max_record_bytes,
         max_clock_skew_s=of.limits.max_clock_skew_s,
+        min_commit_timestamp=of.limits.min_commit_timestamp,
         announce=False,
     )
     for warning in producer.warnings:

@@ -1,4 +1,4 @@
-"""`connector tail`: records of a stream as the JSON view (REC-21, REC-22)."""
+"""`connector tail`: records of a stream as the JSON view (REC-21, REC-22, SUB-1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from connector.cli import settings
-from connector.cli.parameters import START
+from connector.cli.parameters import MOMENT, START
 from connector.cli.terminal import out, say
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
@@ -16,7 +16,7 @@ from connector.records.rejection import Rejection
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.kafka.consumer import ConsumerRecord
+    from connector.kafka.consume.stages import Received
 
 
 @click.command()
@@ -35,6 +35,16 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Wait for more records instead of stopping at the current end.",
 )
+@click.option(
+    "--start-commit",
+    type=MOMENT,
+    help="Only changes from this commit timestamp on. Use it instead of --from.",
+)
+@click.option(
+    "--end-commit",
+    type=MOMENT,
+    help="Only changes up to this commit timestamp. Wait until the stream is complete up to it.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many records.")
 @click.pass_context
 def command(
@@ -42,14 +52,19 @@ def command(
     stream: str | None,
     start: Literal["beginning", "end"] | int,
     follow: bool,
+    start_commit: int | None,
+    end_commit: int | None,
     limit: int | None,
 ) -> None:
     """Print the records of STREAM, one JSON object per line. `connector publish` can read them.
 
     Records of one Kafka partition are in order. Records that would be rejected go to standard
     error, with the reason.
+
+    With --end-commit, the command ends when the low watermark is above this time. For example,
+    `--start-commit 2h --end-commit 1h` prints the changes that were committed in this hour.
     """
-    from connector.kafka.consumer import ChangeConsumer
+    from connector.kafka.consume.consumer import ChangeConsumer
 
     config = settings.load(ctx)
     of = find_stream(config, stream)
@@ -57,10 +72,13 @@ def command(
         config.kafka,
         of.topic,
         start=start,
-        bounded=not follow,
+        bounded=not follow and end_commit is None,
         registry=config.registry,
         limits=of.limits,
         tables=declared_tables(config, of),
+        start_commit=start_commit,
+        end_commit=end_commit,
+        roots=of.partitions if start_commit is not None or end_commit is not None else (),
     )
     records = rejections = 0
     with consumer:
@@ -89,10 +107,16 @@ def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str]
     return frozenset(table.source for table in config.tables.values() if table.stream == of.name)
 
 
-def _show(received: ConsumerRecord) -> bool:
+def _show(received: Received) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
+    from connector.kafka.consume.record import ConsumerRecord
     from connector.records.json_view import to_json
+    from connector.watermarks.transactions import Late
 
+    if isinstance(received, Late):
+        out(to_json(received.change, None))
+        return True
+    assert isinstance(received, ConsumerRecord)
     if isinstance(received.record, Rejection):
         reason = f"{received.record.reason} {received.record.rule}".rstrip()
         say(

@@ -309,6 +309,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
         limits=Limits(
             max_clock_skew_s=section.duration_s("max_clock_skew", 300),
             max_record_bytes=section.number("max_record_bytes", 10_000_000, 1, 1_000_000_000),
+            min_commit_timestamp=section.time_us("min_commit_timestamp", 0),
         ),
         unknown_tables=section.choice("unknown_tables", UnknownTables, UnknownTables.KEEP),
         max_dead_letter_ratio=section.ratio("max_dead_letter_ratio", 0.5),

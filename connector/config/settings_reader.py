@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, Self, TypeVar, overload
 
@@ -36,6 +37,7 @@ _UNIT_MS: Final = {
     "w": 604_800_000,
 }
 _MAX_DURATION_MS: Final = 36_500 * _UNIT_MS["d"]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WORDS: Final = {"true": True, "false": False}
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -85,6 +87,25 @@ def parse_duration_ms(text: str) -> int:
     if total > _MAX_DURATION_MS:
         raise ValueError("longer than 100 years")
     return total
+
+
+def parse_time_us(value: object) -> int:
+    """The microseconds since 1970 of a day or a time, for example `2000-01-01`.
+
+    It is a date or a time of TOML, or text in ISO 8601. A day begins at midnight in UTC. Raises
+    ValueError for any other value, a time without a time zone, and a time before 1970.
+    """
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value) if "T" in value else date.fromisoformat(value)
+    if not isinstance(value, date):
+        raise ValueError("not a day or a time")
+    if not isinstance(value, datetime):
+        value = datetime.combine(value, time(), UTC)
+    if value.tzinfo is None:
+        raise ValueError("without a time zone")
+    if value < _EPOCH:
+        raise ValueError("before 1970")
+    return (value - _EPOCH) // timedelta(microseconds=1)
 
 
 class Section:
@@ -248,6 +269,18 @@ class Section:
             f"write {key} = {as_seconds}",
         )
         return None
+
+    def time_us(self, key: str, default: int) -> int:
+        """A day or a time, in microseconds since 1970."""
+        if not self.has(key):
+            return default
+        value = self._content[key]
+        try:
+            return parse_time_us(value)
+        except ValueError as error:
+            allowed = f"a day, or a time with a time zone ({error})"
+            self.fault(key, value, allowed, f"write {key} = 2000-01-01")
+            return default
 
     def choice(
         self,

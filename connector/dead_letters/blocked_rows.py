@@ -29,7 +29,8 @@ BLOCKING_REASONS: Final = frozenset(
             Reason.UNKNOWN_ENTRY,
             Reason.TOO_LARGE,
         ),
-        *(Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.INVALID_SEQUENCE_NUMBER),
+        *(Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.COMMIT_TIMESTAMP_TOO_OLD),
+        Reason.INVALID_SEQUENCE_NUMBER,
     }
 )
 """The reasons of rejected records that block a row: the Kafka key is the row key, and a replay is

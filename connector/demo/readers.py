@@ -34,7 +34,6 @@ from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of, table_state_of
 from connector.records.model import MAX_ROW_KEY_BYTES
 from connector.records.views import view_of_time
-from connector.state.status_json import lagging_partition
 from connector.state.table_state import TableState
 from connector.text import counted
 
@@ -296,9 +295,9 @@ class Readers:
             )
 
     def _flag(self, since: int) -> str:
-        held = lagging_partition(
-            progress_of(str(self._folder.warehouse), STREAM, with_frontier=True).frontier
-        )
+        held = progress_of(
+            str(self._folder.warehouse), STREAM, with_frontier=True
+        ).frontier.lagging_partition
         assert held is not None, (
             "a table that passed the low watermark of a silent stream partition"
         )

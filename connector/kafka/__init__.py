@@ -6,13 +6,16 @@ This is the only package that imports Kafka's client.
 from __future__ import annotations
 
 from connector.dead_letters.filter import LetterFilter
-from connector.kafka.consumer import ChangeConsumer, ConsumerRecord
+from connector.kafka.consume.consumer import ChangeConsumer
+from connector.kafka.consume.record import ConsumerRecord
 from connector.kafka.dead_letters.queue import DeadLetterQueue
 from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.topics import TopicFacts, create_topic, describe
+from connector.watermarks.tracker import Watermark
+from connector.watermarks.transactions import Late, Rejected, WholeTransaction
 
 __all__ = [
     "ChangeConsumer",
@@ -20,10 +23,14 @@ __all__ = [
     "ConsumerRecord",
     "DeadLetterPublisher",
     "DeadLetterQueue",
+    "Late",
     "LetterFilter",
     "LocalBroker",
     "RegistryClient",
+    "Rejected",
     "TopicFacts",
+    "Watermark",
+    "WholeTransaction",
     "create_topic",
     "describe",
     "read_letters",

@@ -23,6 +23,17 @@ _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"
 
 
 @dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """A commit of a Delta table: its version, its time (µs), and the metadata of lowmark. They are
+    empty if the commit is not one of lowmark.
+    """
+
+    version: int
+    committed_at: int
+    stored: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class PlainTable:
     """One version of a Delta table. `types` has Delta's type for each column that readers see, in
     order.
@@ -56,6 +67,20 @@ class PlainTable:
         """
         for batch in batches(self._delta, query):
             yield from rows_in(batch)
+
+    def commits(self) -> Iterator[CommitInfo]:
+        """The commits up to this version that the log still has, the newest first. Raises
+        `TableError` if the log cannot be read.
+        """
+        _, _, unreadable = _deltalake()
+        try:
+            commits = self._delta.history()
+        except unreadable as error:
+            raise trouble(self._delta.table_uri, "read", error) from error
+        for commit in commits:
+            if commit["version"] <= self.version:
+                at = int(commit.get("timestamp", 0)) * 1000
+                yield CommitInfo(commit["version"], at, stored_in(commit))
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -14,18 +14,9 @@ from decimal import Decimal
 from typing import Any, Final
 
 from connector import warehouse as places
-from connector.errors import ErrorCode, TableError
+from connector.lake.changelog_changes import CHANGE_COLUMNS, bytes_literal, change_of
 from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
-from connector.records.model import (
-    ChangeType,
-    DataChange,
-    DeleteCells,
-    DeleteFamily,
-    Entry,
-    SetCell,
-    Transaction,
-)
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
 from connector.state.table_state import TableState
@@ -38,18 +29,22 @@ from connector.tables.values import DataType, Unreadable, write_value
 
 _EPOCH: Final = date(1970, 1, 1)
 _SECTION_BYTES: Final = 8
-_PENDING: Final = """
-    SELECT row_key, arrow_cast(commit_timestamp, 'Int64') AS commit_timestamp, tie_breaker,
-    "transaction", change_sequence_number, entries,
-      order_position
-    FROM t WHERE kind = 'change' AND "table" = '{source}' AND ingest_batch > {after}
-        AND row_key IN ({keys})
-"""
+_PENDING: Final = f"""
+    SELECT {CHANGE_COLUMNS} FROM t
+    WHERE kind = 'change' AND "table" = '{{source}}' AND ingest_batch > {{after}}
+        AND row_key IN ({{keys}})
+"""  # noqa: S608, names of columns
 
 
 class RowStates:
     """The states of rows of the table that `definition` declares. To read newer states, create a
     new object.
+
+    - `definition` is that of the table, or the declared one if there is no table yet.
+    - `table` and `table_state` are the newest version of the table. Without an apply, there is no
+      `table`.
+    - `changelog` is the version of the changelog that the states are read from, if there
+      is one.
     """
 
     def __init__(self, warehouse: str, definition: TableDefinition) -> None:
@@ -58,21 +53,21 @@ class RowStates:
         """
         folder = places.table_folder(warehouse, definition.name)
         stored = newest_stored(places.data(folder))
-        self.definition, self._table_state = definition, TableState()
-        self._table: PlainTable | None = None
+        self.definition, self.table_state = definition, TableState()
+        self.table: PlainTable | None = None
         self._tombstones: PlainTable | None = None
         if stored is not None:
-            self._table = open_table(places.data(folder), table=definition.name)
-            self.definition, _ = from_properties(self._table.properties)
-            self._table_state = TableState.from_json(stored)
-            if self._table_state.has_tombstones:
-                self._tombstones = _of_rebuild(folder, self._table)
+            self.table = open_table(places.data(folder), table=definition.name)
+            self.definition, _ = from_properties(self.table.properties)
+            self.table_state = TableState.from_json(stored)
+            if self.table_state.has_tombstones:
+                self._tombstones = _of_rebuild(folder, self.table)
         changelog = places.changelog(warehouse, definition.stream)
-        self._changelog = None if newest_stored(changelog) is None else open_table(changelog)
+        self.changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
-    def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
+    def of(self, row_keys: Iterable[bytes], *, pending: bool = True) -> dict[bytes, RowState]:
         """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
-        cannot read has no row.
+        cannot read has no row. Without `pending`, the state is that of the last apply.
         """
         read = {row_key: self.definition.key.read_key(row_key) for row_key in row_keys}
         by_key = {key: row_key for row_key, key in read.items() if not isinstance(key, Unreadable)}
@@ -82,7 +77,8 @@ class RowStates:
         for key, state in self._stored(list(by_key)):
             if key in by_key:
                 states[by_key[key]] = join(states[by_key[key]], state)
-        for row_key, state in self._pending(list(by_key.values())):
+        waiting = self._pending(list(by_key.values())) if pending else ()
+        for row_key, state in waiting:
             states[row_key] = join(states[row_key], state)
         return states
 
@@ -101,17 +97,17 @@ class RowStates:
             if self.definition.versions is Versions.LATEST
             else []
         )
-        if self._table is not None:
-            for row in self._table.select([*names, *columns], first, STATE):
+        if self.table is not None:
+            for row in self.table.select([*names, *columns], first, STATE):
                 yield self._key(row), self._state(row[-1], row[len(names) : -1])
         if self._tombstones is not None:
             named = "".join(
                 f" OR (_apply_number = {apply} AND _attempt_id = {quoted(attempt)})"
-                for apply, attempt in self._table_state.attempt_ids.items()
+                for apply, attempt in self.table_state.attempt_ids.items()
             )
             for row in self._tombstones.select(
                 names,
-                f"{first} AND (_apply_number <= {self._table_state.vacuumed_to}{named})",
+                f"{first} AND (_apply_number <= {self.table_state.vacuumed_to}{named})",
                 STATE,
             ):
                 yield self._key(row), self._state(row[-1], [None] * len(columns))
@@ -183,69 +179,24 @@ class RowStates:
         """The states from ingested changes that may not be applied yet. If a change is applied
         already, its state adds nothing.
         """
-        if self._changelog is None:
+        if self.changelog is None:
             return
-        keys = ", ".join(_literal(DataType.BYTES, row_key) for row_key in row_keys)
+        keys = ", ".join(bytes_literal(row_key) for row_key in row_keys)
         query = _PENDING.format(
-            source=self.definition.source, after=self._table_state.complete_to_batch, keys=keys
+            source=self.definition.source, after=self.table_state.complete_to_batch, keys=keys
         )
-        for (
-            row_key,
-            at,
-            tie_breaker,
-            transaction,
-            number,
-            entries,
-            position,
-        ) in self._changelog.query(query):
-            change = DataChange(
-                stream_partition="-",
-                table=self.definition.source,
-                row_key=bytes(row_key),
-                commit_timestamp=at,
-                tie_breaker=tie_breaker,
-                transaction=transaction
-                and Transaction(
-                    transaction["server_transaction_id"],
-                    record_sequence=transaction["record_sequence"],
-                ),
-                change_sequence_number=number,
-                change_type=ChangeType.USER,
-                entries=tuple(map(_entry, entries)),
-            )
+        for row in self.changelog.query(query):
+            change, position = change_of(row)
             if not isinstance(read_change(self.definition, change), Rejection):
                 yield (
                     change.row_key,
-                    lift(
-                        change,
-                        OrderPosition(**position),
-                        self.definition.order,
-                        self.definition.versions,
-                    ),
+                    lift(change, position, self.definition.order, self.definition.versions),
                 )
 
 
 def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:
     name = table.properties.get("lowmark.rebuild")
     return open_table(places.tombstones(folder, name or ""))
-
-
-def _entry(stored: Mapping[str, Any]) -> Entry:
-    family, qualifier = stored["family"], bytes(stored["qualifier"] or b"")
-    match stored["kind"]:
-        case "SET_CELL":
-            return SetCell(family, qualifier, bytes(stored["value"]), stored["cell_timestamp"])
-        case "DELETE_CELLS":
-            return DeleteCells(family, qualifier, stored["range_start"], stored["range_end"])
-        case "DELETE_FAMILY":
-            return DeleteFamily(family)
-        case kind:
-            raise TableError(
-                ErrorCode.ENTRY_UNKNOWN,
-                "The changelog has an entry that this release does not know",
-                f"The kind of the entry is {kind}",
-                "Upgrade lowmark",
-            )
 
 
 def _at(stored: list[int | None] | None, place: int) -> int | None:
@@ -265,7 +216,7 @@ def _literal(type_: DataType, value: Any) -> str:
     """A value of a key as SQL."""
     match value:
         case bytes():
-            return f"X'{value.hex()}'"
+            return bytes_literal(value)
         case bool():
             return str(value).lower()
         case int() if type_ is DataType.TIMESTAMP:

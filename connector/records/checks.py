@@ -52,6 +52,7 @@ from connector.records.model import (
     table_matches,
 )
 from connector.records.rejection import Reason, Rejection
+from connector.records.units import unit_hint
 
 Datum = Mapping[str, Any]
 BRANCHES: Final = ("data_change", "heartbeat", "child_partitions")
@@ -288,6 +289,8 @@ def _broken(check: Check, fields: Datum, where: str) -> Rejection:
         if field
         else f"{where}broken rule: {words}"
     )
+    if words is _TIMESTAMP_WORDS:
+        detail += unit_hint(fields[field])
     return Rejection(Reason.INVALID, detail, rule.value)
 
 

@@ -174,7 +174,7 @@ def _view_of_change(change: DataChange) -> Json:
         resume_token=view_of_bytes(change.resume_token),
         estimated_low_watermark=_time_unless_0(change.estimated_low_watermark),
     )
-    view["entries"] = [_view_of_entry(entry) for entry in change.entries]
+    view["entries"] = [view_of_entry(entry) for entry in change.entries]
     if change.transaction is not None:
         view["transaction"] = _view_of_transaction(change.transaction)
     if change.change_sequence_number is not None:
@@ -184,7 +184,8 @@ def _view_of_change(change: DataChange) -> Json:
     return view
 
 
-def _view_of_entry(entry: Entry) -> Json:
+def view_of_entry(entry: Entry) -> Json:
+    """Return an entry as an object of the JSON view (REC-22)."""
     match entry:
         case SetCell(family, qualifier, value, cell_timestamp):
             view: Json = {

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     KEY_MISMATCH = "KEY_MISMATCH"
     COMMIT_TIMESTAMP_IN_FUTURE = "COMMIT_TIMESTAMP_IN_FUTURE"
     WATERMARK_IN_FUTURE = "WATERMARK_IN_FUTURE"
+    COMMIT_TIMESTAMP_TOO_OLD = "COMMIT_TIMESTAMP_TOO_OLD"
     UNKNOWN_ENTRY = "UNKNOWN_ENTRY"
     UNKNOWN_TABLE = "UNKNOWN_TABLE"
     UNREADABLE_VALUE = "UNREADABLE_VALUE"
@@ -118,6 +119,17 @@ _CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
         (
             "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
             " clock. Discard the letter: a later heartbeat replaces it"
+        ),
+    ),
+    Reason.COMMIT_TIMESTAMP_TOO_OLD: (
+        (
+            "The commit timestamp, or the time of a control record, is before"
+            " min_commit_timestamp. Usually the number is in seconds or milliseconds"
+        ),
+        (
+            "Send microseconds since 1970-01-01 in UTC: the detail names the unit that the number"
+            " fits. Set the commit timestamp of the letter, and replay it. Discard the letter of a"
+            " control record: a later one replaces it"
         ),
     ),
     Reason.UNKNOWN_ENTRY: (

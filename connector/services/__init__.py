@@ -20,6 +20,9 @@ from connector.services.events import Event, log_event
 from connector.services.load_config import load_config
 from connector.services.partitions import Closing, PartitionList, close_partition, partitions
 from connector.services.read import TableRead, read
+from connector.services.rows.explain import RowChange, RowHistory, explain
+from connector.services.rows.letters import RowLetter
+from connector.services.rows.versions import FirstVersion
 from connector.services.run import RunReport, run
 from connector.services.status import StatusReport, status
 from connector.services.tables import (
@@ -37,14 +40,19 @@ __all__ = [
     "DeadLetters",
     "Event",
     "Finding",
+    "FirstVersion",
     "PartitionList",
     "RebuildReport",
+    "RowChange",
+    "RowHistory",
+    "RowLetter",
     "RunReport",
     "StatusReport",
     "TableRead",
     "audit",
     "close_partition",
     "dead_letters",
+    "explain",
     "jobs",
     "load_config",
     "log_event",

@@ -9,7 +9,7 @@ from typing import Any, Final
 from connector.records.views import view_of_bytes, view_of_time
 from connector.state.jobs import Job
 from connector.state.open_dead_letters import OpenLetters
-from connector.watermarks.frontier import Frontier, Stall
+from connector.watermarks.frontier import Stall
 from connector.watermarks.stream_partition import KeyRange
 
 FEW: Final = 3
@@ -28,23 +28,6 @@ _TIMES: Final = frozenset(
         "due_at",
     }
 )
-
-
-def lagging_partition(frontier: Frontier) -> Stall | None:
-    """Return the live stream partition with the least low watermark. It delays the low watermark
-    (WMK-3).
-
-    None: there are no live stream partitions.
-    """
-    k = frontier.kafka_partitions
-    least = min(
-        frontier.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None
-    )
-    return (
-        None
-        if least is None
-        else Stall(least[0], least[1].lagging_partition(k), *frontier.last_advance[least[0]])
-    )
 
 
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:

@@ -13,7 +13,6 @@ from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.status_json import (
     failed_maintenance,
-    lagging_partition,
     summarize_names,
     view,
     view_of_job,
@@ -111,12 +110,7 @@ class StreamStatus:
                 f"no announcement names {summarize_names(self.undeclared)}: announce or close these"
                 " stream partitions"
             )
-        if self.stalled:
-            names = summarize_names([stall.stream_partition for stall in self.stalled])
-            remedy = "send heartbeats, or close the stream partitions that send no more records"
-            if self.stalls_unverified:
-                remedy = "ingest has not asked Kafka since then, so check that ingest runs"
-            found.append(f"{names} stalled: {remedy}")
+        found += self._stall_hints()
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
@@ -133,6 +127,24 @@ class StreamStatus:
                 " as open"
             )
         return found + failed_maintenance(self.maintenance)
+
+    def _stall_hints(self) -> list[str]:
+        if not self.stalled:
+            return []
+        names = summarize_names([stall.stream_partition for stall in self.stalled])
+        if self.stalls_unverified:
+            return [
+                f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
+            ]
+        remedy = "send heartbeats, or close the stream partitions that send no more records"
+        found = [f"{names} stalled: {remedy}"]
+        if silent := [stall.stream_partition for stall in self.stalled if not stall.watermark]:
+            found.append(
+                "neither a heartbeat nor an estimated low watermark was read in every Kafka"
+                f" partition from {summarize_names(silent)}: call reached in the producer, or send"
+                " heartbeats"
+            )
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values. Names are stable, and times are ISO 8601."""
@@ -260,7 +272,7 @@ def stream_status(
         topic_read_at=topic_read_at,
         low_watermark=progress.low_watermark,
         horizon=progress.horizon,
-        lagging_partition=lagging_partition(frontier),
+        lagging_partition=frontier.lagging_partition,
         stalled=tuple(frontier.stalls(now, stall_after)),
         stalls_unverified=topic_read_at is None
         or now - topic_read_at > stall_after

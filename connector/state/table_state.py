@@ -90,6 +90,16 @@ class TableState:
         """
         return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.blocked_rows)])
 
+    def covers(self, ingest_batch: int, commit_timestamp: int) -> bool:
+        """Return whether the applies covered a change of this batch. If its row is blocked, the
+        change may wait nevertheless.
+        """
+        return ingest_batch <= self.complete_to_batch or (
+            ingest_batch <= self.to_batch
+            and self.apply_watermark is not None
+            and commit_timestamp < self.apply_watermark
+        )
+
     def is_at(self, low_watermark: int | None, batch: int) -> bool:
         """Return whether the table is at the cut (`low_watermark`, `batch`) (TBL-10)."""
         return self.is_consistent_cut and (self.apply_watermark, self.to_batch) == (

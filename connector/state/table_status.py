@@ -11,7 +11,6 @@ from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.pace import APPLY_EVERY_S
 from connector.state.status_json import (
     failed_maintenance,
-    lagging_partition,
     view,
     view_of_job,
     view_of_letters,
@@ -198,7 +197,7 @@ def table_status(
         upsert_stream_apply_watermark=table.apply_watermark,
         is_consistent_cut=table.is_consistent_cut,
         inconsistent_since=table.inconsistent_since if no_cut else None,
-        lagging_partition=lagging_partition(progress.frontier) if no_cut else None,
+        lagging_partition=progress.frontier.lagging_partition if no_cut else None,
         as_of=progress.as_of(table),
         declared_max_staleness_s=definition.max_staleness_s,
         max_staleness_s=max_staleness_s,

@@ -177,12 +177,21 @@ def visible(state: RowState) -> dict[tuple[str, bytes], bytes]:
 
     An absent column has no value. This does not mean that it is null (MRG-8).
     """
-    newest: dict[tuple[str, bytes], Cell] = {}
+    return {
+        (name.family, name.qualifier): cell.value
+        for name, cell in winners(state).items()
+        if cell.value is not None
+    }
+
+
+def winners(state: RowState) -> dict[CellName, Cell]:
+    """Return the cell that gives each column its value, as in `visible`: one for each column."""
+    newest: dict[tuple[str, bytes], tuple[CellName, Cell]] = {}
     for name, cell in shown(state).items():
         column = (name.family, name.qualifier)
-        if column not in newest or newest[column].cell_timestamp < cell.cell_timestamp:
-            newest[column] = cell
-    return {column: cell.value for column, cell in newest.items() if cell.value is not None}
+        if column not in newest or newest[column][1].cell_timestamp < cell.cell_timestamp:
+            newest[column] = name, cell
+    return dict(newest.values())
 
 
 def shown(state: RowState) -> dict[CellName, Cell]:

@@ -12,13 +12,14 @@ import heapq
 from dataclasses import dataclass, field
 
 from connector.records.model import DataChange, Record
+from connector.watermarks.heartbeat_schedule import ClaimWatch
 
 
 @dataclass(slots=True)
-class _Times:
-    """A multiset of times with its minimum. All operations are O(log n).
+class Multiset:
+    """A multiset of times or offsets with its minimum. All operations are O(log n).
 
-    A time in the middle of the heap is only marked as removed. It is dropped when it reaches the
+    A number in the middle of the heap is only marked as removed. It is dropped when it reaches the
     top.
     """
 
@@ -50,13 +51,18 @@ class Delivery:
 
     Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
     and `set_aside` return how many records were added to `failed`: 1, 0 or -1.
+
+    `promised` is the time of the last heartbeat. `reached` is the last position that the
+    application reported. A new change must be after both.
     """
 
     promised: int = 0
+    reached: int = 0
+    watch: ClaimWatch = field(default_factory=ClaimWatch)
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
-    _open: _Times = field(default_factory=_Times)
-    _failed: _Times = field(default_factory=_Times)
+    _open: Multiset = field(default_factory=Multiset)
+    _failed: Multiset = field(default_factory=Multiset)
 
     def sent(self, change: DataChange) -> int:
         """Register a change that is sent. It may have failed before."""

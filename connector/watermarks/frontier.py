@@ -162,6 +162,23 @@ class Frontier:
         """The live stream partitions that no announcement names (WMK-8)."""
         return [name for name, partition in self.live.items() if not partition.roots]
 
+    @property
+    def lagging_partition(self) -> Stall | None:
+        """The live stream partition with the least low watermark. It delays the low watermark
+        (WMK-3).
+
+        None: there are no live stream partitions.
+        """
+        k = self.kafka_partitions
+        least = min(
+            self.live.items(), key=lambda item: (item[1].low_watermark(k), item[0]), default=None
+        )
+        return (
+            None
+            if least is None
+            else Stall(least[0], least[1].lagging_partition(k), *self.last_advance[least[0]])
+        )
+
     def uncovered(self) -> tuple[str, KeyRange] | None:
         """Find a root whose live stream partitions leave a hole in the key space, or overlap
         (WMK-9).

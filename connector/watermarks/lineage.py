@@ -136,6 +136,18 @@ class Announcements:
                 record.start_timestamp, record.record_sequence, live, 0 if live else now
             )
 
+    def knows(self, stream_partition: str) -> bool:
+        """Return whether a record or an announcement has named the stream partition."""
+        return stream_partition in self._lived
+
+    def has_ended(self, stream_partition: str) -> bool:
+        return stream_partition in self._ended
+
+    def repeated(self, now: int) -> list[ChildPartitions]:
+        """Return the announcements of all roots, to send them again now."""
+        self.again_soon()
+        return self._again(now)
+
     def again_soon(self) -> None:
         """Announce all roots again before the next record."""
         self._repeat_at = self._catch_up_at = 0

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from connector import cli
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import DeadLetter
-from connector.kafka.consumer import ChangeConsumer
+from connector.kafka import ChangeConsumer
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import schema_id
@@ -128,6 +128,25 @@ def test_a_bad_line_is_named_and_what_went_before_is_delivered(shell: Shell) -> 
 def test_rubbish_is_a_bad_line(shell: Shell, line: bytes, words: str) -> None:
     assert shell.run("publish", stdin=line) == 1
     assert words in shell.err
+
+
+def test_tail_prints_a_range_of_commit_time(shell: Shell) -> None:
+    """SUB-1: it ends at the low watermark, and both ends are included."""
+    announced = {
+        "stream_partition": "p0",
+        "child_partitions": {
+            "start_timestamp": "2024-04-30T11:00:00Z",
+            "record_sequence": 0,
+            "children": [{"token": "p0"}],
+        },
+    }
+    assert shell.run("publish", stdin=lines(announced, *LINES)) == 0
+    at = CHANGE["commit_timestamp"]
+    assert shell.run("tail", "--start-commit", str(at), "--end-commit", str(at)) == 0
+    shown = [json.loads(line) for line in shell.out.splitlines()]
+    assert sum("data_change" in line for line in shown) == 2
+    assert shell.run("tail", "--start-commit", "2100-01-01T00:00:00Z") == 1
+    assert "START_IN_FUTURE" in shell.err
 
 
 def test_tail_stops_at_a_limit_and_starts_at_the_end(shell: Shell) -> None:

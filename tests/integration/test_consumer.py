@@ -1,4 +1,4 @@
-"""Consuming from a real broker (REC-4, REC-21)."""
+"""Consuming from a real broker (REC-4, REC-21, SUB-1 to SUB-3)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from connector.config.settings import KafkaConfig, RegistryConfig
-from connector.errors import BrokerError, RegistryError, TopicError
-from connector.kafka import ChangeConsumer, ChangeProducer, topics
+from connector.errors import BrokerError, OutOfRangeError, RegistryError, TopicError
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    Late,
+    Rejected,
+    Watermark,
+    WholeTransaction,
+    topics,
+)
 from connector.records.codec import READER_SCHEMA, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat
 from connector.records.rejection import Position, Reason, Rejection
@@ -365,7 +373,7 @@ def test_a_group_notices_that_the_topic_was_created_again(
     with ChangeConsumer(kafka, name, group=name, bounded=True) as consumer:
         list(consumer)
         consumer.commit()
-        consumer._client.commit(
+        consumer._reader._client.commit(
             offsets=[TopicPartition(name, 0, 3, "AAAAAAAAAAAAAAAAAAAAAA")], asynchronous=False
         )
     assert facts.topic_id != "AAAAAAAAAAAAAAAAAAAAAA"
@@ -422,3 +430,116 @@ def test_a_topic_of_many_records_is_read_completely(
         assert Counter(r.record for r in consumer) == Counter(sent) + Counter(
             {Heartbeat("p", 2_000_000): 4}
         )
+
+
+# ── watermarks, whole transactions, ranges of commit time (SUB-1 to SUB-3) ────────────────────────
+
+
+def publish(kafka: KafkaConfig, topic: str, numbers: range) -> None:
+    """Changes at 1,000,000 + number, and a heartbeat after each tenth one."""
+    with ChangeProducer(kafka, topic) as producer:
+        for number in numbers:
+            producer.send(change(number))
+            if number % 10 == 9:
+                producer.flush()
+                producer.send(Heartbeat("p", 1_000_000 + number))
+
+
+def test_watermarks_of_a_real_producer(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+    """SUB-2: no change comes below a watermark, and the last one is that of the last heartbeat."""
+    topic = new_topic(kafka_partitions=3).topic
+    publish(kafka, topic, range(100))
+    low = 0
+    with ChangeConsumer(kafka, topic, watermarks=True, bounded=True) as consumer:
+        for item in consumer:
+            if isinstance(item, Watermark):
+                assert item.low_watermark > low
+                low = item.low_watermark
+            elif isinstance(item.record, DataChange):
+                assert item.record.commit_timestamp >= low
+    assert low == 1_000_100
+
+
+def test_whole_transactions_of_a_real_topic_go_on_from_a_state(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """SUB-3: with an aborted Kafka transaction, a bad record, and a Kafka partition that is
+    added.
+    """
+    topic = new_topic(kafka_partitions=2).topic
+    publish(kafka, topic, range(50))
+    transaction(kafka, topic, range(900, 903), commit=False)
+    send_raw(kafka, topic, [(b"row-1", b"bad")])
+    found: list[object] = []
+    state: bytes | None = None
+    for round_ in range(4):
+        with ChangeConsumer(kafka, topic, transactions=True, state=state) as consumer:
+            deadline = time.monotonic() + 30
+            last, count = None, 0
+            while count < 13 and time.monotonic() < deadline:
+                item = consumer.poll(0.5)
+                if isinstance(item, WholeTransaction | Late | Rejected):
+                    found.append(item)
+                    last, count = item, count + 1
+                elif len(found) == 51:
+                    break
+            if last is not None:
+                consumer.acknowledge(last)
+            state = consumer.state()
+        if round_ == 1:
+            admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    publish(kafka, topic, range(50, 100))
+    with ChangeConsumer(kafka, topic, transactions=True, state=state, bounded=True) as consumer:
+        found += consumer
+    whole = [item for item in found if isinstance(item, WholeTransaction)]
+    assert [one.commit_timestamp - 1_000_000 for one in whole] == list(range(100))
+    assert [type(item) for item in found if not isinstance(item, WholeTransaction)] == [Rejected]
+
+
+def test_a_range_of_commit_time_begins_near_its_first_change(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """SUB-1: commit timestamps of now, so that the place follows from the arrival."""
+    topic = new_topic(kafka_partitions=2).topic
+    marks: list[int] = []
+    with ChangeProducer(kafka, topic) as producer:
+        for number in range(6):
+            time.sleep(0.8)
+            marks.append(time.time_ns() // 1000)
+            producer.send(change(number, timestamp=marks[-1]))
+            producer.flush()
+            producer.send(Heartbeat("p", marks[-1]))
+    with ChangeConsumer(
+        kafka,
+        topic,
+        start_commit=marks[2],
+        end_commit=marks[4],
+        roots=["p"],
+        limits=Limits(max_clock_skew_s=1),
+    ) as consumer:
+        assert sum(position.offset + 1 for position in consumer.positions) > 0
+        found = [r.record for r in consumer if isinstance(r.record, DataChange)]
+    assert sorted(one.commit_timestamp for one in found) == marks[2:5]
+
+
+def test_a_range_that_retention_took_is_refused(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """SUB-1: the error names the oldest possible start, which can be read."""
+    facts = new_topic()
+    fill(kafka, facts.topic, 10)
+    for deleted in admin.delete_records([TopicPartition(facts.topic, 0, 6)]).values():
+        deleted.result(30)
+    with pytest.raises(OutOfRangeError, match="may not hold all changes") as caught:
+        ChangeConsumer(
+            kafka, facts.topic, start_commit=1_000_000, limits=Limits(max_clock_skew_s=0)
+        )
+    assert caught.value.code == "START_TOO_OLD"
+    assert caught.value.oldest is not None
+    time.sleep(0.01)
+    ChangeConsumer(
+        kafka,
+        facts.topic,
+        start_commit=caught.value.oldest,
+        limits=Limits(max_clock_skew_s=0),
+    ).close()

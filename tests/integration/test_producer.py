@@ -1,4 +1,4 @@
-"""Producing to a real broker (REC-1, REC-3, REC-14, REC-17, REC-18, REC-19, WMK-6, PUB-5)."""
+"""Producing to a real broker (REC-1, REC-3, REC-14, REC-17 to REC-19, WMK-6, PUB-1, PUB-5)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_frontier_follows_what_the_producer_announces(
         producer.send(change(3, partition="a"))
         producer.send(Heartbeat("b", 1_000_005))
         later = time.time_ns() // 1000 + facts.retention_ms * 1000 // 4
-        monkeypatch.setattr("connector.kafka.produce.producer.now_us", lambda: later)
+        monkeypatch.setattr("connector.kafka.produce.control_records.now_us", lambda: later)
         producer.send(Heartbeat("a", 1_000_004))
         producer.flush()
         assert producer.announced == 2
@@ -516,6 +516,91 @@ def test_the_resume_token_is_that_of_the_newest_heartbeat(
         producer.flush()
         assert producer.resume_token("p") == b"seven"
         assert producer.resume_token("another") == b"nor this"
+
+
+# ── automatic heartbeats (PUB-1) ──────────────────────────────────────────────────────────────────
+
+
+def read_heartbeats(kafka: KafkaConfig, topic: str, kafka_partition: int = 0) -> list[Heartbeat]:
+    return [
+        received.record
+        for received in read(kafka, topic)
+        if isinstance(received.record, Heartbeat)
+        and received.position.kafka_partition == kafka_partition
+    ]
+
+
+def test_a_silent_source_has_heartbeats_up_to_the_reported_position(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """PUB-1, WMK-3: the low watermark follows the reported positions, although nothing changes."""
+    topic = new_topic(kafka_partitions=3).topic
+    with ChangeProducer(kafka, topic, heartbeat_s=1) as producer:
+        producer.send(change(1))
+        for number in range(1, 31):
+            producer.reached("p", 1_000_000 + number, b"%d" % number)
+            producer.poll(0.1)
+        before_close = read_heartbeats(kafka, topic)
+        assert 1 <= len(before_close) <= 5
+    for kafka_partition in range(3):
+        found = read_heartbeats(kafka, topic, kafka_partition)
+        assert found[-1] == Heartbeat("p", 1_000_030, b"30")
+        times = [heartbeat.timestamp for heartbeat in found]
+        assert times == sorted(times)
+    with ChangeProducer(kafka, topic) as producer:
+        assert producer.resume_token("p") == b"30"
+
+
+def test_the_timer_waits_while_a_transaction_is_open(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """PUB-1, REC-17: the heartbeat is committed in a transaction of its own, also if the open one
+    is aborted.
+    """
+    topic = new_topic(kafka_partitions=2).topic
+    with ChangeProducer(kafka, topic, transactional_id=topic, heartbeat_s=1) as producer:
+        with producer.transaction():
+            producer.send(change(1))
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            producer.reached("p", 1_000_001)
+            producer.send(change(2))
+            time.sleep(2.5)
+            assert read_heartbeats(kafka, topic) == []
+            raise ZeroDivisionError
+        deadline = time.monotonic() + 20
+        while not read_heartbeats(kafka, topic) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        with producer.transaction():
+            producer.send(change(2))
+        producer.reached("p", 1_000_002)
+    assert [heartbeat.timestamp for heartbeat in read_heartbeats(kafka, topic, 1)][-1] == 1_000_002
+    assert {r.record for r in read_changes(kafka, topic)} == {change(1), change(2)}
+
+
+def test_heartbeats_go_on_after_the_broker_was_away(tmp_path: Path) -> None:
+    """PUB-1, watermark_is_honest: none of them is before a change that it covers."""
+    with LocalBroker.start(tmp_path, jar_store()) as broker:
+        kafka = KafkaConfig(broker.bootstrap_servers)
+        topics.create_topic(kafka, "t", kafka_partitions=2)
+        with ChangeProducer(kafka, "t", heartbeat_s=1) as producer:
+            for number in range(60):
+                producer.send(change(number))
+                producer.reached("p", 1_000_000 + number)
+                producer.poll(0.1)
+                if number == 20:
+                    broker.kill()
+                if number == 40:
+                    broker.restart()
+        for kafka_partition in range(2):
+            low = 0
+            for received in read(kafka, "t"):
+                if received.position.kafka_partition != kafka_partition:
+                    continue
+                if isinstance(received.record, DataChange):
+                    assert received.record.commit_timestamp > low
+                elif isinstance(received.record, Heartbeat):
+                    low = received.record.timestamp
+            assert low == 1_000_059
 
 
 # ── transactions ──────────────────────────────────────────────────────────────────────────────────

@@ -508,3 +508,33 @@ def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -
     assert "GOOD" in assert_agreement(spark, cases, schemas=Schemas(), tables=frozenset())
     endless = Limits(max_clock_skew_s=2**63)
     assert not future & assert_agreement(spark, cases, schemas=Schemas(), limits=endless)
+
+
+def test_times_that_are_too_old_are_judged_the_same(spark: SparkSession) -> None:
+    """ING-6: of changes and control records, to the microsecond; with tables and a horizon beside
+    them.
+    """
+    least = ARRIVAL_MS * 1000
+    times = (1, 2, 1_714_475_984, ARRIVAL_MS, least - 2, least - 1, least, least + 1)
+    cases = [
+        Case(f"{type(record).__name__} {at}", kafka_key(record), frame(encode(record, 1), None))
+        for at in times
+        for record in _records_at(at)
+    ]
+    for limits in (Limits(min_commit_timestamp=least), Limits(min_commit_timestamp=1), Limits()):
+        is_on = limits.min_commit_timestamp == least
+        for tables, horizon in ((None, None), (frozenset({"other"}), least + 1)):
+            said = assert_agreement(
+                spark, cases, schemas=Schemas(), limits=limits, tables=tables, horizon=horizon
+            )
+            assert (Reason.COMMIT_TIMESTAMP_TOO_OLD in said) is is_on, (limits, said)
+            assert "GOOD" in said
+
+
+def _records_at(at: int) -> list[Record]:
+    """One record of each kind with this time."""
+    return [
+        replace(CHANGE, commit_timestamp=at),
+        Heartbeat("p", at),
+        ChildPartitions("p", at, 0, (ChildPartition("p"),)),
+    ]

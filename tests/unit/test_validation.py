@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, InvalidChangeError
 from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
 from connector.records.model import (
     CONTROL_KEY,
@@ -16,7 +16,8 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.validation import KafkaRecord, Limits, validate_record
+from connector.records.units import YEAR_2000
+from connector.validation import KafkaRecord, Limits, check_age, validate_record
 
 NOW = 1_714_475_984_000_000
 SKEW = 300_000_000
@@ -143,6 +144,66 @@ def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(
     assert isinstance(verdict(claim(1)), ChangeRecord)
 
 
+CLAIMS = {
+    "change": lambda time: change(commit_timestamp=time),
+    "heartbeat": lambda time: Heartbeat("p", time),
+    "child partitions": lambda time: ChildPartitions("p", time, 0, ()),
+}
+
+
+@pytest.mark.parametrize(("kind", "earlier"), [*zip(CLAIMS, (0, 1, 1), strict=True)])
+def test_a_claim_may_be_as_old_as_the_least_commit_timestamp(kind: str, earlier: int) -> None:
+    """ING-6: an announcement is dated just before the first change, or at the beginning."""
+    least = NOW - 10
+    limits, claim = Limits(min_commit_timestamp=least), CLAIMS[kind]
+    assert isinstance(verdict(claim(least - earlier), limits=limits), ChangeRecord)
+    assert reason(claim(least - earlier - 1), limits=limits) is Reason.COMMIT_TIMESTAMP_TOO_OLD
+    assert reason(claim(2), limits=limits) is Reason.COMMIT_TIMESTAMP_TOO_OLD
+    assert isinstance(verdict(claim(1), limits=limits), ChangeRecord) is (earlier == 1)
+    assert isinstance(verdict(claim(2)), ChangeRecord), "it is off if it is not set"
+
+
+@pytest.mark.parametrize(
+    ("number", "unit"), [(1_714_475_984, "seconds"), (1_714_475_984_123, "milliseconds")]
+)
+@pytest.mark.parametrize("kind", CLAIMS)
+def test_a_time_in_another_unit_is_too_old_and_the_unit_is_named(
+    kind: str, number: int, unit: str
+) -> None:
+    """ING-6."""
+    found = verdict(CLAIMS[kind](number), limits=Limits(min_commit_timestamp=YEAR_2000))
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.COMMIT_TIMESTAMP_TOO_OLD
+    assert f"is {number}, but must be at least {YEAR_2000} (min_commit_timestamp)" in found.detail
+    assert f"it fits {unit}: 2024-04-30T11:19:44" in found.detail
+
+
+def test_a_producer_gets_an_error() -> None:
+    """ING-6: with the rule, the field and the limit; without a least time there is none."""
+    with pytest.raises(InvalidChangeError) as caught:
+        check_age(Heartbeat("p", 1_714_475_984_123), YEAR_2000)
+    assert (caught.value.rule, caught.value.field) == ("COMMIT_TIMESTAMP_TOO_OLD", "timestamp")
+    check_age(change(commit_timestamp=1), 0)
+
+
+def test_a_time_too_far_ahead_names_its_unit() -> None:
+    """ING-6, REC-15: units of 100 nanoseconds are in the year 2513; microseconds name no unit."""
+    rejection = verdict(change(commit_timestamp=17_144_759_841_234_567))
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is Reason.COMMIT_TIMESTAMP_IN_FUTURE
+    assert "it fits units of 100 nanoseconds: 2024-04-30T11:19:44" in rejection.detail
+    ahead = verdict(change(commit_timestamp=NOW + SKEW + 1))
+    assert isinstance(ahead, Rejection)
+    assert "it fits" not in ahead.detail
+
+
+def test_a_change_that_is_too_old_is_not_called_too_late_or_of_an_unknown_table() -> None:
+    """ING-6, DLQ-2: the first reason of the list."""
+    limits = Limits(min_commit_timestamp=NOW + 1)
+    found = reason(limits=limits, tables=frozenset({"other"}), horizon=NOW + 1)
+    assert found is Reason.COMMIT_TIMESTAMP_TOO_OLD
+
+
 def test_an_estimate_that_lies_ahead_is_kept() -> None:
     """REC-15: its claim is ignored by whoever advances watermarks; the change is honest."""
     assert isinstance(verdict(change(estimated_low_watermark=NOW * 1000)), ChangeRecord)
@@ -192,7 +253,10 @@ def test_a_record_without_a_value_has_an_unknown_framing(value: bytes | None) ->
     assert reason(value=value) is Reason.UNKNOWN_FRAMING
 
 
-@pytest.mark.parametrize("fields", [{"max_clock_skew_s": -1}, {"max_record_bytes": 0}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"max_clock_skew_s": -1}, {"max_record_bytes": 0}, {"min_commit_timestamp": -1}],
+)
 def test_limits_that_make_no_sense_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         Limits(**fields)

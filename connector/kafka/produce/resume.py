@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
-from connector.kafka.consumer import ARRIVAL_MARGIN_S, ChangeConsumer, ConsumerRecord
+from connector.kafka.consume.consumer import ChangeConsumer
+from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord
 from connector.records.model import DataChange, Heartbeat
 from connector.records.rejection import Position
 
@@ -64,6 +65,7 @@ def newest_token(
             limits=limits,
         ) as consumer:
             for received in consumer:
+                assert isinstance(received, ConsumerRecord)
                 reached.setdefault(received.position.kafka_partition, received.record_timestamp)
                 if _order(received.record, stream_partition, in_transactions):
                     found[received.position.kafka_partition] = received

@@ -69,12 +69,20 @@ class SendQueue(Generic[_Item]):
         return self._errors.text
 
     def put(
-        self, item: _Item, key: bytes, value: bytes, kafka_partition: int, headers: HeaderList
+        self,
+        item: _Item,
+        key: bytes,
+        value: bytes,
+        kafka_partition: int,
+        headers: HeaderList,
+        *,
+        waits: bool = True,
     ) -> None:
         """Queue a message. Blocks while the queue is full.
 
         Raises `DeliveryError` if the message was not queued. Then `answer` was already called.
-        Raises `WriterConflictError` as `renew` does.
+        Raises `WriterConflictError` as `renew` does. Without `waits`, a full queue raises
+        `BufferError`, and the message gets no answer.
         """
         number = self._next_number
         self._next_number += 1
@@ -93,6 +101,9 @@ class SendQueue(Generic[_Item]):
                 )
                 break
             except BufferError:
+                if not waits:
+                    del self._outstanding[number]
+                    raise
                 now = time.monotonic()
                 deadline = deadline or now + self._queue_timeout_s
                 if now > deadline:

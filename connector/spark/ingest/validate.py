@@ -41,7 +41,7 @@ from connector.records.model import (
 )
 from connector.records.rejection import Reason, Rejection
 from connector.spark.sql import constant, skew_us
-from connector.validation import Limits
+from connector.validation import BEGINNING, Limits
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
 
@@ -319,6 +319,17 @@ def _verdict(
         (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew} > {arrival}"),
         (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew} > {arrival}"),
     ]
+    if least := limits.min_commit_timestamp:
+        # The same rule as `validation.check_age`.
+        faults.append(
+            (
+                Reason.COMMIT_TIMESTAMP_TOO_OLD,
+                (
+                    f"data_change.commit_timestamp < {least} OR ({_CONTROL} AND {control_time} >"
+                    f" {BEGINNING} AND {control_time} < {least - 1})"
+                ),
+            )
+        )
     if tables is not None:
         faults.append(
             (

@@ -6,13 +6,7 @@ that was computed from the rows. So rows, position and progress are stored toget
 If rows were rejected, the progress is a second commit, after their dead letters. The newest commit
 always has the position of the stream. The Spark checkpoint may be lost.
 
-The slots are:
-
-- -3: frontiers that are too large for metadata.
-- -2: rejected records.
-- -1: control records.
-- 0 to 15: changes, by a hash of the source table's name. Recent changes of one table are in a few
-  files.
+`connector.state.changelog_slots` has the slots. Recent changes of one table are in a few files.
 """
 
 from __future__ import annotations
@@ -49,6 +43,12 @@ from connector.spark.storage.maintenance import (
 )
 from connector.spark.storage.offsets import BatchRange, Offsets, same
 from connector.spark.storage.transaction import Transaction
+from connector.state.changelog_slots import (
+    CONTROL_SLOT,
+    FRONTIER_SLOT,
+    REJECTED_SLOT,
+    TABLE_SLOTS,
+)
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
@@ -56,10 +56,6 @@ from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
-TABLE_SLOTS: Final = 16
-CONTROL_SLOT: Final = -1
-REJECTED_SLOT: Final = -2
-FRONTIER_SLOT: Final = -3
 _STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = """

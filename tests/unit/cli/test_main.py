@@ -50,6 +50,8 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         ["nonsense"],
         ["read"],
         ["tail", "--from", "yesterday"],
+        ["tail", "--start-commit", "beginning"],
+        ["tail", "--end-commit", "2024-05-01T10:00:00"],
         ["topic", "create", "--retention", "7"],
     ],
 )

@@ -54,6 +54,7 @@ snapshot_retention = "3d"
 stall_after = "90s"
 max_clock_skew = 0
 max_record_bytes = 1000
+min_commit_timestamp = 2000-01-01
 unknown_tables = "reject"
 max_dead_letter_ratio = 0.1
 halt_on_first = true
@@ -124,7 +125,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.topic, stream.partitions, stream.limits) == (
         "shop.orders",
         ("p-0", "p-1"),
-        Limits(0, 1000),
+        Limits(0, 1000, 946_684_800_000_000),
     )
     assert (stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == (
         259_200,

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, date, datetime
 from enum import StrEnum
 
 import pytest
@@ -18,6 +19,7 @@ from connector.config.settings_reader import (
     flat,
     is_secret,
     parse_duration_ms,
+    parse_time_us,
 )
 from connector.errors import ConfigError, ErrorCode
 from connector.text import nearest
@@ -82,6 +84,30 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_a_duration_is_a_number_or_a_value_error(text: str) -> None:
     with suppress(ValueError):
         assert parse_duration_ms(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2000-01-01", 946_684_800_000_000),
+        (date(2000, 1, 1), 946_684_800_000_000),
+        ("1970-01-01", 0),
+        ("2000-01-01T01:00:00.000001+01:00", 946_684_800_000_001),
+        (datetime(2000, 1, 1, tzinfo=UTC), 946_684_800_000_000),
+    ],
+)
+def test_a_day_or_a_time_is_microseconds(value: object, expected: int) -> None:
+    """ING-6, OPS-1: of TOML, or as text of the environment."""
+    assert parse_time_us(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1969-12-31", "2000", "2000-01-01T00:00:00", 946_684_800, "now", True, "2000-01-01 10:00"],
+)
+def test_other_values_are_no_time(value: object) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_time_us(value)
 
 
 def test_a_fault_names_setting_value_what_is_allowed_and_what_to_do() -> None:

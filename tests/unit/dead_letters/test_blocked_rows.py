@@ -112,7 +112,7 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
             "UNKNOWN_ENTRY",
             "TOO_LARGE",
         ),
-        *("COMMIT_TIMESTAMP_IN_FUTURE", "INVALID_SEQUENCE_NUMBER"),
+        *("COMMIT_TIMESTAMP_IN_FUTURE", "COMMIT_TIMESTAMP_TOO_OLD", "INVALID_SEQUENCE_NUMBER"),
     }
 
 

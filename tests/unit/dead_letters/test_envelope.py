@@ -51,6 +51,7 @@ def test_the_reasons_are_a_closed_list() -> None:
         "KEY_MISMATCH",
         "COMMIT_TIMESTAMP_IN_FUTURE",
         "WATERMARK_IN_FUTURE",
+        "COMMIT_TIMESTAMP_TOO_OLD",
         "UNKNOWN_ENTRY",
         "UNKNOWN_TABLE",
     ]

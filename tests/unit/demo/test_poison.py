@@ -62,12 +62,13 @@ def test_other_seeds_are_rejected_alike() -> None:
 
 
 def test_every_reason_that_ingest_can_give_is_among_them() -> None:
-    """The others need a table by sequence number, a horizon, an undeclared table that is rejected,
-    ten megabytes, or a producer.
+    """The others need a table by sequence number, a horizon, a least commit timestamp, an
+    undeclared table that is rejected, ten megabytes, or a producer.
     """
     elsewhere = {
         Reason.MISSING_SEQUENCE_NUMBER,
         Reason.TOO_LATE,
+        Reason.COMMIT_TIMESTAMP_TOO_OLD,
         Reason.UNKNOWN_TABLE,
         Reason.TOO_LARGE,
         Reason.REJECTED,

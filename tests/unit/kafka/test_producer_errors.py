@@ -322,7 +322,7 @@ def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCl
     ) as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(change(0), on_delivery=told)
-            while producer._outbox.items:  # the brokers have it
+            while producer._queue.items:  # the brokers have it
                 assert producer.poll(0.1) == 0
             assert not told.calls
             raise ZeroDivisionError
@@ -487,3 +487,16 @@ def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster)
         assert producer.announced == 2
         producer.send(Heartbeat("p", 5))
         assert producer.announced == 2
+
+
+def test_a_time_in_another_unit_is_refused_before_it_is_sent() -> None:
+    """ING-6: of a change and of a heartbeat; without the setting, the producer takes it."""
+    in_ms, year_2000 = 1_714_475_984_123, 946_684_800_000_000
+    with ChangeProducer(DEAD, FACTS, announce=False, min_commit_timestamp=year_2000) as producer:
+        for record in (change(in_ms), Heartbeat("p", in_ms)):
+            with pytest.raises(InvalidChangeError, match="it fits milliseconds") as caught:
+                producer.send(record)
+            assert caught.value.rule == "COMMIT_TIMESTAMP_TOO_OLD"
+        with pytest.raises(InvalidChangeError) as caught:
+            producer.send_many([change(in_ms)])
+        assert caught.value.index == 0

@@ -15,7 +15,7 @@ from connector.dead_letters.ledger import Totals
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.open_dead_letters import OpenLetters, open_letters
-from connector.state.status_json import lagging_partition, summarize_names
+from connector.state.status_json import summarize_names
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.stream_status import partition_statuses, stream_status
 from connector.state.table_state import TableState
@@ -81,8 +81,8 @@ def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
         BatchClaims(2, {"a": {0: 50, 1: 70}, "b": {0: 60, 1: 40}}, announced("a", "b")),
         now=7,
     )
-    assert lagging_partition(frontier) == Stall("b", 1, 40, 7)
-    assert lagging_partition(UNKNOWN) is None
+    assert frontier.lagging_partition == Stall("b", 1, 40, 7)
+    assert UNKNOWN.lagging_partition is None
 
 
 def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
@@ -109,6 +109,17 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
         "a, stray stalled",
         "the ledger could not be read, so replayed and discarded dead letters are counted as open",
     ]
+
+
+def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -> None:
+    """PUB-2: not one that sends heartbeats and lags, and not while ingest may be the cause."""
+    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
+    stands = progress(heard, at=600 * S)
+    for stall_after_s, is_verified in ((300, True), (301, False)):
+        status = stream_status("s", stands, NOW, stall_after_s=stall_after_s)
+        found = [hint for hint in status.hints if "neither a heartbeat nor an estimated" in hint]
+        assert bool(found) == is_verified
+        assert all(" from b, c: call reached in the producer" in hint for hint in found)
 
 
 def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_not_move() -> None:
@@ -556,9 +567,8 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
 
 def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
     """OPS-5: so that the status does not change to and fro."""
-    assert lagging_partition(
-        advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)
-    ) == Stall("a", 0, 5, 7)
+    frontier = advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)
+    assert frontier.lagging_partition == Stall("a", 0, 5, 7)
 
 
 def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:

@@ -1,0 +1,336 @@
+"""`connector explain`: why a row is as it is, for people and for programs (SUB-6, OPS-10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from connector.cli import settings
+from connector.cli.terminal import console, escaped, out, say, shown_bytes
+from connector.cli.terminal import table as empty_table
+from connector.config.settings import find_table
+from connector.dead_letters.filter import text_of_bytes
+from connector.errors import InvalidChangeError
+from connector.records.json_view import to_line, view_of_entry
+from connector.records.model import DeleteCells, DeleteFamily, Entry, SetCell
+from connector.records.ordering import ChangeOrder
+from connector.records.views import view_of_bytes, view_of_time
+from connector.services.rows.explain import RowChange, RowHistory, explain
+from connector.services.rows.keys import row_key_of
+from connector.services.rows.letters import RowLetter
+from connector.tables.column_names import UNMAPPED, unmapped_name
+from connector.tables.explain import ColumnHistory, Outcome, SetEntry
+from connector.tables.merge import Tombstone
+from connector.tables.values import DataType, Encoding, write_value
+
+ENTRIES_SHOWN: Final = 20
+"""Of one change, in the table for people."""
+
+
+@click.command()
+@click.argument("name", metavar="TABLE")
+@click.argument("key", metavar="KEY")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--no-kafka", is_flag=True, help="Do not read the dead-letter topic. The result says so."
+)
+@click.pass_context
+def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka: bool) -> None:
+    """Explain why the row of TABLE with this KEY is as it is.
+
+    KEY is the row key as text or base64:…, or a JSON array with the values of the key columns, for
+    example '[7, "2024-04-30"]'. The command needs no Java. It looks at every change of the source
+    table in the changelog.
+    """
+    config = settings.load(ctx)
+    definition = find_table(config, name)
+    try:
+        row_key = row_key_of(definition.key, key)
+    except InvalidChangeError as error:
+        raise click.UsageError(f"KEY: {error.problem}") from None
+    found = explain(config, name, row_key, ask_kafka=not no_kafka)
+    if as_json:
+        out(to_line(view_of_history(found)))
+    elif found.is_known:
+        _print(found)
+    _say(found)
+
+
+def _say(found: RowHistory) -> None:
+    for what in found.not_looked_at:
+        say(f"not looked at: {what}")
+    if found.is_confirmed is False:
+        say(
+            "warning: the table has another row than the changelog gives; connector table rebuild"
+            f" {found.table} makes it from the changelog"
+        )
+    if not found.is_known:
+        known = "nothing is known of the row any more" if found.trimmed_to else "it never existed"
+        say(f"{found.table} has no change of {text_of_bytes(found.row_key)}: {known}")
+
+
+def view_of_history(found: RowHistory) -> dict[str, Any]:
+    """The history of a row for a program. A value that is not known is null."""
+    since = found.shown_since
+    return {
+        "table": found.table,
+        "row_key": view_of_bytes(found.row_key),
+        "is_known": found.is_known,
+        "row": _view_of_row(found, found.row),
+        "applied_row": _view_of_row(found, found.applied_row),
+        "shown_since": since
+        and {
+            "version": since.version,
+            "committed_at": view_of_time(since.committed_at),
+            "or_earlier": since.or_earlier,
+        },
+        "columns": [_view_of_column(found, column) for column in found.explanation.columns],
+        "deletions": [
+            {
+                "entry": entry_id(deletion.order),
+                **view_of_entry(_entry_of(deletion.tombstone)),
+                "hides": deletion.hides,
+            }
+            for deletion in found.explanation.deletions
+        ],
+        "changes": [_view_of_change(change) for change in found.changes],
+        "dead_letters": [_view_of_letter(letter) for letter in found.dead_letters],
+        "is_confirmed": found.is_confirmed,
+        "trimmed_to": found.trimmed_to,
+        "not_looked_at": list(found.not_looked_at),
+    }
+
+
+def entry_id(order: ChangeOrder) -> str:
+    """The name of an entry within the row: the order position of its change, and its index."""
+    return f"{order.position}#{order.entry_index}"
+
+
+def _view_of_row(found: RowHistory, row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    definition = found.definition
+    types = {part.name: part.type for part in definition.key.parts}
+    types |= {column.name: column.type for column in definition.columns}
+    return {
+        name: (
+            value and {cell: view_of_bytes(one) for cell, one in value.items()}
+            if name == UNMAPPED
+            else _view_of_value(types[name], value)
+        )
+        for name, value in row.items()
+    }
+
+
+def _view_of_value(type_: DataType, value: Any) -> Any:
+    """A value as `connector read` prints it."""
+    if value is None or type_ in (DataType.INT64, DataType.BOOL, DataType.STRING):
+        return value
+    if type_ is DataType.BYTES:
+        return view_of_bytes(value)
+    if type_ is DataType.FLOAT64 and math.isfinite(value):
+        return value
+    return write_value(type_, Encoding.TEXT, value).decode()
+
+
+def _view_of_column(found: RowHistory, column: ColumnHistory) -> dict[str, Any]:
+    winner = column.winner
+    return {
+        "column": _column_name(found, column.family, column.qualifier),
+        "family": column.family,
+        "qualifier": view_of_bytes(column.qualifier),
+        "value": None if winner is None or winner.value is None else view_of_bytes(winner.value),
+        "won_by": None if winner is None else entry_id(winner.order),
+        "entries": [
+            {
+                "entry": entry_id(entry.order),
+                "value": view_of_bytes(entry.entry.value),
+                "cell_timestamp": view_of_time(entry.entry.cell_timestamp),
+                "outcome": entry.outcome.value,
+                "lost_to": None if entry.lost_to is None else entry_id(entry.lost_to),
+            }
+            for entry in column.entries
+        ],
+    }
+
+
+def _view_of_change(one: RowChange) -> dict[str, Any]:
+    change = one.change
+    transaction = change.transaction
+    return {
+        "position": str(one.position),
+        "commit_timestamp": view_of_time(change.commit_timestamp),
+        "tie_breaker": change.tie_breaker,
+        "record_sequence": 0 if transaction is None else transaction.record_sequence,
+        "change_sequence_number": change.change_sequence_number,
+        "ingest_batch": one.ingest_batch,
+        "kafka_partition": one.kafka_partition,
+        "offset": one.offset,
+        "arrived_at": view_of_time(one.arrived_at),
+        "stream_partition": change.stream_partition,
+        "change_type": change.change_type.value,
+        "source_cluster_id": change.source_cluster_id,
+        "is_late": one.is_late,
+        "is_replay": one.is_replay,
+        "is_applied": one.is_applied,
+        "dead_letter": one.dead_letter,
+        "blocked_by": one.blocked_by,
+        "entries": [view_of_entry(entry) for entry in change.entries],
+    }
+
+
+def _view_of_letter(letter: RowLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "reason": letter.reason.value,
+        "rule": letter.rule or None,
+        "detail": letter.detail or None,
+        "ingest_batch": letter.ingest_batch or None,
+        "order_position": letter.order_position or None,
+        "is_certain": letter.is_certain,
+        "is_replayed": letter.is_replayed,
+        "state": letter.state and letter.state.value,
+        "attempt": letter.attempt,
+    }
+
+
+def _column_name(found: RowHistory, family: str, qualifier: bytes) -> str | None:
+    cell = (family, qualifier)
+    return next((one.name for one in found.definition.columns if one.cell == cell), None)
+
+
+def _print(found: RowHistory) -> None:
+    since = found.shown_since
+    version = "no version of the table shows it yet"
+    if since is not None:
+        earlier = ", or an earlier one that the log no longer has" if since.or_earlier else ""
+        version = f"version {since.version} ({view_of_time(since.committed_at)}){earlier}"
+    facts = {
+        "row key": shown_bytes(found.row_key, 200),
+        "row": _shown_row(found, found.row),
+        "last apply": _shown_row(found, found.applied_row),
+        "shown since": version,
+    }
+    for name, fact in facts.items():
+        out(f"{name:<11}  {fact}")
+    _print_columns(found)
+    _print_changes(found)
+    _print_letters(found.dead_letters)
+
+
+def _shown_row(found: RowHistory, row: Mapping[str, Any] | None) -> str:
+    view = _view_of_row(found, row)
+    return "(none)" if view is None else escaped(to_line(view))
+
+
+def _print_columns(found: RowHistory) -> None:
+    shown = empty_table("column", "value", "won by", "lost")
+    for column in found.explanation.columns:
+        winner = column.winner
+        name = _column_name(found, column.family, column.qualifier)
+        lost = sum(entry.outcome is not Outcome.WON for entry in column.entries)
+        shown.add_row(
+            escaped(name or unmapped_name(column.family, column.qualifier)),
+            "(none)" if winner is None else shown_bytes(winner.value),
+            "" if winner is None else entry_id(winner.order),
+            _entries(lost) if lost else "",
+        )
+    if shown.row_count:
+        out("")
+        console().print(shown)
+
+
+def _print_changes(found: RowHistory) -> None:
+    entries = {
+        entry.order: entry for column in found.explanation.columns for entry in column.entries
+    }
+    hides = {deletion.order: _entries(deletion.hides) for deletion in found.explanation.deletions}
+    shown = empty_table("position", "commit timestamp", "change", "entries")
+    for change in found.changes:
+        shown.add_row(
+            str(change.position),
+            str(view_of_time(change.change.commit_timestamp)),
+            escaped(_state_of(change)),
+            "\n".join(_shown_entries(change, entries, hides)),
+        )
+    if shown.row_count:
+        out("")
+        console().print(shown)
+
+
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number:,} entries"
+
+
+def _state_of(change: RowChange) -> str:
+    if change.dead_letter is not None:
+        return f"dead letter {change.dead_letter}"
+    words = ["applied" if change.is_applied else "not applied yet"]
+    words += ["late"] * (change.is_late is True) + ["replay"] * change.is_replay
+    words += [] if change.blocked_by is None else [f"waits for {change.blocked_by}"]
+    return ", ".join(words)
+
+
+def _shown_entries(
+    change: RowChange, entries: Mapping[ChangeOrder, SetEntry], hides: Mapping[ChangeOrder, str]
+) -> list[str]:
+    every = change.change.entries
+    lines = []
+    for index, entry in enumerate(every[:ENTRIES_SHOWN]):
+        text = _shown_entry(entry)
+        if change.order is not None and change.dead_letter is None:
+            order = change.order._replace(entry_index=index)
+            if order in entries:
+                text += f": {_shown_outcome(entries[order])}"
+            elif not isinstance(entry, SetCell):
+                text += f": hides {hides[order]}" if order in hides else ": repeated later"
+        lines.append(text)
+    more = len(every) - ENTRIES_SHOWN
+    return [*lines, f"… {more:,} more; --json has them"] if more > 0 else lines
+
+
+def _shown_outcome(entry: SetEntry) -> str:
+    lost_to = "" if entry.lost_to is None else f" by {entry_id(entry.lost_to)}"
+    if entry.outcome is Outcome.OLDER_VERSION and entry.lost_to is not None:
+        lost_to = f" than {entry_id(entry.lost_to)}"
+    return f"{entry.outcome}{lost_to}"
+
+
+def _shown_entry(entry: Entry) -> str:
+    """An entry in short form."""
+    if isinstance(entry, DeleteFamily):
+        return f"delete {escaped(entry.family)}"
+    name = escaped(unmapped_name(entry.family, entry.qualifier))
+    if isinstance(entry, SetCell):
+        at = f" at {view_of_time(entry.cell_timestamp)}" if entry.cell_timestamp else ""
+        return f"{name} = {shown_bytes(entry.value)}{at}"
+    if not entry.range_start and not entry.range_end:
+        return f"delete {name}"
+    end = view_of_time(entry.range_end) if entry.range_end else "the end"
+    return f"delete {name} from {view_of_time(entry.range_start)} to {end}"
+
+
+def _entry_of(tombstone: Tombstone) -> Entry:
+    if tombstone.qualifier is None:
+        return DeleteFamily(tombstone.family)
+    return DeleteCells(tombstone.family, tombstone.qualifier, tombstone.start, tombstone.end)
+
+
+def _print_letters(letters: tuple[RowLetter, ...]) -> None:
+    shown = empty_table("dead letter", "reason", "state", "position", "detail")
+    for letter in letters:
+        certain = "" if letter.is_certain else "the Kafka key is that of the row; "
+        replayed = "replayed" if letter.is_replayed else "not known"
+        shown.add_row(
+            escaped(letter.id),
+            f"{letter.reason} {letter.rule}".rstrip(),
+            replayed if letter.state is None else letter.state.value,
+            escaped(letter.order_position),
+            escaped(f"{certain}{letter.detail}".removesuffix("; ")),
+        )
+    if shown.row_count:
+        out("")
+        console().print(shown)

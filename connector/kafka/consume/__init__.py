@@ -1,0 +1,1 @@
+"""Read a change stream: records, watermarks, whole transactions, ranges of commit time."""

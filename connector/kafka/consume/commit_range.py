@@ -1,0 +1,221 @@
+"""Where reading begins for a range of commit time, and which ranges are refused (SUB-1).
+
+Theory. A change arrives at most `max_clock_skew` before its commit timestamp (REC-15), and at any
+time after it. Therefore all changes from T1 on are among the records that arrived from T1 −
+`max_clock_skew` on. To know a low watermark, a reader must also read an announcement in each Kafka
+partition, or know the roots. Therefore it begins at the newest announcement before that place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from connector.errors import ErrorCode, OutOfRangeError
+from connector.kafka import client, topics
+from connector.kafka.bounded_read import messages_between
+from connector.kafka.consume.decode import Decoder
+from connector.kafka.consume.places import check_numbers
+from connector.kafka.consume.reader import RecordReader
+from connector.kafka.consume.record import ARRIVAL_MARGIN_S
+from connector.records.model import ChildPartitions
+from connector.records.rejection import Position
+from connector.records.views import view_of_time
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from connector.config.settings import KafkaConfig
+    from connector.kafka.topics import TopicFacts
+    from connector.validation import Limits
+
+_SECOND: Final = 1_000_000
+_WINDOW: Final = 1000
+_GROWTH: Final = 10
+
+
+def check_range(start_commit: int | None, end_commit: int | None, now: int) -> None:
+    """Raise `OutOfRangeError` if the range begins in the future, or ends before it begins."""
+    if start_commit is not None and end_commit is not None and end_commit < start_commit:
+        raise OutOfRangeError(
+            ErrorCode.START_AFTER_END,
+            f"start_commit is {view_of_time(start_commit)}, after end_commit, which is"
+            f" {view_of_time(end_commit)}",
+            "",
+            "Use a range that begins before it ends",
+        )
+    if start_commit is not None and start_commit > now:
+        raise OutOfRangeError(
+            ErrorCode.START_IN_FUTURE,
+            f"start_commit is {view_of_time(start_commit)}, but now it is {view_of_time(now)}",
+            "A range may end in the future, but not begin there",
+            "Use an earlier start_commit. Times are microseconds since 1970",
+        )
+
+
+def create_time_warning(facts: TopicFacts) -> list[str]:
+    """Return a warning if the record timestamps of the topic are those of its producers."""
+    if facts.timestamp_type == "LogAppendTime":
+        return []
+    warning = (
+        f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}. Reading by"
+        f" commit time begins {ARRIVAL_MARGIN_S:.0f} s earlier, because the clocks of producers"
+        " may be wrong. Changes of a producer whose clock is further behind are left out"
+    )
+    return [warning]
+
+
+def first_arrival(facts: TopicFacts, limits: Limits, start_commit: int) -> int:
+    """Return the least record timestamp (µs) that a change from `start_commit` on may have."""
+    margin = 0.0 if facts.timestamp_type == "LogAppendTime" else ARRIVAL_MARGIN_S
+    return max(0, start_commit - int((limits.max_clock_skew_s + margin) * _SECOND))
+
+
+def first_positions(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    admin: AdminClient,
+    decoder: Decoder,
+    start_commit: int,
+    now: int,
+    *,
+    kafka_partitions: Iterable[int] | None,
+    has_roots: bool,
+) -> tuple[Position, ...]:
+    """Return the positions after which a reader from `start_commit` on reads.
+
+    Args:
+        kafka: The brokers and client settings.
+        facts: The topic.
+        admin: A client for topics.
+        decoder: Decodes the records in which announcements are looked for.
+        start_commit: The least commit timestamp (µs).
+        now: The clock of the reader (µs).
+        kafka_partitions: The Kafka partitions to read. None: all.
+        has_roots: Whether the reader knows the roots, and needs no announcement.
+
+    Returns:
+        The positions, without those of Kafka partitions that are read from their beginning.
+
+    Raises:
+        OutOfRangeError: The topic may not hold all changes from `start_commit` on any more.
+        TopicError: The topic lacks one of the Kafka partitions.
+        BrokerError: No broker answers.
+    """
+    arrival = first_arrival(facts, decoder.limits, start_commit)
+    first = topics.beginning_offsets(kafka, facts)
+    places = topics.offsets_at(kafka, facts, arrival)
+    if kafka_partitions is not None:
+        kafka_partitions = list(kafka_partitions)
+        check_numbers(facts, kafka_partitions)
+        places = {number: places[number] for number in kafka_partitions}
+    _check_age(kafka, facts, start_commit, now, start_commit - arrival, first, places)
+    if not has_roots:
+        places = _announced_places(kafka, facts, admin, decoder, first, places)
+    return tuple(
+        Position(facts.topic, facts.topic_id, number, place - 1)
+        for number, place in places.items()
+        if place > first[number]
+    )
+
+
+def _check_age(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    start_commit: int,
+    now: int,
+    skew: int,
+    first: Mapping[int, int],
+    places: Mapping[int, int],
+) -> None:
+    """Raise `OutOfRangeError` if records that were deleted may be in the range.
+
+    A record was deleted only if the first offset is not 0. It arrived no later than the first
+    record that is left. If none is left, it is assumed that retention deleted it.
+    """
+    doubtful = {number for number, place in places.items() if 0 < first[number] == place}
+    if not doubtful:
+        return
+    arrivals = _first_arrivals(kafka, facts, first, doubtful)
+    expired = now - facts.retention_ms * 1000 if facts.retention_ms >= 0 else now
+    oldest = max(arrivals.get(number, expired) for number in doubtful) + skew + 1
+    if start_commit < oldest:
+        raise OutOfRangeError(
+            ErrorCode.START_TOO_OLD,
+            f"{facts.topic} may not hold all changes from {view_of_time(start_commit)} on",
+            "Retention or another program has deleted older records",
+            f"Use a start_commit of {view_of_time(oldest)} or later, or read the tables",
+            topic=facts.topic,
+            oldest=oldest,
+        )
+
+
+def _first_arrivals(
+    kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], numbers: Iterable[int]
+) -> dict[int, int]:
+    """Return the record timestamp of the first record of each Kafka partition that has one."""
+    found: dict[int, int] = {}
+    ends = topics.end_offsets(kafka, facts)
+    errors = client.LastError()
+    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
+        for number in numbers:
+            ranges = {number: (first[number], ends[number])}
+            for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
+                found[number] = client.contents(message)[3]
+                break
+    return found
+
+
+def _announced_places(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    admin: AdminClient,
+    decoder: Decoder,
+    first: Mapping[int, int],
+    places: Mapping[int, int],
+) -> dict[int, int]:
+    """Return, by Kafka partition, the newest announcement before a place, or the first offset.
+
+    Each Kafka partition is read backwards, in growing windows.
+    """
+    found = {number: place for number, place in places.items() if place <= first[number]}
+    ends = {number: place for number, place in places.items() if number not in found}
+    window = _WINDOW
+    while ends:
+        starts = {number: max(first[number], end - window) for number, end in ends.items()}
+        positions = tuple(
+            Position(facts.topic, facts.topic_id, number, start - 1)
+            for number, start in starts.items()
+            if start > first[number]
+        )
+        reader = RecordReader(
+            kafka,
+            facts,
+            admin,
+            decoder,
+            start=positions,
+            kafka_partitions=starts,
+            ends=ends,
+        )
+        with closing(reader):
+            while not reader.finished:
+                received = reader.poll(0.5)
+                if received is not None and _is_announcement(received.record):
+                    found[received.position.kafka_partition] = received.position.offset
+        found.update(
+            {
+                number: start
+                for number, start in starts.items()
+                if number not in found and start <= first[number]
+            }
+        )
+        ends = {number: start for number, start in starts.items() if number not in found}
+        window *= _GROWTH
+    return {number: found[number] for number in places}
+
+
+def _is_announcement(record: object) -> bool:
+    return isinstance(record, ChildPartitions) and not any(
+        child.parent_partition_tokens for child in record.children
+    )

@@ -1,0 +1,369 @@
+"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-3).
+
+    with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
+        for received in consumer:
+            match received.record: case DataChange(): … case Rejection(): …
+
+A bad record is a value in the stream, never an exception. Exceptions are for bad situations: no
+broker, no registry, a topic that was replaced, or records that retention deleted before they were
+read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Self
+
+from connector.clock import now_us
+from connector.errors import ConfigError, ErrorCode
+from connector.kafka import client, topics
+from connector.kafka.consume.commit_range import (
+    check_range,
+    create_time_warning,
+    first_arrival,
+    first_positions,
+)
+from connector.kafka.consume.decode import Decoder
+from connector.kafka.consume.places import check_reached
+from connector.kafka.consume.reader import RecordReader
+from connector.kafka.consume.record import Start
+from connector.kafka.consume.stages import (
+    CommitRange,
+    Received,
+    TransactionStage,
+    WatermarkStage,
+    transaction_stage,
+)
+from connector.records.model import MAX_LONG
+from connector.records.rejection import Position
+from connector.validation import Limits
+from connector.watermarks.frontier import UNKNOWN
+from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.tracker import WatermarkTracker
+from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES, Item
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.topics import TopicFacts
+
+_POLL_S: Final = 0.5
+
+
+class ChangeConsumer:
+    """An iterator over a change stream. Not thread-safe.
+
+    Without further arguments, it yields a `ConsumerRecord` for each record. Records of one Kafka
+    partition come in order.
+
+    **Ranges.** With `start_commit` or `end_commit`, records outside the range are left out. A
+    record that cannot be read is left out if it arrived too early to be in the range. The
+    iteration ends once the low watermark is above `end_commit`. A change that comes after the low
+    watermark has passed it is a `Late`, if it comes before the iteration ends.
+
+    **Watermarks.** With `watermarks=True`, it also yields a `Watermark` whenever the low watermark
+    of the Kafka partitions that it reads advances. If it reads all of them, each change of the
+    stream with a smaller commit timestamp came before, as far as the watermarks of the source are
+    true. If it reads some of them, as a member of a group or with `kafka_partitions`, this is true
+    of the changes in these Kafka partitions only. It may conclude that a row is complete, since all
+    changes of a row are in one Kafka partition, unless some were added. It may not conclude that a
+    transaction is complete, since the transaction may have other changes elsewhere. The low
+    watermark of the stream is the least of all members. When a group gives it other Kafka
+    partitions, its low watermark is unknown again, and may come back smaller. The low watermark is
+    known when each of these Kafka partitions has an announcement, or with `roots`, when each root
+    has sent a record there.
+
+    **Transactions.** With `transactions=True`, it yields a `WholeTransaction` once the low
+    watermark has passed it, in the order of commit timestamp, transaction id and position. A
+    duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot be
+    read is a `Rejected`. Control records are not yielded. `acknowledge` the items in their
+    order, and store `state()`.
+
+    Use it as a context manager. `finished` is True when the iteration has ended. `warnings` are
+    sentences about wrong settings of the topic.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start: Start = "beginning",
+        group: str | None = None,
+        kafka_partitions: Iterable[int] | None = None,
+        bounded: bool = False,
+        registry: RegistryConfig | None = None,
+        limits: Limits | None = None,
+        tables: frozenset[str] | None = None,
+        metadata_refresh_s: float = 10.0,
+        start_commit: int | None = None,
+        end_commit: int | None = None,
+        watermarks: bool = False,
+        transactions: bool = False,
+        roots: Iterable[str] = (),
+        max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
+        state: bytes | None = None,
+    ) -> None:
+        """Check the topic and find the start position.
+
+        Args:
+            kafka: The brokers and client settings.
+            topic: The name of the change topic.
+            start: Where to start. In a group, it applies only to Kafka partitions without a
+                committed position. Kafka partitions that are missing in stored positions are read
+                from the beginning, because they are new.
+            group: The consumer group. Kafka distributes the Kafka partitions, and `commit` stores
+                positions.
+            kafka_partitions: Without a group, the Kafka partitions to read. None: all, including
+                new ones.
+            bounded: Stop at the current end of the topic.
+            registry: The schema registry.
+            limits: The limits of the stream.
+            tables: The declared source tables. None: changes of any table are accepted.
+            metadata_refresh_s: How often to check whether the topic was replaced or has new Kafka
+                partitions.
+            start_commit: The least commit timestamp (µs) to yield. Reading begins where the first
+                such change may be.
+            end_commit: The greatest commit timestamp (µs) to yield. It may be in the future.
+            watermarks: Yield watermarks, too.
+            transactions: Yield whole transactions instead of records. It reads all Kafka
+                partitions.
+            roots: The root stream partitions, if you know them. Then a reader that starts in the
+                middle of the topic need not find their announcements.
+            max_buffered_bytes: The bound for transactions that are read and not yielded.
+            state: A value of `state()` to continue from, instead of `start`.
+
+        Raises:
+            OutOfRangeError: The range begins in the future, ends before it begins, or begins
+                before the oldest record of the topic.
+            TopicError: There is no such topic, it is compacted or was replaced, or records were
+                deleted.
+            BrokerError: No broker answers.
+            ConfigError: A client setting is not allowed, arguments exclude each other, or the
+                state is not one.
+        """
+        numbers = None if kafka_partitions is None else sorted(set(kafka_partitions))
+        has_range = start_commit is not None or end_commit is not None
+        _check_options(
+            {
+                "group": group is not None,
+                "kafka_partitions": numbers is not None,
+                "transactions": transactions,
+                "start": start != "beginning",
+                "start_commit": start_commit is not None,
+                "end_commit": end_commit is not None,
+                "state": state is not None,
+            }
+        )
+        known = None if state is None else ReaderState.from_bytes(state)
+        now, named = now_us(), frozenset(roots)
+        check_range(start_commit, end_commit, now)
+        self._decoder = Decoder(registry, limits, tables)
+        admin = client.admin(kafka)
+        facts = topics.describe(kafka, topic, admin)
+        self.warnings = topics.check(facts)
+        ends = topics.end_offsets(kafka, facts) if bounded else None
+        if known is not None:
+            start = _positions_of(known, kafka, facts)
+        elif start_commit is not None:
+            self.warnings += create_time_warning(facts)
+            start = first_positions(
+                kafka,
+                facts,
+                admin,
+                self._decoder,
+                start_commit,
+                now,
+                kafka_partitions=numbers,
+                has_roots=bool(named),
+            )
+        self._reader = RecordReader(
+            kafka,
+            facts,
+            admin,
+            self._decoder,
+            start=start,
+            group=group,
+            kafka_partitions=numbers,
+            ends=ends,
+            metadata_refresh_s=metadata_refresh_s,
+        )
+        self._stage: WatermarkStage | None = None
+        if watermarks or transactions or has_range:
+            tracker = WatermarkTracker(
+                roots=named,
+                max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
+                only=None if group is None and numbers is None else frozenset(numbers or ()),
+                frontier=UNKNOWN if known is None else known.frontier,
+            )
+            commits = CommitRange(
+                start_commit or 0,
+                MAX_LONG if end_commit is None else end_commit,
+                first_arrival(facts, self._decoder.limits, start_commit or 0),
+            )
+            self._stage = (
+                transaction_stage(
+                    self._reader, tracker, commits, known, max_buffered_bytes, watermarks
+                )
+                if transactions
+                else WatermarkStage(
+                    self._reader, tracker, watermarks, commits if has_range else None
+                )
+            )
+
+    @property
+    def finished(self) -> bool:
+        """True when a bounded consumer has reached its end, or the low watermark is above
+        `end_commit`.
+        """
+        if self._stage is None:
+            return self._reader.finished
+        return self._stage.is_finished
+
+    def __iter__(self) -> Iterator[Received]:
+        """Yield items and wait for more. It ends only if the consumer is bounded or has an
+        `end_commit`. Raises as `poll` does.
+        """
+        while not self.finished:
+            received = self.poll(_POLL_S)
+            if received is not None:
+                yield received
+
+    def poll(self, timeout_s: float) -> Received | None:
+        """Return the next item.
+
+        After an exception, the next call returns the same item.
+
+        Args:
+            timeout_s: The approximate maximum time to wait.
+
+        Returns:
+            The item. None: the time has passed, or the iteration has ended.
+
+        Raises:
+            BrokerError: No broker has answered for 30 s.
+            RegistryError: A schema is needed, and the registry does not answer.
+            TopicError: The topic was deleted or replaced, or records were deleted before they were
+                read.
+            BufferFullError: Transactions that wait for the low watermark need too much memory.
+        """
+        stage = self._stage
+        if stage is None:
+            return self._reader.poll(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while (item := stage.pop()) is None and not stage.is_finished:
+            left = max(0.0, deadline - time.monotonic())
+            stage.take(stage.unread or self._reader.poll(min(left, stage.wait_s)))
+            if not left:
+                return stage.pop()
+        return item
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """The last offset that was read in each Kafka partition, or -1. Store it, and pass it as
+        `start` later. With `transactions=True`, use `state()` instead.
+        """
+        facts = self._reader.facts
+        return tuple(
+            Position(facts.topic, facts.topic_id, number, following - 1)
+            for number, following in sorted(self._reader.next_offsets.items())
+        )
+
+    def acknowledge(self, item: Item) -> None:
+        """Acknowledge an item, and all that were yielded before it.
+
+        Args:
+            item: A `WholeTransaction`, `Late` or `Rejected` that this consumer has yielded.
+        """
+        self._transactions.acknowledge(item)
+
+    def state(self) -> bytes:
+        """Return from where a later consumer continues.
+
+        Store it together with the effects of the acknowledged items. A consumer with
+        `state=` yields each item that is not acknowledged again, and then goes on.
+
+        Returns:
+            For each Kafka partition the oldest unacknowledged and the next offset, the
+            acknowledged commit timestamp, and the frontier, as bytes.
+        """
+        return self._transactions.state()
+
+    def commit(self) -> None:
+        """Store the positions of all records that were read for the group.
+
+        Raises:
+            BrokerError: Kafka did not store them.
+        """
+        self._reader.commit()
+
+    def close(self) -> None:
+        """Leave the group, and close the client. Positions are not committed."""
+        self._reader.close()
+        self._decoder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _transactions(self) -> TransactionStage:
+        if not isinstance(self._stage, TransactionStage):
+            raise ConfigError(
+                ErrorCode.READER_OPTION_INVALID,
+                "The consumer does not read whole transactions",
+                "Only such a consumer has a state and acknowledges",
+                "Build it with transactions=True",
+            )
+        return self._stage
+
+
+def _check_options(given: dict[str, bool]) -> None:
+    """Raise `ConfigError` if arguments exclude each other."""
+    excluded = [
+        ("group", "kafka_partitions", "Kafka gives Kafka partitions to the members of a group"),
+        ("transactions", "group", "Whole transactions need all Kafka partitions of the topic"),
+        ("transactions", "kafka_partitions", "Whole transactions need all Kafka partitions"),
+        ("start_commit", "group", "A group has its own stored positions"),
+        ("end_commit", "group", "Each member would end at another time"),
+        ("start_commit", "start", "The start position follows from start_commit"),
+        ("state", "start", "The start position is in the state"),
+    ]
+    for one, other, why in excluded:
+        if given[one] and given[other]:
+            raise ConfigError(
+                ErrorCode.READER_OPTION_INVALID,
+                f"{one} and {other} exclude each other",
+                why,
+                f"Leave out {other}",
+            )
+    if given["state"] and not given["transactions"]:
+        raise ConfigError(
+            ErrorCode.READER_OPTION_INVALID,
+            "state is given without transactions=True",
+            "Only a reader of whole transactions has a state",
+            "Pass positions as start, or set transactions=True",
+        )
+
+
+def _positions_of(
+    state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
+) -> tuple[Position, ...]:
+    """Return the positions to continue from. Raises `TopicError` if the topic lost records that
+    were read. The reader checks whether it is the topic of the state.
+    """
+    if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
+        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
+    return tuple(
+        Position(state.topic, state.topic_id, number, oldest - 1)
+        for number, (oldest, _) in state.offsets.items()
+    )

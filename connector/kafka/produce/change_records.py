@@ -1,0 +1,164 @@
+"""Checks and queues the changes of one producer (REC-14, REC-17, REC-18, WMK-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from confluent_kafka import murmur2
+
+from connector.clock import now_us
+from connector.errors import ConnectorError, InvalidChangeError
+from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
+from connector.records.model import DataChange, Rule
+from connector.watermarks.frontier import is_claim
+
+if TYPE_CHECKING:
+    from connector.kafka.produce.control_records import ControlRecords
+    from connector.kafka.produce.record_bytes import RecordBytes
+    from connector.kafka.produce.send_queue import HeaderList, SendQueue
+    from connector.watermarks.delivery import Delivery
+
+
+_Checked = tuple[bytes, int, bool]
+"""The bytes of a change, the Kafka partition of its key, and whether it makes a claim."""
+
+
+class ChangeRecords:
+    """The changes of one producer. `ignored_claims` counts the estimates that were sent as 0."""
+
+    def __init__(
+        self,
+        queue: SendQueue[Sent],
+        results: Results,
+        record_bytes: RecordBytes,
+        control: ControlRecords,
+        *,
+        max_clock_skew_us: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._queue, self._results = queue, results
+        self._bytes, self._control = record_bytes, control
+        self._max_clock_skew_us, self._clock = max_clock_skew_us, clock
+        self.ignored_claims = 0
+
+    def send(self, change: DataChange, headers: HeaderList, on_delivery: OnDelivery | None) -> None:
+        """Queue one change. Raises as `ChangeProducer.send` does."""
+        checked = self._checked(change, headers)
+        self._control.announce(change)
+        self._put(change, checked, headers, on_delivery)
+
+    def send_many(
+        self, changes: Sequence[DataChange], headers: HeaderList, on_delivery: OnDelivery | None
+    ) -> None:
+        """Check all changes, and queue them. Raises as `ChangeProducer.send_many` does."""
+        checked = self._all_checked(changes, headers)
+        taken = 0
+        try:
+            for change, its in zip(changes, checked, strict=True):
+                self._control.announce(change)
+                taken += 1  # also if it is refused: then its result is already reported
+                self._put(change, its, headers, on_delivery)
+        except ConnectorError as error:
+            for change in changes[taken:]:
+                delivery = self._results.delivery(change.stream_partition)
+                self._results.failed += delivery.sent(change)
+                self._results.answer(
+                    Sent(change, delivery, 1, on_delivery),
+                    f"not sent, because a record before it was not accepted: {error.cause}",
+                )
+            raise
+
+    def _all_checked(self, changes: Sequence[DataChange], headers: HeaderList) -> list[_Checked]:
+        checked: list[_Checked] = []
+        oldest: dict[str, int] = {}
+        for index, change in enumerate(changes):
+            if self._results.failed > MAX_FAILED:
+                self._results.check_is_among_failed(change)
+            before = oldest.get(change.stream_partition)
+            try:
+                checked.append(self._checked(change, headers, before))
+            except InvalidChangeError as error:
+                error.in_batch(index)
+                raise
+            if before is None or change.commit_timestamp < before:
+                oldest[change.stream_partition] = change.commit_timestamp
+        return checked
+
+    def _checked(
+        self, change: DataChange, headers: HeaderList, before: int | None = None
+    ) -> _Checked:
+        """Check and encode a change. `before` is the oldest change of the batch that is sent before
+        it.
+        """
+        delivery = self._results.delivery(change.stream_partition)
+        # A failed change may be sent again, also after a later heartbeat: it may have been
+        # delivered.
+        if (
+            change.commit_timestamp <= delivery.promised
+            or change.commit_timestamp <= delivery.reached
+        ) and change not in delivery.failed:
+            raise _too_early(change, delivery)
+        wire = (
+            self._with_true_claim(change, delivery, before)
+            if change.estimated_low_watermark
+            else change
+        )
+        value = self._bytes.checked(wire, change.row_key, headers)
+        kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
+        return value, kafka_partition, wire.estimated_low_watermark != 0
+
+    def _put(
+        self,
+        change: DataChange,
+        checked: _Checked,
+        headers: HeaderList,
+        on_delivery: OnDelivery | None,
+    ) -> None:
+        value, kafka_partition, has_claim = checked
+        delivery = self._results.delivery(change.stream_partition)
+        self._results.failed += delivery.sent(change)
+        if has_claim:
+            delivery.watch.claimed()
+        elif delivery.watch.since is None:
+            delivery.watch.changed(change.commit_timestamp, self._clock)
+        self._queue.put(
+            Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers
+        )
+
+    def _with_true_claim(
+        self, change: DataChange, delivery: Delivery, before: int | None
+    ) -> DataChange:
+        """Lower the estimated low watermark to the acknowledged changes. It becomes 0 if it is not
+        a claim (WMK-5, REC-18).
+        """
+        if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
+            self.ignored_claims += 1
+            return replace(change, estimated_low_watermark=0)
+        oldest = min(
+            time
+            for time in (change.commit_timestamp, delivery.oldest_open(), before)
+            if time is not None
+        )
+        return (
+            change
+            if change.estimated_low_watermark <= oldest
+            else replace(change, estimated_low_watermark=oldest)
+        )
+
+
+def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:
+    closed_by = (
+        "the last heartbeat"
+        if delivery.promised >= delivery.reached
+        else "the position reported with reached"
+    )
+    return InvalidChangeError(
+        Rule.COMMIT_TIMESTAMP,
+        "commit_timestamp",
+        f"after {max(delivery.promised, delivery.reached)}, {closed_by} of stream partition"
+        f" {change.stream_partition}",
+        change.commit_timestamp,
+        "Send all changes up to a time before you report it, or send a heartbeat at it",
+    )

@@ -1,0 +1,161 @@
+"""The changes and the rejected records of single rows in a changelog, read without a JVM (SUB-6,
+DLQ-9).
+
+Only the slot of the source table is read, and for rejected records their slot. Within a slot, the
+query looks at the key of every row that the changelog keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.errors import ErrorCode, TableError
+from connector.lake.plain_table import PlainTable
+from connector.lake.small_tables import quoted
+from connector.records.model import (
+    ChangeType,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    SetCell,
+    Transaction,
+)
+from connector.records.ordering import OrderPosition
+from connector.records.rejection import Position, Reason
+from connector.state.changelog_slots import REJECTED_SLOT, table_slot
+
+CHANGE_COLUMNS: Final = """
+    "table", row_key, arrow_cast(commit_timestamp, 'Int64'), tie_breaker, "transaction",
+    change_sequence_number, entries, order_position, stream_partition, change_type,
+    source_cluster_id
+"""
+"""The columns that `change_of` takes, as SQL."""
+_PLACE: Final = """
+    topic, topic_id, ingest_batch, kafka_partition, "offset",
+    arrow_cast(record_timestamp, 'Int64')
+"""
+_CHANGES: Final = f"""
+    SELECT {_PLACE}, {CHANGE_COLUMNS} FROM t
+    WHERE slot = {{slot}} AND kind = 'change' AND "table" = {{source}} AND row_key = {{key}}
+"""  # noqa: S608, names of columns
+_REJECTED: Final = f"""
+    SELECT {_PLACE}, order_position, letter_id, reason, rule, "key", value FROM t
+    WHERE slot = {REJECTED_SLOT} AND kind = 'rejected'
+        AND ("key" = {{key}} OR reason = '{Reason.KEY_MISMATCH}')
+"""  # noqa: S608, names of columns
+_PLACE_COLUMNS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Where and when a record arrived. `record_timestamp` is in microseconds."""
+
+    position: Position
+    ingest_batch: int
+    record_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """A change in the changelog. `position` is its place in the order of the table."""
+
+    arrival: Arrival
+    change: DataChange
+    position: OrderPosition
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRecord:
+    """A rejected record in the changelog."""
+
+    arrival: Arrival
+    position: OrderPosition
+    letter_id: str
+    reason: Reason
+    rule: str
+    key: bytes | None
+    value: bytes | None
+
+
+def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[LoggedChange]:
+    """The changes of a row, in no particular order. Raises `TableError`."""
+    query = _CHANGES.format(
+        slot=table_slot(source), source=quoted(source), key=bytes_literal(row_key)
+    )
+    for row in changelog.query(query):
+        change, position = change_of(row[_PLACE_COLUMNS:])
+        yield LoggedChange(_arrival(row), change, position)
+
+
+def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecord]:
+    """The rejected records with this Kafka key, and all records that were rejected because of their
+    Kafka key. Raises `TableError`.
+    """
+    for row in changelog.query(_REJECTED.format(key=bytes_literal(row_key))):
+        position, letter_id, reason, rule, key, value = row[_PLACE_COLUMNS:]
+        yield RejectedRecord(
+            _arrival(row),
+            OrderPosition(**position),
+            letter_id or "",
+            Reason(reason),
+            rule or "",
+            None if key is None else bytes(key),
+            None if value is None else bytes(value),
+        )
+
+
+def _arrival(row: tuple[Any, ...]) -> Arrival:
+    topic, topic_id, ingest_batch, kafka_partition, offset, record_timestamp = row[:_PLACE_COLUMNS]
+    position = Position(topic, topic_id, kafka_partition, offset)
+    return Arrival(position, ingest_batch, record_timestamp)
+
+
+def change_of(row: tuple[Any, ...]) -> tuple[DataChange, OrderPosition]:
+    """A change and its order position, from `CHANGE_COLUMNS`. It has all that the order and the
+    merge of a row need. Raises `TableError` for an entry of a later release.
+    """
+    (table, row_key, at, tie_breaker, transaction, number, entries, position, *others) = row
+    stream_partition, change_type, source_cluster_id = others
+    change = DataChange(
+        stream_partition=stream_partition,
+        table=table,
+        row_key=bytes(row_key),
+        commit_timestamp=at,
+        tie_breaker=tie_breaker,
+        transaction=transaction
+        and Transaction(
+            transaction["server_transaction_id"],
+            record_sequence=transaction["record_sequence"],
+        ),
+        change_sequence_number=number,
+        change_type=ChangeType(change_type),
+        source_cluster_id=source_cluster_id,
+        entries=tuple(map(entry_of, entries)),
+    )
+    return change, OrderPosition(**position)
+
+
+def entry_of(stored: Mapping[str, Any]) -> Entry:
+    family, qualifier = stored["family"], bytes(stored["qualifier"] or b"")
+    match stored["kind"]:
+        case "SET_CELL":
+            return SetCell(family, qualifier, bytes(stored["value"]), stored["cell_timestamp"])
+        case "DELETE_CELLS":
+            return DeleteCells(family, qualifier, stored["range_start"], stored["range_end"])
+        case "DELETE_FAMILY":
+            return DeleteFamily(family)
+        case kind:
+            raise TableError(
+                ErrorCode.ENTRY_UNKNOWN,
+                "The changelog has an entry that this release does not know",
+                f"The kind of the entry is {kind}",
+                "Upgrade lowmark",
+            )
+
+
+def bytes_literal(value: bytes) -> str:
+    """Bytes as SQL."""
+    return f"X'{value.hex()}'"

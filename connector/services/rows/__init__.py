@@ -1,0 +1,1 @@
+"""Single rows: why a row is as it is."""

@@ -1,0 +1,161 @@
+"""The dead letters of a row: those that the changelog has, and their state in Kafka (SUB-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from connector.dead_letters.envelope import DeadLetter, letter_id
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import LetterState, LetterStatus
+from connector.records.codec import Schemas, read
+from connector.records.ordering import OrderPosition
+from connector.records.rejection import Reason, Rejection
+from connector.services.dead_letters.service import dead_letters
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
+    from connector.lake.changelog_changes import LoggedChange, RejectedRecord
+    from connector.tables.definition import TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class RowLetter:
+    """A dead letter of a row.
+
+    Attributes:
+        id: Its id.
+        reason: The reason.
+        rule: The broken rule, if the reason is `INVALID`.
+        detail: The detail. Empty if only the changelog was read, which does not have it.
+        ingest_batch: The batch that rejected the record. 0: another program wrote the letter.
+        order_position: The place of the record in the order of the row; an empty text if it has
+            none.
+        is_certain: False: the record does not say its row, and only its Kafka key is that of the
+            row.
+        is_replayed: Whether the changelog has a replay of it that was accepted.
+        state: Its state. None: Kafka was not asked.
+        attempt: How often it was replayed. None: Kafka was not asked.
+    """
+
+    id: str
+    reason: Reason
+    rule: str
+    detail: str
+    ingest_batch: int
+    order_position: str
+    is_certain: bool
+    is_replayed: bool
+    state: LetterState | None = None
+    attempt: int | None = None
+
+
+def rejected_letters(
+    records: Iterable[RejectedRecord], source: str, row_key: bytes
+) -> Iterator[RowLetter]:
+    """Those of rejected records, as far as the changelog knows them."""
+    for record in records:
+        certain = _is_of(record.key, record.value, source, row_key, Schemas())
+        if certain is not None:
+            yield RowLetter(
+                record.letter_id,
+                record.reason,
+                record.rule,
+                "",
+                record.arrival.ingest_batch,
+                str(record.position),
+                certain,
+                is_replayed=False,
+            )
+
+
+def table_letter(table: str, logged: LoggedChange, rejection: Rejection) -> RowLetter:
+    """That of a change that the table cannot hold (TBL-9)."""
+    return RowLetter(
+        letter_id(logged.arrival.position, table),
+        rejection.reason,
+        rejection.rule,
+        rejection.detail,
+        logged.arrival.ingest_batch,
+        str(logged.position),
+        is_certain=True,
+        is_replayed=False,
+    )
+
+
+def with_replays(
+    letters: Iterable[RowLetter], accepted: Iterable[LoggedChange]
+) -> tuple[RowLetter, ...]:
+    """The letters, the oldest first, with `is_replayed`. `accepted` are the changes that the table
+    can hold.
+    """
+    replays = {logged.position[:3] for logged in accepted if logged.position.attempt}
+    found = [
+        replace(letter, is_replayed=_position(letter.order_position)[:3] in replays)
+        for letter in letters
+    ]
+    return tuple(sorted(found, key=lambda one: (_position(one.order_position), one.id)))
+
+
+def from_kafka(
+    config: ConnectorConfig,
+    definition: TableDefinition,
+    row_key: bytes,
+    known: Iterable[RowLetter],
+) -> Iterator[RowLetter]:
+    """The known letters with their state, and the letters that only the dead-letter topic has.
+
+    It reads the whole dead-letter topic. Raises `BrokerError` and `TopicError`.
+    """
+    of_id = {letter.id: letter for letter in known}
+    service = dead_letters(config, definition.stream)
+    for letter, status in service.list(LetterFilter(states=frozenset())):
+        found = of_id.pop(letter.id, None)
+        if found is None and letter.table in (None, definition.name):
+            certain = _is_of(
+                letter.key, letter.value, definition.source, row_key, service.queue.schemas
+            )
+            found = None if certain is None else _letter(letter, is_certain=certain)
+        if found is not None:
+            yield _with_status(found, letter, status)
+    yield from of_id.values()
+
+
+def _letter(letter: DeadLetter, *, is_certain: bool) -> RowLetter:
+    return RowLetter(
+        letter.id,
+        letter.reason,
+        letter.rule,
+        letter.detail,
+        letter.ingest_batch,
+        letter.order_position,
+        is_certain,
+        is_replayed=False,
+    )
+
+
+def _with_status(found: RowLetter, letter: DeadLetter, status: LetterStatus) -> RowLetter:
+    return replace(found, detail=letter.detail, state=status.state, attempt=status.attempt)
+
+
+def _is_of(
+    key: bytes | None, value: bytes | None, source: str, row_key: bytes, schemas: Schemas
+) -> bool | None:
+    """Whether a record is certainly of the row. None: it is not. Where the record cannot be
+    decoded, its Kafka key decides, and False is returned.
+    """
+    datum: Any = read(value, schemas)
+    if isinstance(datum, Rejection):
+        return False if key == row_key else None
+    change = datum["data_change"]
+    if change is None or (change["table"], change["row_key"]) != (source, row_key):
+        return None
+    return True
+
+
+def _position(text: str) -> OrderPosition:
+    try:
+        return OrderPosition.parse(text)
+    except ValueError:
+        return OrderPosition(2**62, 0, 0)

@@ -1,0 +1,232 @@
+"""Why a row is as it is: which entry gives each column its value, and what each other entry lost to
+(SUB-6).
+
+All comparisons are those of `connector.tables.merge`. `explain` lifts each entry alone, and looks
+it up in the state of the row. So it cannot name another winner than the merge does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from connector.records.model import DataChange, Entry, SetCell
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
+from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift, winners
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from connector.tables.definition import Versions
+
+Column = tuple[str, bytes]
+"""Family and qualifier."""
+
+
+class Outcome(StrEnum):
+    """The fate of an entry that sets a cell.
+
+    - `WON`: the column shows its value.
+    - `OVERWRITTEN`: a newer entry set the same cell.
+    - `DELETED`: a newer deletion covers the cell.
+    - `OLDER_VERSION`: the cell is kept, and the column shows a cell with a greater cell timestamp.
+      Only a table with all versions has this outcome.
+    - `REMOVED`: the row has no such cell, and the deletion that removed it is forgotten.
+    """
+
+    WON = "won"
+    OVERWRITTEN = "overwritten"
+    DELETED = "deleted"
+    OLDER_VERSION = "older version"
+    REMOVED = "removed"
+
+
+class Delivery(NamedTuple):
+    """A change and the order position of this delivery."""
+
+    change: DataChange
+    position: OrderPosition
+
+
+@dataclass(frozen=True, slots=True)
+class SetEntry:
+    """An entry that sets a cell.
+
+    Attributes:
+        order: The order of the entry. It is unique within the row.
+        entry: The entry.
+        outcome: Its fate.
+        lost_to: The order of the entry that it lost to. None: it won, or that entry is not known.
+    """
+
+    order: ChangeOrder
+    entry: SetCell
+    outcome: Outcome
+    lost_to: ChangeOrder | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnHistory:
+    """The entries that set the cells of one column.
+
+    Attributes:
+        family: The family of the column.
+        qualifier: The qualifier of the column.
+        winner: The cell that gives the column its value, with its order. None: the column has no
+            value.
+        entries: All entries that set it, the oldest first. The change of the winner may be
+            missing: it may have left the changelog.
+    """
+
+    family: str
+    qualifier: bytes
+    winner: Cell | None
+    entries: tuple[SetEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deletion in the history of the row.
+
+    Attributes:
+        order: The order of the newest entry with this deletion.
+        tombstone: The cells that it covers.
+        hides: How many of the older entries it covers.
+    """
+
+    order: ChangeOrder
+    tombstone: Tombstone
+    hides: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a row is as it is.
+
+    Attributes:
+        columns: The columns that an entry set or that have a value, by family and qualifier.
+        deletions: The deletions, the oldest first.
+    """
+
+    columns: tuple[ColumnHistory, ...]
+    deletions: tuple[Deletion, ...]
+
+
+class _Write(NamedTuple):
+    """An entry, alone in a state, with its place in its change."""
+
+    order: ChangeOrder
+    entry: Entry
+    state: RowState
+
+
+def state_of(deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions) -> RowState:
+    """Return the state of a row with these changes."""
+    state = EMPTY
+    for change, position in deliveries:
+        state = join(state, lift(change, position, order_by, versions))
+    return state
+
+
+def explain(
+    deliveries: Iterable[Delivery], state: RowState, order_by: OrderBy, versions: Versions
+) -> Explanation:
+    """Name the entry that gives each column its value, and what each other entry lost to.
+
+    Args:
+        deliveries: The changes of the row that are known, in any order.
+        state: The state of the row. It contains these changes, and may contain others.
+        order_by: The order of the table.
+        versions: The versions that the table keeps.
+
+    Returns:
+        The explanation. The values of the winners are `merge.visible` of `state`.
+    """
+    # A copy of a replay has the same position, and is the same change (DLQ-10).
+    once = {delivery.position: delivery for delivery in deliveries}
+    writes = sorted(
+        (write for delivery in once.values() for write in _writes(delivery, order_by, versions)),
+        key=lambda write: write.order,
+    )
+    known = _tombstones(state, writes)
+    winning = {(name.family, name.qualifier): (name, cell) for name, cell in winners(state).items()}
+    found: dict[Column, list[SetEntry]] = {column: [] for column in winning}
+    hides: dict[Tombstone, int] = dict.fromkeys(known, 0)
+    for order, entry, alone in writes:
+        if not isinstance(entry, SetCell):
+            continue
+        ((name, cell),) = alone.cells.items()
+        column = (name.family, name.qualifier)
+        covering = _covering(known, name, cell)
+        for tombstone in covering:
+            hides[tombstone] += 1
+        outcome, lost_to = _outcome(state, winning.get(column), name, order)
+        if outcome is Outcome.DELETED:
+            lost_to = max((known[tombstone] for tombstone in covering), default=None)
+            outcome = Outcome.REMOVED if lost_to is None else outcome
+        found.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
+    columns = tuple(
+        ColumnHistory(*column, winning[column][1] if column in winning else None, tuple(entries))
+        for column, entries in sorted(found.items())
+    )
+    deletions = (Deletion(order, tombstone, hides[tombstone]) for tombstone, order in known.items())
+    return Explanation(columns, tuple(sorted(deletions, key=lambda deletion: deletion.order)))
+
+
+def _outcome(
+    state: RowState, winner: tuple[CellName, Cell] | None, name: CellName, order: ChangeOrder
+) -> tuple[Outcome, ChangeOrder | None]:
+    """The outcome of one entry. A cell that is not shown is deleted: the caller finds the
+    deletion.
+    """
+    if winner is not None and winner[1].order == order:
+        return Outcome.WON, None
+    newest = state.cells.get(name)
+    if newest is not None and newest.order > order:
+        return Outcome.OVERWRITTEN, newest.order
+    if winner is not None and newest is not None and _is_shown(state, name):
+        return Outcome.OLDER_VERSION, winner[1].order
+    return Outcome.DELETED, None
+
+
+def _is_shown(state: RowState, name: CellName) -> bool:
+    alone = RowState({name: state.cells[name]}, state.tombstones)
+    return name in winners(alone)
+
+
+def _covering(
+    tombstones: dict[Tombstone, ChangeOrder], name: CellName, cell: Cell
+) -> list[Tombstone]:
+    """The known deletions that are newer than a cell and cover it, by the rule of the merge."""
+    return [
+        tombstone
+        for tombstone, order in tombstones.items()
+        if not winners(RowState({name: cell}, {tombstone: order}))
+    ]
+
+
+def _tombstones(state: RowState, writes: Iterable[_Write]) -> dict[Tombstone, ChangeOrder]:
+    """The deletions of a state, and those of entries that a state without superfluous deletions
+    does not have.
+    """
+    known = state
+    for write in writes:
+        known = join(known, RowState({}, write.state.tombstones))
+    return dict(known.tombstones)
+
+
+def _writes(delivery: Delivery, order_by: OrderBy, versions: Versions) -> Iterable[_Write]:
+    """Each entry of a change, lifted alone and moved to its place in the change."""
+    change, position = delivery
+    for index, entry in enumerate(change.entries):
+        order = change_order(change, position, order_by, index)
+        alone = lift(replace(change, entries=(entry,)), position, order_by, versions)
+        yield _Write(
+            order,
+            entry,
+            RowState(
+                {name: cell._replace(order=order) for name, cell in alone.cells.items()},
+                dict.fromkeys(alone.tombstones, order),
+            ),
+        )

@@ -1,0 +1,150 @@
+"""The low watermark of one reader of a stream (SUB-2).
+
+A reader gives each record to `hear`, and calls `advance` after some records. It gets the new low
+watermark when there is one. The rules are those of ingest: `connector.watermarks.frontier`.
+
+A reader of some Kafka partitions has a low watermark of these Kafka partitions only. Then the
+frontier counts them, in ascending order, as its Kafka partitions from 0 on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final
+
+from connector.records.model import ChildPartitions, DataChange, Record
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Frontier,
+    LineageRecord,
+    Stall,
+    advance,
+    is_claim,
+)
+
+REMEMBERED_US: Final = 7 * 86_400_000_000
+"""How long the end of a stream partition is remembered, counted back from the low watermark. A
+topic keeps its records at most as long (REC-2).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The low watermark of the Kafka partitions that a consumer reads, after it has advanced.
+
+    - `low_watermark` (µs): each change of these Kafka partitions with a smaller commit timestamp
+      came before, if the watermarks of the source are true. A later one is late.
+    - `lagging_partition` has the `stream_partition` that delays the low watermark, the
+      `kafka_partition` where its watermark is least, this `watermark`, and the time `since` when it
+      has it. None: no stream partition is live.
+    """
+
+    low_watermark: int
+    lagging_partition: Stall | None = None
+
+
+class WatermarkTracker:
+    """The frontier of one reader, and the claims that it has read since the last `advance`."""
+
+    def __init__(
+        self,
+        *,
+        roots: frozenset[str] = frozenset(),
+        max_clock_skew_s: int = 300,
+        only: frozenset[int] | None = None,
+        frontier: Frontier = UNKNOWN,
+    ) -> None:
+        """Start with a frontier.
+
+        Args:
+            roots: The stream partitions that must speak before the low watermark is known (WMK-6).
+            max_clock_skew_s: How far a claim may be after the arrival of its record (REC-15).
+            only: The Kafka partitions that are read. None: all of the topic.
+            frontier: The frontier of everything that was read before.
+        """
+        self.frontier = frontier
+        self._roots, self._skew = roots, max_clock_skew_s * 1_000_000
+        self._only = None if only is None else sorted(only)
+        self._kafka_partitions = frontier.kafka_partitions
+        self._claims: dict[str, dict[int, int]] = {}
+        self._lineage: list[LineageRecord] = []
+
+    @property
+    def low_watermark(self) -> int | None:
+        return self.frontier.low_watermark
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `advance` may change something."""
+        return bool(self._claims or self._lineage)
+
+    @property
+    def lagging_partition(self) -> Stall | None:
+        """The live stream partition with the least low watermark, and its Kafka partition."""
+        found = self.frontier.lagging_partition
+        if found is None or self._only is None:
+            return found
+        return found._replace(kafka_partition=self._only[found.kafka_partition])
+
+    def restart(self, only: frozenset[int]) -> None:
+        """Start again with other Kafka partitions, and with nothing known."""
+        self.frontier, self._only = UNKNOWN, sorted(only)
+        self._kafka_partitions, self._claims, self._lineage = 0, {}, []
+
+    def hear(
+        self, record: Record, kafka_partition: int, kafka_partitions: int, arrival: int
+    ) -> None:
+        """Take the claims of an accepted record. A replay of a dead letter has none (DLQ-10).
+
+        Args:
+            record: The change or control record.
+            kafka_partition: The Kafka partition where it was read.
+            kafka_partitions: The number of Kafka partitions that the record names (REC-24).
+            arrival: Its record timestamp (µs).
+        """
+        k, named = self._index(kafka_partition), self._count(kafka_partitions)
+        self._kafka_partitions = max(self._kafka_partitions, named)
+        if isinstance(record, ChildPartitions):
+            self._lineage.append(LineageRecord(k, named, record))
+            return
+        if isinstance(record, DataChange):
+            claim = record.estimated_low_watermark
+            if not is_claim(claim, arrival, self._skew):
+                claim = 0
+        else:
+            claim = record.timestamp + 1
+        of_one = self._claims.setdefault(record.stream_partition, {})
+        of_one[k] = max(of_one.get(k, 0), claim)
+
+    def advance(self, now: int, kafka_partitions: int) -> Watermark | None:
+        """Take the claims into the frontier.
+
+        Args:
+            now: The clock of the reader (µs).
+            kafka_partitions: The number of Kafka partitions of the topic.
+
+        Returns:
+            The low watermark if it has advanced, otherwise None.
+        """
+        self._kafka_partitions = max(self._kafka_partitions, self._count(kafka_partitions))
+        before = self.frontier
+        if not self._kafka_partitions:
+            return None  # a consumer group has given no Kafka partition yet
+        if not self.has_news and self._kafka_partitions == before.kafka_partitions:
+            return None
+        heard = BatchClaims(self._kafka_partitions, self._claims, tuple(self._lineage))
+        low = before.low_watermark
+        horizon = None if low is None else low - REMEMBERED_US
+        self.frontier = advance(before, heard, now=now, horizon=horizon, roots=self._roots)
+        self._claims, self._lineage = {}, []
+        if self.frontier.low_watermark is None or self.frontier.low_watermark == low:
+            return None
+        return Watermark(self.frontier.low_watermark, self.lagging_partition)
+
+    def _index(self, kafka_partition: int) -> int:
+        return kafka_partition if self._only is None else bisect_left(self._only, kafka_partition)
+
+    def _count(self, kafka_partitions: int) -> int:
+        return kafka_partitions if self._only is None else bisect_left(self._only, kafka_partitions)

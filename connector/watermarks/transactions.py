@@ -1,0 +1,400 @@
+"""Whole transactions in the order of their commits, from records in the order of their arrival
+(SUB-3).
+
+Theory. A low watermark *w* means that every change with a commit timestamp below *w* was read. All
+changes of a transaction have one commit timestamp (REC-24). Therefore, once the low watermark has
+passed a commit timestamp, all its transactions are complete, and no earlier one can come. They are
+released in the order of commit timestamp, transaction id and position.
+A record that was read is a *part* of a transaction, or an *aside*: a rejection, a duplicate, or a
+change behind the low watermark. Asides are released at once, after all that was released before.
+
+State. The program acknowledges in the order of release, so the acknowledged transactions are those
+up to one place in the order. A reader that continues reads each Kafka partition again from the
+oldest record that was not acknowledged. For each record up to the place that was reached before, it
+must know what the record was. The state lists the asides among them. Every other one was a part,
+and it was acknowledged if its transaction is not above the acknowledged place. Nothing is released
+until all these records have been read again, because the low watermark has passed them already.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from connector.errors import BufferFullError, ErrorCode
+from connector.records.model import MAX_LONG, DataChange
+from connector.records.rejection import Position, Rejection
+from connector.watermarks.delivery import Multiset
+from connector.watermarks.reader_state import NOTHING, Aside, Place, ReaderState
+from connector.watermarks.tracker import WatermarkTracker
+
+DEFAULT_BUFFERED_BYTES: Final = 256 * 1024 * 1024
+CHANGE_OVERHEAD_BYTES: Final = 1024
+"""Memory of a decoded change besides its bytes, roughly."""
+
+UNACKNOWLEDGED_BYTES: Final = 256
+"""Memory of a record that was handed out and is not acknowledged: its position."""
+
+_PRUNE_ABOVE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTransaction:
+    """All changes of one transaction of the source, in order.
+
+    The name differs from `connector.Transaction`, which is the transaction field of one change.
+
+    - `server_transaction_id` is empty for a change without a transaction. Such a change is a
+      transaction of its own.
+    - `changes` are ordered by `record_sequence`, each once. `positions` are those of their records.
+    - `missing` is how many records did not come before the low watermark passed the transaction:
+      they were rejected, or never sent.
+    - `number` counts what the consumer has handed out. `acknowledge` uses it.
+    """
+
+    commit_timestamp: int
+    server_transaction_id: str
+    changes: tuple[DataChange, ...]
+    missing: int = 0
+    positions: tuple[Position, ...] = ()
+    number: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A change that is not in a transaction, because the transaction has it or was released before.
+
+    - `is_duplicate`: the transaction of the change has it, and comes later.
+    - `number` is as in `WholeTransaction`.
+    """
+
+    change: DataChange
+    position: Position
+    is_duplicate: bool = False
+    number: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that cannot be read. It may be a part of a transaction, which then lacks it.
+
+    `number` is as in `WholeTransaction`.
+    """
+
+    rejection: Rejection
+    position: Position
+    number: int = field(default=0, compare=False)
+
+
+Item = WholeTransaction | Late | Rejected
+
+
+@dataclass(slots=True)
+class _Group:
+    """The parts of one transaction, by record sequence."""
+
+    server_transaction_id: str
+    size: int = 0
+    declared: int = 1
+    parts: dict[int, tuple[DataChange, Position]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> tuple[int, int]:
+        return min(
+            (position.kafka_partition, position.offset) for _, position in self.parts.values()
+        )
+
+
+class _Released(NamedTuple):
+    """An item that was released and is not acknowledged. `place` is that of a transaction."""
+
+    number: int
+    place: Place | None
+    positions: tuple[Position, ...]
+
+
+class TransactionAssembler:
+    """Assembles transactions, and knows which of them are acknowledged. No I/O.
+
+    Give it each record with `add`, `reject` or `reached`, in the order of each Kafka partition.
+    Advance the tracker, call `release`, and take items with `pop` until it returns None.
+    """
+
+    def __init__(
+        self,
+        tracker: WatermarkTracker,
+        topic: str,
+        topic_id: str,
+        *,
+        max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
+        start_commit: int = 0,
+        end_commit: int = MAX_LONG,
+        state: ReaderState | None = None,
+    ) -> None:
+        """Start with nothing, or continue.
+
+        Args:
+            tracker: The low watermark of the same records. To continue, it must begin with the
+                frontier of the state.
+            topic: The name of the topic.
+            topic_id: Kafka's id of the topic.
+            max_buffered_bytes: The bound for changes that were read and not handed out, and for
+                positions that are not acknowledged.
+            start_commit: Changes with a smaller commit timestamp are skipped.
+            end_commit: Changes with a greater one are skipped.
+            state: The state to continue from.
+        """
+        self._tracker, self._topic, self._topic_id = tracker, topic, topic_id
+        self._most, self._start, self._end = max_buffered_bytes, start_commit, end_commit
+        self._passed = tracker.low_watermark or 0
+        self._groups: dict[int, dict[Hashable, _Group]] = {}
+        self._times: list[int] = []
+        self._held: list[Late | Rejected] = []
+        self._out: deque[tuple[Item, int]] = deque()
+        self._released: deque[_Released] = deque()
+        self._number = self._buffered = self._handed_out = 0
+        self._open: dict[int, Multiset] = {}
+        self._acknowledged = NOTHING if state is None else state.acknowledged
+        self._next = {} if state is None else {k: at[0] for k, at in state.offsets.items()}
+        self._before = {} if state is None else {k: at[1] for k, at in state.offsets.items()}
+        self._again = {k for k, end in self._before.items() if self._next[k] < end}
+        self._asides = {one[:2]: one for one in (() if state is None else state.asides)}
+
+    @property
+    def is_reading_again(self) -> bool:
+        """Whether records before the place that the state reached are still to be read."""
+        return bool(self._again)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether `pop` returns an item."""
+        return bool(self._out)
+
+    def check_room(self, size: int) -> None:
+        """Raise `BufferFullError` if a change of this size does not fit."""
+        size += CHANGE_OVERHEAD_BYTES
+        handed_out = self._handed_out * UNACKNOWLEDGED_BYTES
+        if self._buffered + handed_out + size <= self._most or not (self._buffered or handed_out):
+            return
+        if handed_out > self._buffered:
+            raise BufferFullError(
+                ErrorCode.TRANSACTIONS_UNACKNOWLEDGED,
+                f"{self._handed_out:,} records were handed out and not acknowledged",
+                f"Their positions need more memory than max_buffered_bytes ({self._most:,}) allows",
+                "Call acknowledge after each transaction, or raise max_buffered_bytes",
+            )
+        raise self._full()
+
+    def add(self, change: DataChange, position: Position, size: int) -> None:
+        """Take a change. `size` is that of its record in bytes. Raises `BufferFullError`; then the
+        change was not taken.
+        """
+        self.check_room(size)
+        k, offset = position.kafka_partition, position.offset
+        is_again = offset < self._before.get(k, 0)
+        known = self._asides.get((k, offset))
+        time = change.commit_timestamp
+        if not self._start <= time <= self._end:
+            pass
+        elif is_again and known is not None:
+            if not known.is_acknowledged:
+                self._set_aside(Late(change, position, known.is_duplicate))
+        elif is_again and self._is_acknowledged(change, position):
+            pass
+        elif time < self._passed and not is_again:
+            self._set_aside(Late(change, position))
+        elif not self._add_part(change, position, size + CHANGE_OVERHEAD_BYTES):
+            self._set_aside(Late(change, position, is_duplicate=True))
+        self.reached(k, offset + 1)
+
+    def reject(self, rejection: Rejection, position: Position) -> None:
+        """Take a record that cannot be read."""
+        k, offset = position.kafka_partition, position.offset
+        known = self._asides.get((k, offset)) if offset < self._before.get(k, 0) else None
+        if known is None or not known.is_acknowledged:
+            self._set_aside(Rejected(rejection, position))
+        self.reached(k, offset + 1)
+
+    def reached(self, kafka_partition: int, following: int) -> None:
+        """Take that all records of a Kafka partition before an offset were read."""
+        if following > self._next.get(kafka_partition, -1):
+            self._next[kafka_partition] = following
+        if (
+            kafka_partition in self._again
+            and self._next[kafka_partition] >= self._before[kafka_partition]
+        ):
+            self._again.discard(kafka_partition)
+
+    def release(self) -> None:
+        """Release the transactions that the low watermark of the tracker has passed."""
+        self._passed = max(self._passed, self._tracker.low_watermark or 0)
+        if self._again:
+            return
+        while self._times and self._times[0] < self._passed:
+            time = heapq.heappop(self._times)
+            groups = self._groups.pop(time).values()
+            for group in sorted(groups, key=lambda one: (one.server_transaction_id, one.first)):
+                self._release_group(time, group)
+        held, self._held = self._held, []
+        for one in held:
+            self._send_out(one, None, (one.position,), 0)
+
+    def pop(self) -> Item | None:
+        """Hand out the next item, or None."""
+        if not self._out:
+            return None
+        item, size = self._out.popleft()
+        self._buffered -= size
+        self._handed_out += len(item.positions) if isinstance(item, WholeTransaction) else 1
+        return item
+
+    def acknowledge(self, item: Item) -> None:
+        """Acknowledge an item, and all that were handed out before it. A second time does
+        nothing.
+        """
+        while self._released and self._released[0].number <= item.number:
+            _, place, positions = self._released.popleft()
+            if place is not None:
+                self._acknowledged = place
+            for position in positions:
+                k, offset = position.kafka_partition, position.offset
+                self._open[k].remove(offset)
+                self._handed_out -= 1
+                if place is None:
+                    aside = self._asides[k, offset]
+                    self._asides[k, offset] = aside._replace(is_acknowledged=True)
+        if len(self._asides) > _PRUNE_ABOVE:
+            self._prune()
+
+    def state(self) -> bytes:
+        """Return the state as bytes. The tracker must have taken all claims (`advance`)."""
+        assert not self._tracker.has_news, "claims of records that are not read again would be lost"
+        self._prune()
+        return ReaderState(
+            self._topic,
+            self._topic_id,
+            {
+                k: (self._oldest(k), max(following, self._before.get(k, 0)))
+                for k, following in sorted(self._next.items())
+            },
+            self._acknowledged,
+            tuple(sorted(self._asides.values())),
+            self._tracker.frontier,
+        ).to_bytes()
+
+    def _oldest(self, k: int) -> int:
+        """Return the offset from which a Kafka partition must be read again."""
+        least = self._open[k].least() if k in self._open else None
+        return self._next[k] if least is None else least
+
+    def _is_acknowledged(self, change: DataChange, position: Position) -> bool:
+        time, id_ = change.commit_timestamp, _id_of(change)
+        if id_ or (time, id_) != self._acknowledged[:2]:
+            return (time, id_) <= self._acknowledged[:2]
+        return (position.kafka_partition, position.offset) <= self._acknowledged[2:]
+
+    def _add_part(self, change: DataChange, position: Position, size: int) -> bool:
+        """Add a change to its transaction. Return False if the transaction has it already."""
+        groups = self._groups.get(change.commit_timestamp)
+        if groups is None:
+            groups = self._groups[change.commit_timestamp] = {}
+            heapq.heappush(self._times, change.commit_timestamp)
+        id_, of = _id_of(change), change.transaction
+        group = groups.setdefault(id_ or _content(change), _Group(id_))
+        sequence = of.record_sequence if id_ and of is not None else 0
+        if sequence in group.parts:
+            return False
+        group.parts[sequence] = change, position
+        if id_ and of is not None:
+            group.declared = max(group.declared, of.number_of_records_in_transaction)
+        group.size += size
+        self._buffered += size
+        self._not_acknowledged(position)
+        return True
+
+    def _set_aside(self, item: Late | Rejected) -> None:
+        """Hand an item out after all that was released before it, and after all that is read
+        again.
+        """
+        k, offset = item.position.kafka_partition, item.position.offset
+        is_duplicate = isinstance(item, Late) and item.is_duplicate
+        self._asides[k, offset] = Aside(k, offset, is_duplicate, False)
+        self._not_acknowledged(item.position)
+        if self._again:
+            self._held.append(item)
+        else:
+            self._send_out(item, None, (item.position,), 0)
+
+    def _release_group(self, time: int, group: _Group) -> None:
+        parts = [group.parts[sequence] for sequence in sorted(group.parts)]
+        positions = tuple(position for _, position in parts)
+        whole = WholeTransaction(
+            time,
+            group.server_transaction_id,
+            tuple(change for change, _ in parts),
+            max(0, group.declared - len(parts)),
+            positions,
+        )
+        place = Place(time, group.server_transaction_id, *group.first)
+        self._send_out(whole, place, positions, group.size)
+
+    def _send_out(
+        self, item: Item, place: Place | None, positions: tuple[Position, ...], size: int
+    ) -> None:
+        self._number += 1
+        self._released.append(_Released(self._number, place, positions))
+        self._out.append((replace(item, number=self._number), size))
+
+    def _not_acknowledged(self, position: Position) -> None:
+        self._open.setdefault(position.kafka_partition, Multiset()).add(position.offset)
+
+    def _prune(self) -> None:
+        """Forget acknowledged asides that are not read again."""
+        self._asides = {
+            (k, offset): aside
+            for (k, offset), aside in self._asides.items()
+            if not aside.is_acknowledged or offset >= self._oldest(k)
+        }
+
+    def _full(self) -> BufferFullError:
+        lagging = self._tracker.lagging_partition
+        if self._again:
+            cause = "Records up to the given state are read again before one is handed out"
+        elif lagging is None or self._tracker.low_watermark is None:
+            cause = "The low watermark is not known: not all stream partitions were announced"
+        else:
+            cause = (
+                f"Stream partition {lagging.stream_partition} delays the low watermark in Kafka"
+                f" partition {lagging.kafka_partition}"
+            )
+        return BufferFullError(
+            ErrorCode.BUFFER_FULL,
+            f"{self._buffered:,} bytes of changes wait for the low watermark, and"
+            f" max_buffered_bytes is {self._most:,}",
+            cause,
+            "Let this stream partition send heartbeats, or close it at the source. Or raise"
+            " max_buffered_bytes",
+            stream_partition=None if lagging is None else lagging.stream_partition,
+            kafka_partition=None if lagging is None else lagging.kafka_partition,
+        )
+
+
+def _id_of(change: DataChange) -> str:
+    return "" if change.transaction is None else change.transaction.server_transaction_id
+
+
+def _content(change: DataChange) -> Hashable:
+    """The content of a change without a transaction. A copy that was sent again has the same."""
+    return (
+        change.table,
+        change.row_key,
+        change.tie_breaker,
+        change.change_type,
+        change.source_cluster_id,
+        change.change_sequence_number,
+        change.entries,
+        change.row_image,
+    )

@@ -1,0 +1,122 @@
+"""Whole transactions beside a world that knows what was sent (SUB-3)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connector.records.model import DataChange
+from connector.records.rejection import Position
+from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.tracker import WatermarkTracker
+from connector.watermarks.transactions import TransactionAssembler, WholeTransaction
+from tests.property.transactions import MakeAssembler, TransactionWorld, read_range, run
+
+rngs = st.integers(0, 2**64 - 1).map(Random)
+
+
+@settings(max_examples=150)
+@given(rng=rngs)
+def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> None:
+    """SUB-3: with splits, merges, added Kafka partitions, duplicates, bad records, transactions
+    over several Kafka partitions, and restarts at every step.
+    """
+    run(rng)
+
+
+@settings(max_examples=50)
+@given(rng=rngs)
+def test_adjacent_ranges_are_the_whole_range(rng: Random) -> None:
+    """SUB-1: in any order of reading, each transaction once."""
+    world = TransactionWorld(rng)
+    for _ in range(100):
+        world.step()
+    world.finish()
+    start, middle, end = sorted(rng.randint(0, world.clock + 2) for _ in range(3))
+    first, second = read_range(world, start, middle), read_range(world, middle + 1, end)
+    whole = read_range(world, start, end)
+    assert contents([*first, *second]) == contents(whole)
+    assert all(start <= one.commit_timestamp <= end for one in whole)
+    everything = contents(read_range(world, 0, world.clock))
+    assert contents(whole) == [one for one in everything if start <= one[0] <= end]
+
+
+def contents(found: list[WholeTransaction]) -> list[tuple[object, ...]]:
+    """A transaction without its positions, which may be those of duplicates. Changes without a
+    transaction are ordered by their position, and so these are sorted.
+    """
+    return sorted(
+        (
+            one.commit_timestamp,
+            one.server_transaction_id,
+            [change.row_key for change in one.changes],
+            one.missing,
+        )
+        for one in found
+    )
+
+
+class ReleasesTooEarly(TransactionAssembler):
+    """Takes the low watermark for greater than it is."""
+
+    def release(self) -> None:
+        self._passed += 2
+        super().release()
+
+
+class CountsDuplicates(TransactionAssembler):
+    """Takes a duplicate for a part of its own."""
+
+    def _add_part(self, change: DataChange, position: Position, size: int) -> bool:
+        return super()._add_part(change, position, size) or True
+
+
+class ForgetsAsides(TransactionAssembler):
+    """The state does not say which records were not parts."""
+
+    def __init__(self, tracker: WatermarkTracker, state: ReaderState | None) -> None:
+        super().__init__(tracker, "t", "id", state=state)
+        self._asides = {}
+
+
+class ContinuesAtTheEnd(TransactionAssembler):
+    """The state says that everything was acknowledged."""
+
+    def _oldest(self, k: int) -> int:
+        return self._next[k]
+
+
+class ReleasesWhatIsReadAgain(TransactionAssembler):
+    """Does not wait for the records that are read again."""
+
+    def release(self) -> None:
+        self._again = set()
+        super().release()
+
+
+def of(kind: type[TransactionAssembler]) -> MakeAssembler:
+    if kind is ForgetsAsides:
+        return ForgetsAsides
+    return lambda tracker, state: kind(tracker, "t", "id", state=state)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ReleasesTooEarly,
+        CountsDuplicates,
+        ForgetsAsides,
+        ContinuesAtTheEnd,
+        ReleasesWhatIsReadAgain,
+    ],
+)
+def test_the_world_notices_an_assembler_that_is_wrong(
+    kind: type[TransactionAssembler], seed: int
+) -> None:
+    """The check is tried itself: each way to get it wrong must be found."""
+    with pytest.raises((AssertionError, KeyError)):
+        for number in range(300):
+            run(Random(f"{seed}/{number}"), of(kind))

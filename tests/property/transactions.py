@@ -1,0 +1,294 @@
+"""A source whose transactions have parts in several stream partitions and Kafka partitions, and a
+program that reads them whole, acknowledges, stores its state, and dies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from random import Random
+
+from connector.records.model import DataChange, Heartbeat, SetCell, Transaction
+from connector.records.rejection import Position, Reason, Rejection
+from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.tracker import WatermarkTracker
+from connector.watermarks.transactions import (
+    Item,
+    Late,
+    Rejected,
+    TransactionAssembler,
+    WholeTransaction,
+)
+from tests.property.deliveries import Sent, World
+
+ARRIVAL = 2**50
+_BAD = Rejection(Reason.UNDECODABLE, "bad")
+
+
+@dataclass(frozen=True)
+class SentChange(Sent):
+    """A change in flight. A bad one cannot be read."""
+
+    change: DataChange | None = None
+    is_bad: bool = False
+
+
+class TransactionWorld(World):
+    """Changes are parts of transactions, or have none. Some are sent again, and some are bad."""
+
+    def __init__(self, rng: Random, *, roots: int = 1) -> None:
+        super().__init__(rng, roots=roots)
+        self._count = 0
+
+    def step(self) -> None:
+        super().step()
+        if self.rng.random() < 0.03:
+            self._send_again()
+
+    def _change(self) -> None:
+        live = self._live()
+        ready = [producer for producer in live if producer.floor <= self.clock]
+        if not ready:
+            return
+        self._count += 1
+        number = self._count
+        parts = self.rng.choice((0, 0, 1, 2, 3, 5))
+        writers = [self.rng.choice(ready) for _ in range(max(1, parts))]
+        timestamp = self.rng.randint(max(one.floor for one in writers), self.clock)
+        sequences = sorted(self.rng.sample(range(20), max(1, parts)))
+        for producer, sequence in zip(writers, sequences, strict=True):
+            claim = 0
+            if self.rng.random() < 0.3:
+                estimate = self.rng.randint(producer.floor, timestamp)
+                producer.floor = estimate
+                claim = min(estimate, producer.oldest_change_in_flight())
+            change = DataChange(
+                stream_partition=producer.name,
+                table="t",
+                row_key=b"%d/%d" % (number, sequence),
+                commit_timestamp=timestamp,
+                entries=(SetCell("f", b"q", b"v"),),
+                estimated_low_watermark=claim,
+                transaction=(
+                    Transaction(
+                        f"t{number % 7}/{number}",
+                        sequence,
+                        number_of_records_in_transaction=parts,
+                    )
+                    if parts
+                    else None
+                ),
+            )
+            sent = SentChange(
+                producer.name,
+                producer.kafka_partitions,
+                timestamp,
+                claim,
+                change=change,
+                is_bad=self.rng.random() < 0.03,
+            )
+            producer.send(sent, self.rng.randrange(producer.kafka_partitions))
+
+    def _send_again(self) -> None:
+        k = self.rng.randrange(len(self.logs))
+        sent = [one for one in self.logs[k] if isinstance(one, SentChange) and not one.is_bad]
+        if sent:
+            one = self.rng.choice(sent)
+            where = self.rng.choice((k, k, self.rng.randrange(len(self.logs))))
+            self.logs[where].append(replace(one, claim=0, again=True))
+
+
+MakeAssembler = Callable[[WatermarkTracker, ReaderState | None], TransactionAssembler]
+
+
+def new_assembler(
+    tracker: WatermarkTracker, state: ReaderState | None = None
+) -> TransactionAssembler:
+    return TransactionAssembler(tracker, "t", "id", state=state)
+
+
+@dataclass
+class Program:
+    """Reads a world, and keeps what it acknowledged. Its store has a state and what it had then."""
+
+    world: TransactionWorld
+    make: MakeAssembler = new_assembler
+    kept: list[Item] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._store: tuple[bytes | None, list[Item]] = None, []
+        self._begin()
+
+    def step(self) -> None:
+        rng = self.world.rng
+        what = rng.choices(
+            [self._read, self._advance, self._take, self._acknowledge, self._keep, self._die],
+            [10, 4, 6, 3, 0.5, 0.3],
+        )[0]
+        what()
+
+    def step_without_restart(self) -> None:
+        what = self.world.rng.choices(
+            [self._read, self._advance, self._take, self._acknowledge], [10, 4, 6, 3]
+        )[0]
+        what()
+
+    def finish(self) -> None:
+        while self._read_one(range(len(self.world.logs))):
+            pass
+        self._advance()
+        while (item := self._pop()) is not None:
+            self._pending.append(item)
+        if self._pending:
+            self._acknowledge_to(len(self._pending))
+
+    def _begin(self) -> None:
+        stored, self.kept = self._store[0], list(self._store[1])
+        state = None if stored is None else ReaderState.from_bytes(stored)
+        self._tracker = (
+            WatermarkTracker() if state is None else WatermarkTracker(frontier=state.frontier)
+        )
+        self._assembler = self.make(self._tracker, state)
+        self._at = {} if state is None else {k: at[0] for k, at in state.offsets.items()}
+        self._pending: list[Item] = []
+
+    def _read(self) -> None:
+        k = self.world.rng.randrange(len(self.world.logs))
+        for _ in range(self.world.rng.choice((1, 3, 10))):
+            self._read_one([k])
+
+    def _read_one(self, places: range | list[int]) -> bool:
+        for k in places:
+            offset, log = self._at.get(k, 0), self.world.logs[k]
+            if offset < len(log):
+                self._hear(log[offset], k, offset)
+                self._at[k] = offset + 1
+                return True
+        return False
+
+    def _hear(self, sent: Sent, k: int, offset: int) -> None:
+        position = Position("t", "id", k, offset)
+        if isinstance(sent, SentChange):
+            assert sent.change is not None
+            if sent.is_bad:
+                self._assembler.reject(_BAD, position)
+                return
+            claimed = replace(sent.change, estimated_low_watermark=sent.claim)
+            self._tracker.hear(claimed, k, sent.kafka_partitions, ARRIVAL)
+            self._assembler.add(sent.change, position, 10)
+            return
+        record = sent.lineage or Heartbeat(sent.stream_partition, sent.claim - 1)
+        self._tracker.hear(record, k, sent.kafka_partitions, ARRIVAL)
+        self._assembler.reached(k, offset + 1)
+
+    def _advance(self) -> None:
+        self._tracker.advance(0, len(self.world.logs))
+        self._assembler.release()
+
+    def _pop(self) -> Item | None:
+        item = self._assembler.pop()
+        if isinstance(item, WholeTransaction):
+            low = self._tracker.low_watermark
+            assert low is not None
+            assert item.commit_timestamp < low, f"{item} is above the low watermark {low}"
+        return item
+
+    def _take(self) -> None:
+        if (item := self._pop()) is not None:
+            self._pending.append(item)
+
+    def _acknowledge(self) -> None:
+        if self._pending:
+            self._acknowledge_to(self.world.rng.randint(1, len(self._pending)))
+
+    def _acknowledge_to(self, count: int) -> None:
+        self._assembler.acknowledge(self._pending[count - 1])
+        self.kept += self._pending[:count]
+        del self._pending[:count]
+
+    def _keep(self) -> None:
+        self._advance()
+        self._store = self._assembler.state(), list(self.kept)
+
+    def _die(self) -> None:
+        if self.world.rng.random() < 0.7:
+            self._keep()
+        self._begin()
+
+
+def check(world: TransactionWorld, kept: list[Item]) -> None:
+    """Every transaction is there once, whole and in order, and every record is in one item."""
+    whole = [item for item in kept if isinstance(item, WholeTransaction)]
+    order = [
+        (
+            one.commit_timestamp,
+            one.server_transaction_id,
+            min((p.kafka_partition, p.offset) for p in one.positions),
+        )
+        for one in whole
+    ]
+    assert all(a < b for a, b in pairwise(order)), "not in order, or twice"
+
+    wanted: dict[object, dict[int, bytes]] = {}
+    bad: Counter[object] = Counter()
+    at = [
+        (k, offset, sent)
+        for k, log in enumerate(world.logs)
+        for offset, sent in enumerate(log)
+        if isinstance(sent, SentChange)
+    ]
+    for _, _, sent in at:
+        assert sent.change is not None
+        of = sent.change.transaction
+        name = of.server_transaction_id if of else sent.change.row_key
+        if sent.is_bad:
+            bad[name] += 1
+        else:
+            wanted.setdefault(name, {})[of.record_sequence if of else 0] = sent.change.row_key
+    found = {
+        one.server_transaction_id or one.changes[0].row_key: [c.row_key for c in one.changes]
+        for one in whole
+    }
+    assert found == {
+        name: [parts[sequence] for sequence in sorted(parts)] for name, parts in wanted.items()
+    }, "a transaction is missing or not whole"
+    assert all(
+        one.missing == bad[one.server_transaction_id] for one in whole if one.server_transaction_id
+    ), "missing records are not counted"
+
+    places: Counter[tuple[int, int]] = Counter()
+    for item in kept:
+        positions = item.positions if isinstance(item, WholeTransaction) else (item.position,)
+        places.update((p.kafka_partition, p.offset) for p in positions)
+    assert places == Counter((k, offset) for k, offset, _ in at), "a record is lost or twice"
+    again = sum(sent.again for _, _, sent in at)
+    assert sum(isinstance(item, Late) for item in kept) == again, "a change is late"
+    assert sum(isinstance(item, Rejected) for item in kept) == sum(s.is_bad for _, _, s in at)
+
+
+def run(rng: Random, make: MakeAssembler = new_assembler, *, steps: int = 150) -> None:
+    """The life of a world and of a program that reads it."""
+    world = TransactionWorld(rng)
+    program = Program(world, make)
+    for _ in range(steps):
+        world.step()
+        for _ in range(rng.choice((0, 1, 3))):
+            program.step()
+    world.finish()
+    program.finish()
+    check(world, program.kept)
+
+
+def read_range(world: TransactionWorld, start: int, end: int) -> list[WholeTransaction]:
+    """The transactions of a range of commit time, read from the beginning."""
+
+    def make(tracker: WatermarkTracker, _: ReaderState | None) -> TransactionAssembler:
+        return TransactionAssembler(tracker, "t", "id", start_commit=start, end_commit=end)
+
+    program = Program(world, make)
+    for _ in range(100):
+        program.step_without_restart()
+    program.finish()
+    return [item for item in program.kept if isinstance(item, WholeTransaction)]

@@ -1,0 +1,81 @@
+"""SUB-6: the explanation of a row and the table agree, for histories of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.config.settings import ConnectorConfig, KafkaConfig
+from connector.records.model import ChildPartition, ChildPartitions, Heartbeat
+from connector.records.ordering import OrderBy
+from connector.services.rows.explain import explain
+from connector.state.changelog_slots import table_slot
+from connector.tables.definition import Column, Versions
+from connector.tables.explain import Outcome
+from connector.tables.keys import Key, KeyPart
+from connector.tables.values import DataType
+from tests.property.histories import history
+from tests.spark.streams import STREAM, Stream, definition, shown
+
+KEY = Key((KeyPart("id", DataType.BYTES),))
+COLUMNS = (
+    Column("q", "f", b"q", DataType.BYTES),
+    Column("e", "f", b"", DataType.BYTES),
+    Column("g", "g", b"q", DataType.BYTES),
+)
+ROWS = 200
+
+
+@pytest.mark.parametrize("versions", list(Versions))
+def test_the_explanation_makes_the_row_of_the_table(
+    spark: SparkSession, tmp_path: Path, seed: int, versions: Versions
+) -> None:
+    """SUB-6: 200 rows, two batches of three applied, some changes above the low watermark."""
+    rng = Random(seed)
+    order = rng.choice(list(OrderBy))
+    wanted = definition(key=KEY, columns=COLUMNS, versions=versions, order=order)
+    stream = Stream(spark, tmp_path / "w")
+    table = stream.table(wanted)
+    stream.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
+    deliveries = [
+        found for n in range(ROWS) for found in history(rng, distinct_ranks=True, rows=(b"%d" % n,))
+    ]
+    rng.shuffle(deliveries)
+    third = len(deliveries) // 3
+    for number in range(3):
+        batch = deliveries[number * third : (number + 1) * third]
+        stream.topic.send(*(delivery.change for delivery in batch))
+        stream.topic.send_everywhere(Heartbeat("p", 3 + number))
+        stream.ingest()
+        if number < 2:
+            stream.apply(table)
+
+    config = ConnectorConfig(
+        str(stream.folder), KafkaConfig("127.0.0.1:1"), None, {"s": STREAM}, {"accounts": wanted}
+    )
+    applied, merged = shown(table), stream.truth(wanted)
+    for key in (b"%d" % n for n in range(ROWS)):
+        found = explain(config, "accounts", key, ask_kafka=False)
+        assert found.applied_row == applied.get(key), found
+        assert found.row == merged.get(key), found
+        assert found.is_confirmed is True, found
+        won = {
+            (column.family, column.qualifier): entry.entry.value
+            for column in found.explanation.columns
+            for entry in column.entries
+            if entry.outcome is Outcome.WON
+        }
+        row = found.row or {}
+        for column in COLUMNS:
+            assert won.get(column.cell) == row.get(column.name), found
+
+
+def test_the_slot_of_a_table_is_that_of_spark(spark: SparkSession) -> None:
+    """TBL-4: for names of every length up to the limit."""
+    names = ["x" * length for length in range(1, 129)] + [f"orders-{n}.v" for n in range(50)]
+    rows = spark.createDataFrame([(name,) for name in names], "name string")
+    found = rows.selectExpr("name", "int(pmod(xxhash64(name), 16)) AS slot").collect()
+    assert {row["name"]: row["slot"] for row in found} == {name: table_slot(name) for name in names}

@@ -1,0 +1,549 @@
+"""What a consumer makes of a stream, on librdkafka's mock cluster (SUB-1 to SUB-3).
+
+The mock cluster knows no requests of topic administration. These are answered from what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from connector import cli
+from connector.config.settings import KafkaConfig
+from connector.errors import BufferFullError, ConfigError, OutOfRangeError, TopicError
+from connector.kafka import (
+    ChangeConsumer,
+    ConsumerRecord,
+    Late,
+    Rejected,
+    Watermark,
+    WholeTransaction,
+    client,
+    topics,
+)
+from connector.kafka.consume.stages import Received
+from connector.kafka.topics import TopicFacts
+from connector.records.codec import encode, frame
+from connector.records.model import (
+    CONTROL_KEY,
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    Heartbeat,
+    Record,
+    SetCell,
+    Transaction,
+    kafka_key,
+)
+from connector.records.rejection import Position
+from connector.records.views import view_of_time
+from connector.validation import Limits
+from tests.unit import mock_cluster
+from tests.unit.mock_cluster import MockCluster, running_cluster
+
+pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
+
+FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
+NOW = time.time_ns() // 1000
+T0 = NOW - 1_000_000_000
+"""A time of the source: 1,000 s ago."""
+
+
+@dataclass
+class Stream:
+    """A topic whose records arrive when the test says. `deleted` is the first offset that is left,
+    by Kafka partition.
+    """
+
+    cluster: MockCluster
+    producer: Producer
+    facts: TopicFacts = FACTS
+    arrivals: list[list[int]] = field(default_factory=lambda: [[], []])
+    deleted: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
+
+    @property
+    def kafka(self) -> KafkaConfig:
+        return KafkaConfig(self.cluster.bootstrap_servers)
+
+    def send(self, *records: Record, k: int = 0, at: int = NOW) -> None:
+        for record in records:
+            value = frame(encode(record, self.facts.kafka_partitions), None)
+            self.send_raw(kafka_key(record), value, k=k, at=at)
+
+    def send_raw(self, key: bytes, value: bytes, *, k: int = 0, at: int = NOW) -> None:
+        self.producer.produce("t", value, key, k, timestamp=at // 1000)
+        assert self.producer.flush(10) == 0
+        self.arrivals[k].append(at)
+
+    def everywhere(self, *records: Record, at: int = NOW) -> None:
+        for k in (0, 1):
+            self.send(*records, k=k, at=at)
+
+    def ends(self) -> dict[int, int]:
+        return {k: len(sent) for k, sent in enumerate(self.arrivals)}
+
+    def offsets_at(self, at: int) -> dict[int, int]:
+        found = {}
+        for k, sent in enumerate(self.arrivals):
+            later = (n for n, arrival in enumerate(sent) if arrival >= at and n >= self.deleted[k])
+            found[k] = next(later, len(sent))
+        return found
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
+    with running_cluster() as running:
+        running.create_topic("t", FACTS.kafka_partitions)
+        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "log_level": 0})
+        made = Stream(running, producer)
+        monkeypatch.setattr(client, "admin", lambda *_: None)
+        monkeypatch.setattr(topics, "describe", lambda *_: made.facts)
+        monkeypatch.setattr(topics, "end_offsets", lambda *_: made.ends())
+        monkeypatch.setattr(topics, "beginning_offsets", lambda *_: dict(made.deleted))
+        monkeypatch.setattr(topics, "offsets_at", lambda _, __, at: made.offsets_at(at))
+        yield made
+
+
+def change(
+    at: int, key: bytes = b"k", *, id_: str = "", sequence: int = 0, of: int = 1
+) -> DataChange:
+    return DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=key,
+        commit_timestamp=T0 + at,
+        entries=(SetCell("f", b"q", b"v", 1),),
+        transaction=(
+            Transaction(id_, sequence, number_of_records_in_transaction=of) if id_ else None
+        ),
+    )
+
+
+def beat(at: int) -> Heartbeat:
+    return Heartbeat("p", T0 + at)
+
+
+ANNOUNCED = ChildPartitions("root", T0, 0, (ChildPartition("p"),))
+
+
+def times(found: list[Received]) -> list[int | str]:
+    """The changes by their commit timestamps, and all other items by their kind."""
+    shown: list[int | str] = []
+    for item in found:
+        if isinstance(item, ConsumerRecord):
+            record = item.record
+            shown.append(
+                record.commit_timestamp - T0
+                if isinstance(record, DataChange)
+                else type(record).__name__
+            )
+        elif isinstance(item, WholeTransaction):
+            shown.append(item.commit_timestamp - T0)
+        elif isinstance(item, Watermark):
+            shown.append(f"< {item.low_watermark - T0}")
+        else:
+            shown.append(type(item).__name__)
+    return shown
+
+
+# ── records ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_records_come_as_before(stream: Stream) -> None:
+    """REC-21."""
+    stream.send(ANNOUNCED, change(3), beat(4))
+    stream.send_raw(CONTROL_KEY, b"bad")
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as consumer:
+        assert times(list(consumer)) == ["ChildPartitions", 3, "Heartbeat", "Rejection"]
+        assert consumer.finished
+        assert consumer.poll(0) is None
+        assert consumer.positions == (Position("t", "id", 0, 3), Position("t", "id", 1, -1))
+        with pytest.raises(ConfigError, match="does not read whole transactions"):
+            consumer.state()
+    with pytest.raises(TopicError, match="has no Kafka partition 2"):
+        ChangeConsumer(stream.kafka, "t", kafka_partitions=[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"transactions": True, "group": "g"}, "transactions and group exclude each other"),
+        ({"transactions": True, "kafka_partitions": [0]}, "transactions and kafka_partitions"),
+        ({"group": "g", "kafka_partitions": [0]}, "group and kafka_partitions"),
+        ({"start_commit": 5, "group": "g"}, "start_commit and group"),
+        ({"end_commit": 5, "group": "g"}, "end_commit and group"),
+        ({"start_commit": 5, "start": "end"}, "start_commit and start"),
+        ({"state": b"", "start": "end", "transactions": True}, "state and start"),
+        ({"state": b""}, "without transactions=True"),
+        ({"state": b"", "transactions": True}, "is not a state of a reader"),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_refused(
+    arguments: dict[str, object], text: str
+) -> None:
+    """SUB-1, SUB-3: before anything is asked of Kafka."""
+    with pytest.raises(ConfigError, match=text):
+        ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t", **arguments)  # type: ignore[arg-type]
+
+
+# ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
+
+
+def test_watermarks_come_when_they_advance(stream: Stream) -> None:
+    """SUB-2: after the records that they follow from, by the rules of ingest."""
+    stream.everywhere(ANNOUNCED, beat(3))
+    with ChangeConsumer(stream.kafka, "t", watermarks=True) as consumer:
+        found = [consumer.poll(5) for _ in range(5)]
+        assert sorted(times(found)) == ["< 4", *["ChildPartitions"] * 2, *["Heartbeat"] * 2]
+        assert isinstance(last := found[-1], Watermark)
+        assert last.lagging_partition is not None
+        assert last.lagging_partition.stream_partition == "p"
+        stream.send(change(7), beat(8))
+        assert times([consumer.poll(5) for _ in range(2)]) == [7, "Heartbeat"]
+        assert consumer.poll(0.3) is None
+        stream.send(beat(8), k=1)
+        assert times([consumer.poll(5) for _ in range(2)]) == ["Heartbeat", "< 9"]
+
+
+def test_a_bounded_reader_ends_with_its_last_watermark(stream: Stream) -> None:
+    """SUB-2."""
+    stream.everywhere(ANNOUNCED, change(2), beat(3))
+    with ChangeConsumer(stream.kafka, "t", watermarks=True, bounded=True) as consumer:
+        assert times(list(consumer))[-1] == "< 4"
+
+
+def test_a_reader_of_some_kafka_partitions_has_their_watermark(stream: Stream) -> None:
+    """SUB-2: the other one has not spoken."""
+    stream.send(ANNOUNCED, beat(3), k=1)
+    with ChangeConsumer(
+        stream.kafka, "t", watermarks=True, bounded=True, kafka_partitions=[1]
+    ) as consumer:
+        found = list(consumer)
+    assert times(found)[-1] == "< 4"
+    assert isinstance(found[-1], Watermark)
+    assert found[-1].lagging_partition is not None
+    assert found[-1].lagging_partition.kafka_partition == 1
+
+
+def test_members_of_a_group_have_the_watermark_of_their_kafka_partitions(stream: Stream) -> None:
+    """SUB-2: it starts again when the group gives them others."""
+    stream.everywhere(ANNOUNCED, beat(3))
+    # The mock cluster rebalances when a session times out.
+    quick = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, quick)
+    with ChangeConsumer(kafka, "t", group="g", watermarks=True) as one:
+        until(one, 4)
+        assert len(one.positions) == 2
+        with ChangeConsumer(kafka, "t", group="g", watermarks=True) as other:
+            deadline = time.monotonic() + 60
+            while not (len(one.positions) == len(other.positions) == 1):
+                assert time.monotonic() < deadline
+                one.poll(0.1)
+                other.poll(0.1)
+            for consumer in (one, other):
+                k = consumer.positions[0].kafka_partition
+                stream.send(beat(8), k=k)
+                last = until(consumer, 9).lagging_partition
+                assert last is not None
+                assert (last.kafka_partition, last.watermark) == (k, T0 + 9)
+
+
+def until(consumer: ChangeConsumer, low: int) -> Watermark:
+    """Read up to the watermark."""
+    deadline = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < deadline
+        item = consumer.poll(0.2)
+        if isinstance(item, Watermark) and item.low_watermark == T0 + low:
+            return item
+
+
+def test_named_roots_need_no_announcement(stream: Stream) -> None:
+    """SUB-2, WMK-6."""
+    stream.everywhere(beat(3))
+    for roots, last in ([], "Heartbeat"), (["p"], "< 4"), (["p", "q"], "Heartbeat"):
+        with ChangeConsumer(
+            stream.kafka, "t", watermarks=True, bounded=True, roots=roots
+        ) as consumer:
+            assert times(list(consumer))[-1] == last
+
+
+def test_a_replay_claims_nothing(stream: Stream) -> None:
+    """SUB-2, DLQ-10."""
+    stream.everywhere(ANNOUNCED)
+    for k in (0, 1):
+        value = frame(encode(beat(3), 2), None)
+        stream.producer.produce(
+            "t", value, CONTROL_KEY, k, headers=[("connector.replay", b"x-0-1/1")]
+        )
+        assert stream.producer.flush(10) == 0
+        stream.arrivals[k].append(NOW)
+    with ChangeConsumer(stream.kafka, "t", watermarks=True, bounded=True) as consumer:
+        assert not any(isinstance(item, Watermark) for item in consumer)
+
+
+# ── whole transactions (SUB-3) ────────────────────────────────────────────────────────────────────
+
+
+def fill(stream: Stream) -> None:
+    stream.everywhere(ANNOUNCED)
+    stream.send(change(5, b"a", id_="x", sequence=1, of=3), change(9), change(4), change(4))
+    stream.send(change(5, b"b", id_="x", sequence=0, of=3), k=1)
+    stream.send_raw(b"c", b"bad", k=1)
+    stream.everywhere(beat(6))
+
+
+def test_whole_transactions_come_in_order(stream: Stream) -> None:
+    """SUB-3."""
+    fill(stream)
+    with ChangeConsumer(stream.kafka, "t", transactions=True, watermarks=True) as consumer:
+        found = [consumer.poll(5) for _ in range(5)]
+        assert sorted(times(found[:2])) == ["Late", "Rejected"]
+        assert times(found[2:]) == [4, 5, "< 7"]
+        assert isinstance(whole := found[3], WholeTransaction)
+        assert [one.row_key for one in whole.changes] == [b"b", b"a"]
+        assert whole.missing == 1
+        assert consumer.poll(0.2) is None
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_state_continues(stream: Stream, count: int) -> None:
+    """SUB-3: nothing that was acknowledged comes twice, and nothing is left out."""
+    fill(stream)
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        first = list(consumer)[:count]
+        if first:
+            last = first[-1]
+            assert isinstance(last, WholeTransaction | Late | Rejected)
+            consumer.acknowledge(last)
+        state = consumer.state()
+    stream.everywhere(beat(10))
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, bounded=True, state=state
+    ) as consumer:
+        found = [*first, *consumer]
+    assert sorted(times(found), key=str) == [4, 5, 9, "Late", "Rejected"]
+    assert [time for time in times(found) if isinstance(time, int)] == [4, 5, 9]
+
+
+def test_a_state_of_another_topic_is_refused(stream: Stream) -> None:
+    """REC-4."""
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        state = consumer.state()
+    stream.facts = replace(FACTS, topic_id="other")
+    with pytest.raises(TopicError, match="not the topic that was read before"):
+        ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
+
+
+def test_a_state_beyond_the_end_is_an_error(stream: Stream) -> None:
+    """nothing_lost: the brokers have lost records that were read."""
+    fill(stream)
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        list(consumer)
+        state = consumer.state()
+    stream.arrivals[0].pop()
+    with pytest.raises(TopicError, match="ends before the stored position: Kafka partition 0"):
+        ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
+
+
+def test_a_full_buffer_is_an_error_and_loses_nothing(stream: Stream) -> None:
+    """SUB-3."""
+    stream.everywhere(ANNOUNCED)
+    stream.send(change(3), change(4), change(5))
+    with ChangeConsumer(stream.kafka, "t", transactions=True, max_buffered_bytes=2700) as consumer:
+        for _ in range(2):
+            with pytest.raises(BufferFullError, match=r"Stream partition p|not known"):
+                while True:
+                    consumer.poll(1)
+        state = consumer.state()
+    stream.everywhere(beat(9))
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, state=state, bounded=True
+    ) as consumer:
+        assert times(list(consumer)) == [3, 4, 5]
+
+
+def test_a_buffer_that_is_full_of_complete_transactions_is_emptied(stream: Stream) -> None:
+    """SUB-3: the bound holds for transactions that wait."""
+    stream.everywhere(ANNOUNCED)
+    for number in range(1, 30):
+        stream.send(change(number))
+        stream.everywhere(beat(number))
+    seen: list[Received] = []
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, max_buffered_bytes=20_000, bounded=True
+    ) as consumer:
+        for item in consumer:
+            assert isinstance(item, WholeTransaction)
+            consumer.acknowledge(item)
+            seen.append(item)
+    assert times(seen) == list(range(1, 30))
+
+
+# ── ranges of commit time (SUB-1) ─────────────────────────────────────────────────────────────────
+
+
+def source(stream: Stream, skew: int = 0) -> None:
+    """A change every 10 s, which arrives `skew` after its commit, and heartbeats."""
+    stream.everywhere(ANNOUNCED, at=T0)
+    for number in range(1, 11):
+        at = number * 10_000_000
+        stream.send(change(at), k=number % 2, at=T0 + at + skew)
+        stream.everywhere(beat(at), at=T0 + at + skew)
+
+
+S = 1_000_000
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("skew", [-10 * S, 0, 25 * S], ids=["early", "at once", "later"])
+def test_adjacent_ranges_are_the_whole_range(stream: Stream, transactions: bool, skew: int) -> None:
+    """SUB-1: each change once, whether changes arrive before their commit timestamps or long
+    after.
+    """
+    source(stream, skew)
+
+    def read(start: int, end: int) -> list[int | str]:
+        with ChangeConsumer(
+            stream.kafka,
+            "t",
+            start_commit=T0 + start,
+            end_commit=T0 + end,
+            transactions=transactions,
+            limits=Limits(max_clock_skew_s=15),
+        ) as consumer:
+            return [one for one in times(list(consumer)) if isinstance(one, int)]
+
+    # The end is a commit timestamp, so that the low watermark comes above it.
+    for middle in (29 * S, 30 * S, 30 * S + 1):
+        both = sorted([*read(20 * S, middle), *read(middle + 1, 80 * S)])
+        assert both == sorted(read(20 * S, 80 * S)) == [n * 10 * S for n in range(2, 9)]
+
+
+def test_reading_begins_at_an_announcement_before_the_range(stream: Stream) -> None:
+    """SUB-1: found backwards. The records between are left out."""
+    stream.everywhere(ANNOUNCED, at=T0)
+    stream.send(*[change(n + 1) for n in range(1200)], at=T0)
+    source(stream)
+    with ChangeConsumer(
+        stream.kafka,
+        "t",
+        start_commit=T0 + 100 * S,
+        end_commit=T0 + 100 * S,
+        limits=Limits(max_clock_skew_s=15),
+    ) as consumer:
+        assert {p.kafka_partition: p.offset for p in consumer.positions}[0] == 1200
+        assert times(list(consumer))[:1] == [100 * S]
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_bad_records_that_are_too_old_for_a_range_are_left_out(
+    stream: Stream, transactions: bool
+) -> None:
+    """SUB-1: the others may be in it."""
+    stream.everywhere(ANNOUNCED, at=T0)
+    stream.send_raw(b"k", b"bad", at=T0 + S)
+    stream.send_raw(b"k", b"bad", at=T0 + 19 * S)
+    stream.everywhere(beat(40 * S), at=T0 + 40 * S)
+    with ChangeConsumer(
+        stream.kafka,
+        "t",
+        start_commit=T0 + 30 * S,
+        end_commit=T0 + 39 * S,
+        transactions=transactions,
+        limits=Limits(max_clock_skew_s=15),
+    ) as consumer:
+        found = list(consumer)
+    assert [
+        item.position.offset for item in found if isinstance(item, ConsumerRecord | Rejected)
+    ] == [2]
+
+
+def test_an_end_in_the_future_waits_and_a_late_change_is_late(stream: Stream) -> None:
+    """SUB-1."""
+    stream.everywhere(ANNOUNCED, beat(3))
+    with ChangeConsumer(
+        stream.kafka, "t", start_commit=T0 + 1, end_commit=NOW + 3600 * S
+    ) as consumer:
+        while consumer.poll(0.3) is not None:
+            pass
+        stream.send(change(2), change(4))
+        assert times([consumer.poll(5) for _ in range(2)]) == ["Late", 4]
+        assert not consumer.finished
+
+
+def test_ranges_that_cannot_be_read_are_refused(stream: Stream) -> None:
+    """SUB-1: before anything is read."""
+    source(stream)
+    stream.deleted = {0: 0, 1: 8}
+
+    def code_of(start: int, end: int | None = None) -> tuple[str, int | None]:
+        with pytest.raises(OutOfRangeError) as caught:
+            ChangeConsumer(
+                stream.kafka,
+                "t",
+                start_commit=start,
+                end_commit=end,
+                roots=["p"],
+                limits=Limits(max_clock_skew_s=15),
+            )
+        return caught.value.code, caught.value.oldest
+
+    assert code_of(T0 + 5, T0 + 4) == ("START_AFTER_END", None)
+    assert code_of(NOW + 3600 * S) == ("START_IN_FUTURE", None)
+    arrival = stream.arrivals[1][8] // 1000 * 1000
+    code, oldest = code_of(T0 + 10 * S)
+    assert (code, oldest) == ("START_TOO_OLD", arrival + 15 * S + 1)
+    ChangeConsumer(
+        stream.kafka, "t", start_commit=oldest, roots=["p"], limits=Limits(max_clock_skew_s=15)
+    ).close()
+
+
+def test_a_topic_with_times_of_producers_is_read_from_a_minute_earlier(stream: Stream) -> None:
+    """SUB-1: with a warning."""
+    source(stream)
+    places = []
+    for kind in ("LogAppendTime", "CreateTime"):
+        stream.facts = replace(FACTS, timestamp_type=kind)
+        with ChangeConsumer(
+            stream.kafka,
+            "t",
+            start_commit=T0 + 95 * S,
+            roots=["p"],
+            limits=Limits(max_clock_skew_s=15),
+        ) as consumer:
+            places.append(consumer.positions[0].offset)
+            is_warned = any("begins 60 s earlier" in text for text in consumer.warnings)
+            assert is_warned == (kind == "CreateTime")
+    assert places[1] < places[0]
+
+
+def test_tail_prints_a_range(
+    stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SUB-1: and the problem if the range cannot be read."""
+    source(stream)
+    config = tmp_path / "connector.toml"
+    config.write_text(
+        f'warehouse = "w"\n[kafka]\nbootstrap_servers = "{stream.kafka.bootstrap_servers}"\n'
+        '[streams.s]\ntopic = "t"\n',
+        "utf-8",
+    )
+
+    def tail(start: int, end: int) -> int:
+        bounds = ("--start-commit", str(T0 + start), "--end-commit", str(T0 + end))
+        return cli.invoke(["--config", str(config), "tail", *bounds])
+
+    assert tail(20 * S, 35 * S) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    changes = [one["data_change"]["commit_timestamp"] for one in shown if "data_change" in one]
+    assert sorted(changes) == [view_of_time(T0 + 20 * S), view_of_time(T0 + 30 * S)]
+    assert {"heartbeat" in one or "data_change" in one for one in shown} == {True}
+    assert tail(30 * S, 20 * S) == 1
+    assert "START_AFTER_END" in capsys.readouterr().err

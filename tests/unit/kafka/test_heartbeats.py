@@ -1,0 +1,656 @@
+"""The heartbeats that a producer sends by itself, on librdkafka's mock cluster (PUB-1, PUB-2,
+REC-18). The timer is moved by hand, but for the tests of the thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from connector.config.settings import KafkaConfig
+from connector.errors import (
+    ConfigError,
+    DeliveryError,
+    InvalidChangeError,
+    WriterConflictError,
+)
+from connector.kafka.produce import producer
+from connector.kafka.produce.heartbeats import Timer
+from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.produce.turns import Turns
+from connector.kafka.topics import TopicFacts
+from connector.records.codec import ChangeRecord, Schemas, decode
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    Heartbeat,
+    Record,
+    SetCell,
+)
+from tests.unit import mock_cluster
+from tests.unit.mock_cluster import MockCluster, running_cluster
+
+pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
+
+DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
+FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
+
+
+def change(at: int, name: str = "p", estimate: int = 0) -> DataChange:
+    return DataChange(
+        stream_partition=name,
+        table="t",
+        row_key=b"k%d" % at,
+        commit_timestamp=at,
+        entries=(SetCell("f", b"q", b"v"),),
+        estimated_low_watermark=estimate,
+    )
+
+
+class HandTimer(Timer):
+    """Ticks when the test says so."""
+
+    now = 1000.0
+    made: list[HandTimer]
+
+    def __init__(self, tick: Callable[[float], float]) -> None:
+        super().__init__(tick)
+        self.is_started = self.is_stopped = False
+        self.made.append(self)
+
+    @staticmethod
+    def clock() -> float:
+        return HandTimer.now
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def stop(self, timeout_s: float) -> None:
+        self.is_stopped = True
+
+    def tick(self, after_s: float = 5.0) -> float:
+        HandTimer.now += after_s
+        tick = self._tick()
+        assert tick is not None
+        return tick(HandTimer.now)
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[HandTimer]:
+    """The timers of the producers, in the order in which the producers are made."""
+    monkeypatch.setattr(HandTimer, "made", [], raising=False)
+    monkeypatch.setattr(producer, "Timer", HandTimer)
+    return HandTimer.made
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with running_cluster() as running:
+        running.create_topic("t", FACTS.kafka_partitions)
+        yield running
+
+
+@pytest.fixture
+def kafka(cluster: MockCluster) -> KafkaConfig:
+    return KafkaConfig(cluster.bootstrap_servers)
+
+
+def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
+    """All records of a Kafka partition; the mock cluster knows nothing of aborted ones."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "g",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition("t", kafka_partition, 0)])
+    found: list[Record] = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        decoded = decode(message.value(), Schemas())
+        if isinstance(decoded, ChangeRecord):
+            found.append(decoded.record)
+    consumer.close()
+    return found
+
+
+def read_heartbeats(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Heartbeat]:
+    return [record for record in read(kafka, kafka_partition) if isinstance(record, Heartbeat)]
+
+
+@pytest.mark.parametrize("bad", [0, 0.9, 301, -5, float("nan"), True, "5"])
+def test_an_interval_that_is_not_allowed_is_refused(bad: float) -> None:
+    """PUB-1"""
+    with pytest.raises(ConfigError, match="allowed: 1 to 300 seconds") as caught:
+        ChangeProducer(DEAD, FACTS, heartbeat_s=bad)
+    assert caught.value.code == "SETTING_INVALID"
+
+
+def test_without_a_reported_position_nothing_is_sent(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1: a program that sends its own heartbeats goes on as before."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(1))
+        sender.send(Heartbeat("p", 1))
+        assert not timers[0].is_started
+    assert read_heartbeats(kafka) == [Heartbeat("p", 1)]
+
+
+def test_a_source_that_stops_still_has_heartbeats(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1: at the newest position, once per interval, in every Kafka partition, behind an
+    announcement.
+    """
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.reached("p", 5, b"five")
+        assert timers[0].is_started
+        timers[0].tick()
+        sender.reached("p", 6)
+        timers[0].tick(1.0)
+        sender.reached("p", 7, b"seven")
+        timers[0].tick(4.0)
+        timers[0].tick()
+        assert sender.delivered == 0
+        assert sender.undelivered() == {}
+    for kafka_partition in range(2):
+        found = read(kafka, kafka_partition)
+        assert found[0] == ChildPartitions("p", 4, 0, (ChildPartition("p"),))
+        assert found[1:] == [Heartbeat("p", 5, b"five"), Heartbeat("p", 7, b"seven")]
+
+
+def test_a_heartbeat_that_is_not_true_yet_is_skipped_without_waiting(
+    timers: list[HandTimer],
+) -> None:
+    """PUB-1, REC-18: with a broker that does not answer."""
+    sender = ChangeProducer(DEAD, FACTS, announce=False)
+    sender.send(change(4, "q"))
+    sender.send(change(5))
+    sender.reached("p", 5)
+    began = time.monotonic()
+    timers[0].tick()
+    timers[0].tick()
+    assert time.monotonic() - began < 1
+    assert len(sender._queue.items) == 2
+    sender.reached("q", 3)
+    timers[0].tick()
+    assert {sent.record for sent in sender._queue.items} == {
+        change(4, "q"),
+        change(5),
+        Heartbeat("q", 3),
+    }
+    assert set(sender.undelivered()) == {change(4, "q"), change(5)}
+    with pytest.raises(DeliveryError, match="2 records were not delivered"):
+        sender.close(0.1)
+
+
+def test_a_failed_change_holds_the_heartbeat_until_it_is_delivered(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, REC-18"""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(4))
+        sender.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        sender.send(change(5))
+        sender.reached("p", 7)
+        with pytest.raises(DeliveryError, match="1 records were not delivered"):
+            sender.flush()
+        timers[0].tick()
+        assert not sender._queue.items
+        sender.send(change(5))  # it failed, so it may be sent again
+        sender.flush()
+        timers[0].tick()
+    assert read_heartbeats(kafka) == [Heartbeat("p", 7)]
+
+
+def test_a_reported_position_closes_at_once(kafka: KafkaConfig, timers: list[HandTimer]) -> None:
+    """PUB-1: before any heartbeat was sent."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(5))
+        sender.reached("p", 5)
+        with pytest.raises(InvalidChangeError, match="after 5, the position reported") as caught:
+            sender.send(change(5))
+        assert caught.value.code == "COMMIT_TIMESTAMP"
+        assert "before you report it" in caught.value.remedy
+        with pytest.raises(InvalidChangeError, match="change at index 1"):
+            sender.send_many([change(6), change(4)])
+        sender.send(change(6))
+        sender.send(change(4, "q"))
+    assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
+    assert timers[0].is_stopped
+
+
+def test_a_position_that_goes_back_or_is_of_no_live_stream_partition_is_refused(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, WMK-7"""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.reached("p", 5)
+        sender.reached("p", 5, b"the same position, another token")
+        with pytest.raises(InvalidChangeError, match="at or after 5, which was reported") as caught:
+            sender.reached("p", 4)
+        assert caught.value.code == "HEARTBEAT_TIMESTAMP"
+        assert caught.value.remedy
+        sender.send(Heartbeat("q", 9))
+        with pytest.raises(InvalidChangeError, match="at or after 9"):
+            sender.reached("q", 8)
+        with pytest.raises(InvalidChangeError, match="resume_token"):
+            sender.reached("p", 6, b"x" * 100_000)
+        with pytest.raises(InvalidChangeError, match="timestamp is 0"):
+            sender.reached("p", 0)
+        sender.send(
+            ChildPartitions("p", 7, 0, (ChildPartition("a", ("p",)), ChildPartition("b", ("p",))))
+        )
+        with pytest.raises(InvalidChangeError, match="must be live, but it has ended") as caught:
+            sender.reached("p", 8)
+        assert caught.value.code == "STREAM_PARTITION"
+        with pytest.raises(InvalidChangeError, match="must be announced") as caught:
+            sender.reached("A", 8)
+        assert "Check the name" in caught.value.remedy
+        sender.reached("a", 8)
+        timers[0].tick()
+    assert read_heartbeats(kafka) == [Heartbeat("q", 9), Heartbeat("a", 8)]
+
+
+def test_who_announces_nothing_may_report_only_what_it_has_sent(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    with ChangeProducer(kafka, FACTS, announce=False) as sender:
+        with pytest.raises(InvalidChangeError, match="must be announced"):
+            sender.reached("p", 5)
+        sender.send(change(5))
+        sender.reached("p", 5)
+        sender.flush()
+        timers[0].tick()
+    assert [type(record) for record in read(kafka) if not isinstance(record, DataChange)] == [
+        Heartbeat
+    ]
+
+
+def test_announcements_are_repeated_within_a_minute(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, WMK-6"""
+    with ChangeProducer(kafka, FACTS, heartbeat_s=300) as sender:
+        sender.send(change(5))
+        sender.reached("p", 5)
+        sender.flush()
+        assert timers[0].tick(0.0) <= HandTimer.now + 60
+        timers[0].tick(60.0)
+        timers[0].tick(60.0)
+    assert len([r for r in read(kafka, 1) if isinstance(r, ChildPartitions)]) >= 3
+    assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
+
+
+def test_a_heartbeat_that_failed_is_raised_once_and_sent_again(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, nothing_lost: the record of the call that raises is queued all the same."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(1))
+        sender.flush()
+        sender.reached("p", 1)
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
+        timers[0].tick()
+        while sender._queue.items:
+            sender._queue.serve(0.1)
+        with pytest.raises(DeliveryError, match="heartbeat of stream partition p at 1") as caught:
+            sender.send(change(2))
+        assert caught.value.code == "HEARTBEAT_UNDELIVERED"
+        sender.flush()
+        assert sender.undelivered() == {}
+        timers[0].tick()
+    assert read_heartbeats(kafka) == [Heartbeat("p", 1)]
+    assert change(2) in [*read(kafka, 0), *read(kafka, 1)]
+
+
+def test_a_heartbeat_that_failed_is_not_raised_once_a_later_one_was_delivered(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(1))
+        sender.flush()
+        sender.reached("p", 1)
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
+        for _ in range(2):
+            timers[0].tick()
+            while sender._queue.items:
+                sender._queue.serve(0.1)
+        sender.flush()
+
+
+def test_an_announcement_of_the_timer_that_failed_is_sent_again(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, WMK-6: it is never undelivered, and the next record repeats it."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(1, "q"))
+        sender.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
+        sender.reached("p", 1)
+        timers[0].tick()
+        while sender._queue.items:
+            sender._queue.serve(0.1)
+        assert (sender.announced, sender.undelivered()) == (2, {})
+        with pytest.raises(DeliveryError, match="heartbeat of stream partition p"):
+            sender.flush()
+        timers[0].tick()
+        assert sender.announced == 4
+    for kafka_partition in range(2):
+        found = [r for r in read(kafka, kafka_partition) if r.stream_partition == "p"]
+        assert found == [ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 1)]
+
+
+def test_a_full_queue_skips_the_heartbeat(timers: list[HandTimer]) -> None:
+    """PUB-1: the timer does not wait for room, and the application is not told."""
+    sender = ChangeProducer(
+        DEAD,
+        FACTS,
+        queue_timeout_s=30,
+        settings={"queue.buffering.max.messages": "2"},
+        announce=False,
+    )
+    sender.send(change(5))
+    sender.reached("p", 4)
+    began = time.monotonic()
+    timers[0].tick()
+    assert time.monotonic() - began < 1
+    assert len(sender._queue.items) == 2, "the first Kafka partition has it"
+    with pytest.raises(DeliveryError, match="1 records were not delivered"):
+        sender.close(0.1)
+    assert not sender._heartbeats.has_failed
+
+
+def test_an_exception_in_the_timer_is_raised_by_the_application(
+    kafka: KafkaConfig, timers: list[HandTimer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PUB-1: and the next tick comes."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.reached("p", 5)
+        with monkeypatch.context() as patched:
+            patched.setattr(sender._control, "send_automatic", lambda *_: 1 / 0)
+            assert timers[0].tick() > HandTimer.now
+        with pytest.raises(ZeroDivisionError):
+            sender.flush()
+        sender.flush()
+        timers[0].tick()
+    assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
+
+
+def test_an_old_answer_does_not_take_kafka_partitions_away(timers: list[HandTimer]) -> None:
+    """WMK-4: the timer asks before its turn, and the application may have asked meanwhile."""
+    sender = ChangeProducer(DEAD, FACTS)
+    sender._control.use(replace(FACTS, kafka_partitions=1))
+    assert sender.kafka_partitions == 2
+    sender._control.use(replace(FACTS, kafka_partitions=3))
+    assert sender.kafka_partitions == 3
+    sender.close()
+    assert timers[0].is_stopped
+
+
+def test_callbacks_run_in_the_thread_of_the_application_only(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, PUB-5: although the timer reads the acknowledgements."""
+    threads: list[int] = []
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(5), on_delivery=lambda *_: threads.append(threading.get_ident()))
+        sender.reached("p", 5)
+        for _ in range(50):  # the application does nothing
+            if sender._results.due:
+                break
+            time.sleep(0.1)
+            ticking = threading.Thread(target=timers[0].tick, args=(0.1,))
+            ticking.start()
+            ticking.join()
+        assert sender._results.due
+        assert threads == []
+        assert sender.poll() == 1
+    assert threads == [threading.get_ident()]
+
+
+# ── close ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_close_sends_the_last_heartbeat_where_it_is_true(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1: not for a stream partition with a failed change."""
+    sender = ChangeProducer(kafka, FACTS)
+    sender.send(change(1))
+    sender.send(change(1, "q"))
+    sender.flush()
+    cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE])
+    sender.send(change(2, "q"))
+    with pytest.raises(DeliveryError):
+        sender.flush()
+    sender.reached("q", 2)
+    sender.reached("p", 3, b"last")
+    with pytest.raises(DeliveryError, match="1 records were not delivered"):
+        sender.close()
+    assert timers[0].is_stopped
+    assert read_heartbeats(kafka) == [Heartbeat("p", 3, b"last")]
+
+
+def test_close_says_that_the_last_heartbeat_was_not_delivered(timers: list[HandTimer]) -> None:
+    sender = ChangeProducer(DEAD, FACTS)
+    sender.reached("p", 3)
+    began = time.monotonic()
+    with pytest.raises(DeliveryError, match="heartbeat of stream partition p at 3"):
+        sender.close(0.5)
+    assert time.monotonic() - began < 4
+    sender.close()
+    assert timers[0].is_stopped
+
+
+# ── transactions ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_transactional_producer_sends_it_in_a_transaction_of_its_own(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1: also for changes that were acknowledged in a transaction."""
+    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+        with sender.transaction():
+            sender.send(change(5))
+            sender.reached("p", 5)
+        timers[0].tick()
+        assert not sender._queue.items, "committed"
+        sender.send(change(6))
+        sender.reached("p", 6)
+    assert read_heartbeats(kafka) == [Heartbeat("p", 5), Heartbeat("p", 6)]
+
+
+def test_the_timer_waits_for_the_end_of_an_open_transaction(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1: sends inside the transaction do not wait for the timer."""
+    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+        sender.reached("p", 4)
+        ticking = threading.Thread(target=timers[0].tick)
+        with sender.transaction():
+            ticking.start()
+            sender.send(change(5))
+            ticking.join(0.3)
+            assert ticking.is_alive()
+            began = time.monotonic()
+            sender.send(change(6))
+            assert time.monotonic() - began < 0.5
+        ticking.join(20)
+        assert not ticking.is_alive()
+        assert sender._results.delivery("p").promised == 4
+    assert read_heartbeats(kafka) == [Heartbeat("p", 4)]
+
+
+def test_an_aborted_transaction_holds_the_heartbeat(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, REC-18: its changes are not acknowledged, though they were handed over."""
+    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+        with pytest.raises(ZeroDivisionError), sender.transaction():
+            sender.send(change(5))
+            sender.reached("p", 5)
+            raise ZeroDivisionError
+        timers[0].tick()
+        assert sender._results.delivery("p").promised == 0
+        with sender.transaction():
+            sender.send(change(5))
+        timers[0].tick()
+        assert sender._results.delivery("p").promised == 5
+
+
+def test_a_transaction_of_a_heartbeat_that_fails_is_raised_before_the_next_one(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1"""
+    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+        sender.send(change(5))
+        sender.reached("p", 5)
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        timers[0].tick()
+        with (
+            pytest.raises(DeliveryError, match="heartbeat of stream partition p at 5"),
+            sender.transaction(),
+        ):
+            pytest.fail("the block does not begin")
+        assert sender.undelivered() == {}
+        timers[0].tick()
+        with sender.transaction():
+            sender.send(change(6))
+    assert Heartbeat("p", 5) in read_heartbeats(kafka)
+
+
+def test_a_heartbeat_that_failed_does_not_end_a_transaction(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1: its error waits for the end of the block, and is not raised in `on_delivery`."""
+    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+        with sender.transaction():
+            sender.send(change(5), on_delivery=lambda *_: sender.send(change(7)))
+            sender.reached("p", 4)
+            sender._heartbeats._failures["p"] = 4, DeliveryError("HEARTBEAT_UNDELIVERED", "late")
+            sender.send(change(6))
+        with pytest.raises(DeliveryError, match="late"):
+            sender.flush()
+        sender.flush()
+        assert sender.delivered == 3
+        assert not timers[0].is_stopped
+
+
+def test_a_timer_that_is_shut_out_says_so_in_the_application(
+    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    sender = ChangeProducer(kafka, FACTS, transactional_id="x")
+    sender.reached("p", 5)
+    cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
+    timers[0].tick()
+    with pytest.raises(WriterConflictError, match="Another producer uses the transactional id"):
+        sender.flush()
+    with pytest.raises(WriterConflictError):
+        sender.close()
+
+
+# ── the thread ────────────────────────────────────────────────────────────────────────────────────
+
+
+def heartbeat_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "connector-heartbeats"]
+
+
+def test_the_thread_starts_at_the_first_position_and_close_stops_it(kafka: KafkaConfig) -> None:
+    """PUB-1: with the real timer."""
+    with ChangeProducer(kafka, FACTS, heartbeat_s=1) as sender:
+        sender.send(change(5))
+        sender.flush()
+        assert heartbeat_threads() == []
+        sender.reached("p", 5)
+        sender.reached("p", 6)
+        assert [thread.daemon for thread in heartbeat_threads()] == [True]
+        deadline = time.monotonic() + 20
+        while sender._results.delivery("p").promised < 6 and time.monotonic() < deadline:
+            sender.poll(10.0)
+    assert heartbeat_threads() == []
+    assert read_heartbeats(kafka)[-1] == Heartbeat("p", 6)
+
+
+def test_a_busy_application_does_not_starve_the_timer(kafka: KafkaConfig) -> None:
+    """PUB-1: neither by `send` nor by transactions without a pause."""
+    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=1) as sender:
+        deadline, at = time.monotonic() + 20, 1
+        while not sender._results.delivery("p").promised:
+            assert time.monotonic() < deadline
+            with sender.transaction():
+                sender.send(change(at))
+            sender.reached("p", at)
+            at += 1
+
+
+def test_a_producer_that_is_dropped_ends_its_thread() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.timer = Timer(self.tick)
+
+        def tick(self, now: float) -> float:
+            return now + 0.01
+
+    owner = Owner()
+    owner.timer.start()
+    owner.timer.start()
+    (thread,) = heartbeat_threads()
+    del owner
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_the_timer_is_served_while_calls_follow_each_other() -> None:
+    turns, served = Turns(lambda: True), threading.Event()
+
+    def timer() -> None:
+        with turns.of_timer():
+            served.set()
+
+    with turns:
+        waiting = threading.Thread(target=timer)
+        waiting.start()
+        while not turns._is_wanted:
+            time.sleep(0.01)
+        with turns:  # a turn inside a turn does not give way
+            assert not served.is_set()
+    with turns:
+        assert served.is_set()
+    waiting.join(20)
+
+
+# ── warnings ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_forgotten_heartbeat_is_a_warning(kafka: KafkaConfig, timers: list[HandTimer]) -> None:
+    """PUB-2, REC-23: not with an estimate, a heartbeat, a reported position, or in a backfill."""
+    with ChangeProducer(kafka, FACTS) as sender:
+        for at in (1, 2):
+            for name in ("forgotten", "reports", "by hand", "ended"):
+                sender.send(change(at, name))
+            sender.send(change(at, "estimates", estimate=at))
+            sender.send(change(7, "backfill"))
+        assert sender.warnings == []
+        sender.flush()
+        sender.reached("reports", 2)
+        timers[0].tick()
+        sender.send(Heartbeat("by hand", 2))
+        sender.send(ChildPartitions("ended", 3, 0, ()))
+        HandTimer.now += 60
+        (warning,) = sender.warnings
+        assert "Stream partition forgotten has sent changes for 60 s without a heart" in warning
+        assert "Call reached, or send heartbeats" in warning
+        sender.send(Heartbeat("forgotten", 2))
+        assert sender.warnings == []

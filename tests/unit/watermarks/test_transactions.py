@@ -1,0 +1,286 @@
+"""Whole transactions, record by record (SUB-2, SUB-3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connector.errors import BufferFullError, ConfigError
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    DataChange,
+    Heartbeat,
+    Record,
+    SetCell,
+    Transaction,
+)
+from connector.records.rejection import Position, Reason, Rejection
+from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.tracker import Watermark, WatermarkTracker
+from connector.watermarks.transactions import (
+    Item,
+    Late,
+    Rejected,
+    TransactionAssembler,
+    WholeTransaction,
+)
+
+ARRIVAL = 10**9
+BAD = Rejection(Reason.UNDECODABLE, "bad")
+
+
+def change(
+    at: int, key: bytes = b"k", *, id_: str = "", sequence: int = 0, of: int = 1
+) -> DataChange:
+    return DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=key,
+        commit_timestamp=at,
+        entries=(SetCell("f", b"q", b"v", 1),),
+        transaction=(
+            Transaction(id_, sequence, number_of_records_in_transaction=of) if id_ else None
+        ),
+    )
+
+
+def place(k: int, offset: int) -> Position:
+    return Position("t", "id", k, offset)
+
+
+class Reader:
+    """Kafka partitions whose records are read as soon as they are given."""
+
+    def __init__(
+        self, kafka_partitions: int = 1, *, state: bytes | None = None, most: int = 10**9
+    ) -> None:
+        known = None if state is None else ReaderState.from_bytes(state)
+        self.kafka_partitions = kafka_partitions
+        self.tracker = (
+            WatermarkTracker() if known is None else WatermarkTracker(frontier=known.frontier)
+        )
+        self.assembler = TransactionAssembler(
+            self.tracker, "t", "id", state=known, max_buffered_bytes=most
+        )
+        self.at = dict.fromkeys(range(kafka_partitions), 0)
+        if known is not None:
+            self.at |= {k: at[0] for k, at in known.offsets.items()}
+
+
+def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]:
+    for record in records:
+        position = place(k, reader.at[k])
+        if isinstance(record, Rejection):
+            reader.assembler.reject(record, position)
+        else:
+            reader.tracker.hear(record, k, reader.kafka_partitions, ARRIVAL)
+            if isinstance(record, DataChange):
+                reader.assembler.add(record, position, 0)
+            else:
+                reader.assembler.reached(k, position.offset + 1)
+        reader.at[k] += 1
+    reader.tracker.advance(0, reader.kafka_partitions)
+    reader.assembler.release()
+    return taken(reader)
+
+
+def taken(reader: Reader) -> list[Item]:
+    found = []
+    while (item := reader.assembler.pop()) is not None:
+        found.append(item)
+    return found
+
+
+def announced(
+    kafka_partitions: int = 1, *, state: bytes | None = None, most: int = 10**9
+) -> Reader:
+    reader = Reader(kafka_partitions, state=state, most=most)
+    if state is None:
+        for k in reader.at:
+            read(reader, ChildPartitions("root", 1, 0, (ChildPartition("p"),)), k=k)
+    return reader
+
+
+def whole(*changes: DataChange, missing: int = 0, at: list[tuple[int, int]]) -> WholeTransaction:
+    of = changes[0].transaction
+    return WholeTransaction(
+        changes[0].commit_timestamp,
+        of.server_transaction_id if of else "",
+        changes,
+        missing,
+        tuple(place(*one) for one in at),
+    )
+
+
+def test_transactions_come_in_order_once_the_watermark_has_passed_them() -> None:
+    """SUB-3: by commit timestamp, then transaction id, then position."""
+    reader = announced()
+    one, other = change(7, id_="b"), change(7, id_="a")
+    single, again = change(7), change(7, b"l")
+    assert read(reader, one, change(5), single, other, again, change(9)) == []
+    assert read(reader, Heartbeat("p", 6)) == [whole(change(5), at=[(0, 2)])]
+    assert read(reader, Heartbeat("p", 8)) == [
+        whole(single, at=[(0, 3)]),
+        whole(again, at=[(0, 5)]),
+        whole(other, at=[(0, 4)]),
+        whole(one, at=[(0, 1)]),
+    ]
+
+
+def test_changes_of_a_transaction_are_ordered_by_sequence_over_kafka_partitions() -> None:
+    """SUB-3."""
+    reader = announced(2)
+    parts = [change(5, b"%d" % n, id_="a", sequence=n, of=3) for n in (3, 8, 9)]
+    assert read(reader, parts[2], parts[0]) == []
+    assert read(reader, Heartbeat("p", 5)) == [], "the other Kafka partition has not spoken"
+    assert read(reader, parts[1], Heartbeat("p", 5), k=1) == [
+        whole(*parts, at=[(0, 2), (1, 1), (0, 1)])
+    ]
+
+
+def test_what_is_missing_is_counted_and_comes_late() -> None:
+    """SUB-3: a transaction whose records are not all there says how many are missing."""
+    reader = announced()
+    parts = [change(5, b"%d" % n, id_="a", sequence=n, of=3) for n in range(3)]
+    (rejected, found) = read(reader, parts[0], BAD, Heartbeat("p", 5))
+    assert rejected == Rejected(BAD, place(0, 2))
+    assert found == whole(parts[0], missing=2, at=[(0, 1)])
+    assert read(reader, parts[1]) == [Late(parts[1], place(0, 4))]
+
+
+def test_a_duplicate_is_late_and_not_dropped() -> None:
+    """SUB-3: also of a change without a transaction, which may name another resume token."""
+    reader = announced()
+    part, single = change(5, id_="a", sequence=1), change(5)
+    again = replace(single, resume_token=b"r", estimated_low_watermark=0)
+    assert read(reader, part, single, part, again) == [
+        Late(part, place(0, 3), is_duplicate=True),
+        Late(again, place(0, 4), is_duplicate=True),
+    ]
+    assert len(read(reader, Heartbeat("p", 5))) == 2
+    assert read(reader, part) == [Late(part, place(0, 6))]
+
+
+def test_a_full_buffer_names_the_stream_partition_that_lags() -> None:
+    """SUB-3: and the change was not taken."""
+    reader = announced(2, most=2500)
+    read(reader, Heartbeat("p", 2))
+    read(reader, change(3), change(4))
+    with pytest.raises(BufferFullError, match=r"Stream partition p .* Kafka partition 1") as caught:
+        read(reader, Heartbeat("p", 2), k=1)
+        read(reader, Heartbeat("p", 9))
+        read(reader, change(10))
+    assert (caught.value.stream_partition, caught.value.kafka_partition) == ("p", 1)
+    assert len(read(reader, Heartbeat("p", 9), k=1)) == 2
+    assert read(reader, change(10), Heartbeat("p", 10)) == []
+
+
+def test_a_buffer_without_a_low_watermark_says_so() -> None:
+    reader = Reader(most=1100)
+    read(reader, change(3))
+    with pytest.raises(BufferFullError, match="not all stream partitions were announced"):
+        read(reader, change(4))
+
+
+def test_a_program_that_never_acknowledges_is_told() -> None:
+    reader = announced(most=2000)
+    for number in range(1, 4):
+        read(reader, change(number), Heartbeat("p", number))
+    with pytest.raises(BufferFullError, match="Call acknowledge") as caught:
+        for number in range(4, 6):
+            read(reader, change(number), Heartbeat("p", number))
+    assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
+
+
+def test_a_state_continues_after_what_was_acknowledged() -> None:
+    """SUB-3: nothing that was acknowledged comes twice, and nothing is left out."""
+    reader = announced()
+    first, second, open_ = change(3), change(4), change(9)
+    found = read(reader, open_, second, first, first, Heartbeat("p", 5))
+    late, one, other = found
+    assert isinstance(late, Late)
+    assert read(reader, change(1)) == [Late(change(1), place(0, 6))]
+    reader.assembler.acknowledge(one)
+    reader.assembler.acknowledge(late)  # a second time
+    state = reader.assembler.state()
+    known = ReaderState.from_bytes(state)
+    assert known.offsets == {0: (1, 7)}
+    assert known.acknowledged[:2] == (3, "")
+    assert known.frontier.low_watermark == 6
+
+    again = announced(state=state)
+    log: list[Record] = [second, first, first, Heartbeat("p", 5)]
+    assert read(again, open_, *log) == [], "until all was read again"
+    assert read(again, change(1)) == [other, Late(change(1), place(0, 6))]
+    assert read(again, Heartbeat("p", 9)) == [whole(open_, at=[(0, 1)])]
+
+
+def test_a_state_without_anything_open_reads_nothing_again() -> None:
+    reader = announced()
+    (one,) = read(reader, change(3), Heartbeat("p", 5))
+    reader.assembler.acknowledge(one)
+    known = ReaderState.from_bytes(reader.assembler.state())
+    assert known.offsets == {0: (3, 3)}
+    assert ReaderState.from_bytes(known.to_bytes()) == known
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b"\xff", b'{"frontier": {}}'])
+def test_bytes_that_are_no_state_are_refused(text: bytes) -> None:
+    with pytest.raises(ConfigError, match="is not a state of a reader"):
+        ReaderState.from_bytes(text)
+
+
+# ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
+
+
+def hear(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4) -> None:
+    for k in places:
+        tracker.hear(record, k, named, ARRIVAL)
+
+
+def test_a_reader_of_some_kafka_partitions_has_the_watermark_of_these() -> None:
+    """SUB-2: the others need not speak, and the lagging Kafka partition has its own number."""
+    tracker = WatermarkTracker(only=frozenset([1, 3]))
+    hear(tracker, ChildPartitions("root", 1, 0, (ChildPartition("p"),)), 1, 3)
+    hear(tracker, Heartbeat("p", 5), 1)
+    assert tracker.advance(0, 4) is None
+    assert tracker.lagging_partition is not None
+    assert tracker.lagging_partition.kafka_partition == 3
+    hear(tracker, Heartbeat("p", 4), 3)
+    found = tracker.advance(0, 4)
+    assert found is not None
+    assert (found.low_watermark, found.lagging_partition) == (5, tracker.lagging_partition)
+    end = ChildPartitions("p", 9, 0, (ChildPartition("c", ("p",)),))
+    hear(tracker, end, 1, named=2)  # before there was a Kafka partition 3
+    hear(tracker, Heartbeat("c", 20), 1, 3)
+    assert tracker.advance(0, 4) == Watermark(21, tracker.lagging_partition)
+
+
+def test_a_watermark_comes_only_when_it_advances() -> None:
+    """SUB-2."""
+    tracker = WatermarkTracker(roots=frozenset("p"))
+    assert tracker.advance(0, 1) is None
+    hear(tracker, Heartbeat("p", 5), 0, named=1)
+    assert tracker.has_news
+    found = tracker.advance(0, 1)
+    assert found is not None
+    assert found.low_watermark == 6
+    hear(tracker, Heartbeat("p", 3), 0, named=1)
+    assert tracker.advance(0, 1) is None
+    # An estimate that is after the arrival by more than the clocks may differ claims nothing.
+    far = replace(change(6), estimated_low_watermark=ARRIVAL + 300_000_001)
+    hear(tracker, far, 0, named=1)
+    assert tracker.advance(0, 1) is None
+
+
+def test_an_added_kafka_partition_holds_the_watermark_until_it_is_read() -> None:
+    """SUB-2, WMK-4."""
+    tracker = WatermarkTracker(roots=frozenset("p"))
+    hear(tracker, Heartbeat("p", 5), 0, named=1)
+    assert tracker.advance(0, 1) is not None
+    hear(tracker, Heartbeat("p", 8), 0, named=2)
+    assert tracker.advance(0, 1) is None
+    hear(tracker, Heartbeat("p", 8), 1, named=2)
+    assert tracker.advance(0, 1) is not None
