@@ -189,6 +189,7 @@ class ErrorCode(StrEnum):
     BLOCKED_ROWS_TOO_MANY = auto()
     FOLDER_NOT_A_TABLE = auto()
     COMMIT_FOREIGN = auto()
+    COMMIT_UNREADABLE = auto()
     CONCURRENT_WRITE = auto()
     DISK_FULL = auto()
 

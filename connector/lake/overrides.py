@@ -24,6 +24,7 @@ from connector.state.overrides import (
     metadata_with,
     paces_in,
 )
+from connector.state.reading import reading
 
 _ENDS: Final = {
     **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
@@ -49,13 +50,15 @@ class Overrides:
         """The staleness overrides in seconds, by table. They have priority over the
         configuration.
         """
-        return bounds_in(newest_stored(self._settings))
+        with reading(self._settings):
+            return bounds_in(newest_stored(self._settings))
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority
         over the configuration (JOB-2).
         """
-        return paces_in(newest_stored(self._settings))
+        with reading(self._settings):
+            return paces_in(newest_stored(self._settings))
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""

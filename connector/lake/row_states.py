@@ -19,6 +19,7 @@ from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
+from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
@@ -59,7 +60,8 @@ class RowStates:
         if stored is not None:
             self.table = open_table(places.data(folder), table=definition.name)
             self.definition, _ = from_properties(self.table.properties)
-            self.table_state = TableState.from_json(stored)
+            with reading(places.data(folder)):
+                self.table_state = TableState.from_json(stored)
             if self.table_state.has_tombstones:
                 self._tombstones = _of_rebuild(folder, self.table)
         changelog = places.changelog(warehouse, definition.stream)

@@ -13,6 +13,7 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
+from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import UNKNOWN, Frontier
@@ -33,15 +34,14 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return Progress()
-    progress, stored = Progress.from_json(metadata["progress"], UNKNOWN), metadata.get("frontier")
-    if not with_frontier or not progress.ingest_batch:
-        return progress
-    return replace(
-        progress,
-        frontier=(
-            _frontier(path, progress.ingest_batch) if stored is None else Frontier.from_json(stored)
-        ),
-    )
+    with reading(path):
+        progress = Progress.from_json(metadata["progress"], UNKNOWN)
+        if not with_frontier or not progress.ingest_batch:
+            return progress
+        stored = metadata.get("frontier")
+        if stored is None:
+            return replace(progress, frontier=_frontier(path, progress.ingest_batch))
+        return replace(progress, frontier=Frontier.from_json(stored))
 
 
 def _frontier(path: str, ingest_batch: int) -> Frontier:
@@ -75,8 +75,10 @@ def table_state_of(warehouse: str, table: str) -> TableState:
     """The table state of the newest commit. If there is no table, it is that of a table without an
     apply. Raises `TableError`.
     """
-    metadata = _newest_of(places.table(warehouse, table), "table", table)
-    return TableState() if metadata is None else TableState.from_json(metadata)
+    path = places.table(warehouse, table)
+    metadata = _newest_of(path, "table", table)
+    with reading(path):
+        return TableState() if metadata is None else TableState.from_json(metadata)
 
 
 def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:

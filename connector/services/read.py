@@ -21,6 +21,7 @@ from connector.services.local_spark import session_of
 from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.overrides import bound_in_force
+from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.text import counted
 
@@ -137,11 +138,11 @@ def _as_applied(
     from connector.lake.state_reader import progress_of
 
     now = now_us()
-    found = open_table(places.table(config.warehouse, name), table=name)
-    before, progress = (
-        TableState.from_json(found.stored),
-        progress_of(config.warehouse, config.tables[name].stream),
-    )
+    path = places.table(config.warehouse, name)
+    found = open_table(path, table=name)
+    with reading(path):
+        before = TableState.from_json(found.stored)
+    progress = progress_of(config.warehouse, config.tables[name].stream)
     try:
         before.check_changelog(name, progress.ingest_batch)
     except TableError as error:  # a table may be read where its changelog is not

@@ -107,6 +107,7 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
     """
     from connector.lake.jobs import History
 
+    assert limit is None or limit > 0, "a limit is a positive number"
     find_table(config, table)
     return History(config.warehouse).jobs(table, limit=limit)
 
@@ -132,8 +133,8 @@ def set_max_staleness(
     configuration counts again (TBL-20).
 
     Readers see it at once, and a running pipeline within ten seconds. For example:
-    `set_max_staleness(config, "orders", 60)`. Raises `ConfigError` if there is no such table,
-    `TableError` if it cannot be stored.
+    `set_max_staleness(config, "orders", 60)`. Raises `ConfigError` if there is no such table, or if
+    the number is not allowed, `TableError` if it cannot be stored.
     """
     return _set(config, StalenessOverride(table, seconds, now_us(), who()))
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from connector.errors import ConfigError, ErrorCode
+from connector.records.model import MAX_INT
 from connector.state.pace import pace_s
 from connector.tables.definition import TableDefinition
 
@@ -20,13 +22,17 @@ from connector.tables.definition import TableDefinition
 class StalenessOverride:
     """The `max_staleness` of a table. It has priority over the configuration.
 
-    None: the configuration applies again. `made_at` is in microseconds.
+    None: the configuration applies again. `made_at` is in microseconds. Raises `ConfigError` for a
+    negative number.
     """
 
     table: str
     max_staleness_s: int | None
     made_at: int
     made_by: str
+
+    def __post_init__(self) -> None:
+        _check_seconds("max_staleness", self.table, self.max_staleness_s, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,22 @@ class PaceOverride:
     apply_every_s: int | None
     made_at: int
     made_by: str
+
+    def __post_init__(self) -> None:
+        _check_seconds("apply_every", self.table, self.apply_every_s, 1)
+
+
+def _check_seconds(setting: str, table: str, seconds: object, least: int) -> None:
+    is_number = isinstance(seconds, int) and not isinstance(seconds, bool)
+    if seconds is None or (is_number and least <= seconds <= MAX_INT):  # type: ignore[operator]
+        return
+    raise ConfigError(
+        ErrorCode.SETTING_INVALID,
+        f"{setting} of table {table} is {seconds!r}",
+        f"It is a number of seconds from {least} to {MAX_INT}",
+        "Set such a number, or None for the value of the configuration",
+        table=table,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from connector.spark.storage.table import (
     new_attempt,
     new_properties,
 )
+from connector.state.reading import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
@@ -151,7 +152,8 @@ class Successor(Table):
         properties: Mapping[str, str],
     ) -> None:
         self._ids, self._old = ids, old
-        self.before = TableState.from_json(old.stored or {})
+        with reading(f"{path}/data"):
+            self.before = TableState.from_json(old.stored or {})
         self._new_letters = 0
         self._committed: TableState | None = None
         super().__init__(spark, path, definition, properties)

@@ -51,6 +51,7 @@ from connector.state.changelog_slots import (
 )
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.overrides import ClosePartition
+from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
@@ -243,13 +244,14 @@ class Changelog:
         stored = self._stored_in()
         if stored is None:
             return Progress()
-        progress = stored["progress"]
-        known = (
-            self._frontier_of(stored)
-            if with_frontier
-            else Frontier(low_watermark=progress["low_watermark"])
-        )
-        return Progress.from_json(progress, known)
+        with reading(self._path):
+            progress = stored["progress"]
+            known = (
+                self._frontier_of(stored)
+                if with_frontier
+                else Frontier(low_watermark=progress["low_watermark"])
+            )
+            return Progress.from_json(progress, known)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.

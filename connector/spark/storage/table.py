@@ -47,6 +47,7 @@ from connector.spark.storage.maintenance import (
 )
 from connector.spark.storage.transaction import Transaction
 from connector.state.maintenance_schedule import DAY_US, CommitCount
+from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.compatibility import check_columns, check_compatible
@@ -150,7 +151,8 @@ class Table:
                 table=self._definition.name,
                 path=self.path,
             )
-        table_state = TableState.from_json(stored)
+        with reading(self.path):
+            table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
             raise WriterConflictError(
                 ErrorCode.TABLE_REBUILT,

@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
+from connector.errors import ConfigError
 from connector.lake.overrides import Overrides
 from connector.lake.small_tables import append_next, select
 from connector.state.overrides import (
@@ -109,3 +112,14 @@ def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert Overrides(str(tmp_path)).bounds() == {f"t{number}": number for number in range(4)}
+
+
+@pytest.mark.parametrize("seconds", [-1, "x", 1.5, True, 2**31, 10**30])
+def test_a_number_of_seconds_that_is_not_allowed_is_refused(seconds: int) -> None:
+    """TBL-20, JOB-2."""
+    for override in (StalenessOverride, PaceOverride):
+        with pytest.raises(ConfigError, match="table t is"):
+            override("t", seconds, 1, "a person")
+    assert StalenessOverride("t", 0, 1, "a person").max_staleness_s == 0
+    with pytest.raises(ConfigError, match="apply_every of table t is 0"):
+        PaceOverride("t", 0, 1, "a person")

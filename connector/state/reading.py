@@ -1,0 +1,29 @@
+"""A stored form that cannot be read is an error with a remedy (TBL-14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from connector.errors import ErrorCode, TableError
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Read the metadata of a commit of lowmark at `path` in the block.
+
+    Raises:
+        TableError: A key is missing, or a value has a wrong type. Nothing was changed.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        missing = isinstance(error, KeyError)
+        raise TableError(
+            ErrorCode.COMMIT_UNREADABLE,
+            f"The metadata of the newest commit of {path} cannot be read",
+            f"The key {error} is missing" if missing else str(error),
+            "Use the release of lowmark that wrote the commit, or restore the Delta table to the"
+            " last version that can be read",
+            path=path,
+        ) from error
