@@ -157,12 +157,14 @@ class ErrorCode(StrEnum):
     JAR_REPOSITORY_UNREACHABLE = auto()
     JAR_FOLDER_UNUSABLE = auto()
     JAR_DISK_FULL = auto()
+    SPARK_SESSION_EXISTS = auto()
     SPARK_WITHOUT_DELTA_JARS = auto()
     SPARK_WITHOUT_DELTA_EXTENSION = auto()
     SPARK_WITHOUT_AVRO_LIMITS = auto()
     EXTRA_MISSING = auto()
 
     # changelog and ingest
+    ALREADY_RUNNING = auto()
     INGEST_FAILED = auto()
     REJECTED_RATIO_EXCEEDED = auto()
     CHANGELOG_EMPTY = auto()
@@ -191,6 +193,7 @@ class ErrorCode(StrEnum):
     COMMIT_FOREIGN = auto()
     COMMIT_UNREADABLE = auto()
     CONCURRENT_WRITE = auto()
+    DATA_FILE_MISSING = auto()
     DISK_FULL = auto()
 
     # dead letters
@@ -354,7 +357,7 @@ class TableError(ConnectorError):
 
 
 class StorageError(ConnectorError):
-    """A disk refused a write because it is full. Earlier commits are not affected."""
+    """A disk is full, or a data file is missing. Earlier commits are not affected."""
 
 
 class WriterConflictError(ConnectorError):

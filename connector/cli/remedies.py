@@ -61,6 +61,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.CONFIG_MISSING: (Template("--help"),),
     ErrorCode.CUT_EXPIRED: _STATUS,
     ErrorCode.CUT_MISSING: _STATUS,
+    ErrorCode.DATA_FILE_MISSING: _REBUILD,
     ErrorCode.DEAD_LETTER_MISSING: (
         Template("dead-letters list --state any --json", options=_OF_STREAM),
     ),

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from sys import __stderr__, __stdout__
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from connector.errors import ConnectorError, ErrorCode
 from connector.services.events import OnEvent, info
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_STARTING: Final = threading.Lock()
 
 
 def session_of(
@@ -29,7 +33,8 @@ def session_of(
     """Your session, checked and otherwise untouched; without one a local session, which ends with
     `stack`.
 
-    A local session uses the locked jars. They are fetched first where they are missing.
+    A local session uses the locked jars. They are fetched first where they are missing. A process
+    has room for one session: `ConnectorError` if there is one already, because it would be yours.
     """
     from connector import jars
     from connector.spark.session import check_session, start_session
@@ -44,12 +49,28 @@ def session_of(
     )
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    with _output_is_ours():
+    with _STARTING, _output_is_ours():
+        _check_that_there_is_none()
         started = start_session(
             paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory}
         )
     stack.callback(started.stop)
     return started
+
+
+def _check_that_there_is_none() -> None:
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is None:
+        return
+    raise ConnectorError(
+        ErrorCode.SPARK_SESSION_EXISTS,
+        "A local Spark session cannot start",
+        "This process already has a Spark session. It is yours, or that of another call of lowmark"
+        " that has not ended",
+        "Give your session to each call as `spark`, or stop it. Build a session that several calls"
+        " can use with connector.spark.configure_session",
+    )
 
 
 @contextmanager

@@ -214,6 +214,7 @@ def _merged(
     history (TBL-16, TBL-19).
     """
     from connector.lake.jobs import History
+    from connector.spark import failures
     from connector.spark.reader import plain_rows, read_table
 
     on_event(
@@ -226,13 +227,19 @@ def _merged(
         jobs: list[Job] = []
         # The job ends when the rows have been read.
         stack.callback(lambda: _keep(History(config.warehouse), jobs, on_event))
-        found = read_table(
-            *(started, config.warehouse, name),
-            max_staleness_s=bound or 0,
-            allow_stale=allow_stale,
-            add_job=jobs.append,
-        )
-        types, rows = plain_rows(found.rows)
+        with failures.reading(name):
+            found = read_table(
+                *(started, config.warehouse, name),
+                max_staleness_s=bound or 0,
+                allow_stale=allow_stale,
+                add_job=jobs.append,
+            )
+            types, plain = plain_rows(found.rows)
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            with failures.reading(name):
+                yield from plain
+
         worth = _worth(found.as_of, found.low_watermark, is_consistent_cut=found.is_consistent_cut)
         merged = (
             f"{counted(found.changes, 'change')} merged"
@@ -242,7 +249,7 @@ def _merged(
         text = f"{name} as of ingest batch {found.to_batch}, {merged}{worth}"
         cut = found.low_watermark if found.is_consistent_cut else None
         return TableRead(
-            types, rows, found.as_of, found.to_batch, cut, text, _stack=stack.pop_all()
+            types, rows(), found.as_of, found.to_batch, cut, text, _stack=stack.pop_all()
         )
 
 

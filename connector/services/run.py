@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, WriterConflictError
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.state.jobs import Job, JobKind
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
     from connector.spark.ingest.ingest import IngestPorts
+
+
+_IN_USE: Final = set[tuple[str, str]]()
+"""The warehouse and name of each stream that a `run` of this process ingests."""
+_IN_USE_LOCK: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ def run(
     Args:
         config: At least one stream.
         spark: Your own session, which is neither changed nor stopped. None: a local session on the
-            locked jars.
+            locked jars, if this process has no session yet.
         once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
             `stop` is set.
         stop: Set it from another thread or from a signal handler: the batch in flight ends first.
@@ -84,6 +90,7 @@ def run(
 
     Raises:
         ConfigError: No stream is configured, or Spark cannot be given a Kafka setting.
+        WriterConflictError: Another process, or another call of this one, runs the same stream.
         ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
         remedy. Nothing is lost.
     """
@@ -95,13 +102,35 @@ def run(
             'Add a section such as [streams.orders] with topic = "orders"',
         )
     stop, counts = stop or threading.Event(), _Counts()
-    with ExitStack() as stack:
+    with _only_run_of(config), ExitStack() as stack:
         ports = {
             name: ports_of(config, stream, stack, on_event, counts)
             for name, stream in config.streams.items()
         }
         started = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
         return counts.report(_pipeline(config, started, ports, stop, on_event, counts, once=once))
+
+
+@contextmanager
+def _only_run_of(config: ConnectorConfig) -> Iterator[None]:
+    """Two queries of one stream would delete each other's checkpoint."""
+    where = config.warehouse if "://" in config.warehouse else os.path.realpath(config.warehouse)
+    streams = {(where, name) for name in config.streams}
+    with _IN_USE_LOCK:
+        for _, name in sorted(streams & _IN_USE):
+            raise WriterConflictError(
+                ErrorCode.ALREADY_RUNNING,
+                f"Stream {name} cannot run twice",
+                "Another call in this process runs it",
+                "Wait until that call has returned. It goes on unharmed",
+                stream=name,
+            )
+        _IN_USE.update(streams)
+    try:
+        yield
+    finally:
+        with _IN_USE_LOCK:
+            _IN_USE.difference_update(streams)
 
 
 def _pipeline(

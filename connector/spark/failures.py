@@ -4,8 +4,10 @@ unchanged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError
@@ -24,16 +26,28 @@ _FULL = ("No space left on device", "Disk quota exceeded", "There is not enough 
 _TOO_LARGE = "File too large"
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 _TWO_READERS = "CONCURRENT_STREAM_LOG_UPDATE"
-_TWO_WRITERS = (_TWO_READERS, "DELTA_CONCURRENT_TRANSACTION")
+# Two processes that begin with a new warehouse at once meet when they make its Delta tables.
+_TWO_WRITERS = (
+    _TWO_READERS,
+    "DELTA_CONCURRENT_",
+    "DELTA_PROTOCOL_CHANGED",
+    "DELTA_METADATA_CHANGED",
+)
+_CALL: Final = "An error occurred while calling "
+_MISSING_FILE: Final = re.compile(r"while reading file (\S+)\. File does not exist")
 _REMEDY = (
     "Stop one of the two processes. If only one process runs, delete the checkpoint folder of the"
     " stream: ingest continues from the changelog"
 )
 
 
-def situation(error: BaseException, what: str) -> ConnectorError | None:
+def situation(
+    error: BaseException, what: str, *, table: str | None = None
+) -> ConnectorError | None:
     """The error that names `what`, for example "stream orders", and the problem. None: `error` is
     not a known one.
+
+    `table` is the table whose changes are applied, if there is one.
     """
     text = str(error)
     if isinstance(error, DeltaConcurrentModificationException) or any(
@@ -70,23 +84,38 @@ def situation(error: BaseException, what: str) -> ConnectorError | None:
             "The retention of the topic deleted them, or Kafka partitions were removed",
             "Find out which records are missing, and send them again to a new stream",
         )
+    if (missing := _MISSING_FILE.search(text)) is not None:
+        return _without_file(missing[1], what, table)
     return None
 
 
+def _without_file(file: str, what: str, table: str | None) -> StorageError:
+    of_table = table is not None and "/changelog/" not in file
+    return StorageError(
+        ErrorCode.DATA_FILE_MISSING,
+        f"A data file of {what if of_table else 'the changelog'} is missing",
+        f"{file} does not exist, but the Delta log names it",
+        "Restore the file from a backup"
+        + (". Without a backup, rebuild the table from the changelog" if of_table else ""),
+        **({"table": table} if of_table else {}),
+    )
+
+
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(what: str, *, table: str | None = None) -> Iterator[None]:
     """Raise the `situation` instead of an error that it explains."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if (known := situation(error, what)) is not None:
+        if (known := situation(error, what, table=table)) is not None:
             raise known from error
         raise
 
 
 def first_line(error: BaseException, otherwise: str) -> str:
-    """The first line that is not empty. After it, Spark and Delta print plans and stacks."""
-    return next((line for line in str(error).splitlines() if line.strip()), otherwise)
+    """The first line that names a cause. After it, Spark and Delta print plans and stacks."""
+    lines = (line.removeprefix(": ") for line in str(error).splitlines() if line.strip())
+    return next((line for line in lines if not line.startswith(_CALL)), otherwise)
 
 
 @contextmanager
@@ -112,7 +141,7 @@ def ingesting(stream: str) -> Iterator[None]:
 def applying(table: str) -> Iterator[None]:
     """Raise a `TableError` instead of an error of Spark or Delta that `situation` does not know."""
     try:
-        with explained(f"table {table}"):
+        with explained(f"table {table}", table=table):
             yield
     except (PySparkException, Py4JError) as error:
         raise TableError(
@@ -121,5 +150,21 @@ def applying(table: str) -> Iterator[None]:
             first_line(error, type(error).__name__),
             "Nothing is lost: the table is at its last apply. If the definition of the table does"
             " not explain the cause, report the error",
+            table=table,
+        ) from error
+
+
+@contextmanager
+def reading(table: str) -> Iterator[None]:
+    """Raise a `TableError` instead of an error of Spark or Delta that `situation` does not know."""
+    try:
+        with explained(f"table {table}", table=table):
+            yield
+    except (PySparkException, Py4JError) as error:
+        raise TableError(
+            ErrorCode.TABLE_UNREADABLE,
+            f"Table {table} could not be read",
+            first_line(error, type(error).__name__),
+            "Remove the cause and read again. The read changed nothing",
             table=table,
         ) from error

@@ -13,10 +13,11 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.errors import TableError, WriterConflictError
+from connector.errors import ErrorCode, StorageError, TableError, WriterConflictError
 from connector.records.model import DeleteCells, Heartbeat
 from connector.records.rejection import Reason
 from connector.spark.apply.rebuild import Rebuilt, rebuild
+from connector.spark.failures import applying
 from connector.spark.reader import read_table
 from connector.spark.storage.delta_log import DeltaLog
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -81,6 +82,33 @@ def grown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stre
 @pytest.fixture
 def stream(grown: Stream, tmp_path: Path) -> Stream:
     return copied(grown, tmp_path / "copy")
+
+
+def test_a_rebuild_replaces_a_table_whose_data_files_are_gone(stream: Stream) -> None:
+    """nothing_lost, TBL-21: the error of the apply names a file and the table to rebuild."""
+    gone = list(Path(stream.folder).glob("tables/accounts/data/_bucket=*/*.parquet"))
+    for file in gone:
+        file.unlink()
+    with pytest.raises(StorageError) as caught, applying("accounts"):
+        stream.apply(stream.table())
+    assert (caught.value.code, caught.value.fields) == (
+        ErrorCode.DATA_FILE_MISSING,
+        {"table": "accounts"},
+    )
+    assert any(file.name in caught.value.cause for file in gone)
+
+    rebuilt(stream)
+    assert shown(stream.table()) == stream.truth()
+
+
+def test_a_missing_file_of_the_changelog_is_named(stream: Stream) -> None:
+    """nothing_lost: no rebuild is offered where the records of the changelog are missing."""
+    for file in Path(stream.folder).glob("streams/*/changelog/slot=*/*.parquet"):
+        file.unlink()
+    missing = pytest.raises(StorageError, match="of the changelog is missing")
+    with missing as caught, applying("accounts"):
+        stream.apply(stream.table())
+    assert caught.value.fields == {}
 
 
 NEW_COLUMNS = (

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector import KafkaConfig
-from connector.errors import ConfigError, ConnectorError
+from connector.errors import ConfigError, ConnectorError, ErrorCode, WriterConflictError
 from connector.kafka import LetterFilter
 from connector.services import (
     Event,
@@ -142,6 +142,35 @@ def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> N
             )
         )
     assert not (tmp_path / "warehouse").exists()
+
+
+def test_a_call_without_a_session_leaves_the_one_that_exists(live: Live) -> None:
+    """OPS-4: `getOrCreate` would return your session, and the end of the call would stop it."""
+    for call in (
+        lambda: run(live.config, once=True),
+        lambda: rebuild(live.config, "accounts"),
+    ):
+        with pytest.raises(ConnectorError) as caught:
+            call()
+        assert caught.value.code == ErrorCode.SPARK_SESSION_EXISTS
+    live.spark.range(1).collect()
+
+
+def test_a_second_run_of_a_stream_is_refused_and_the_first_goes_on(live: Live) -> None:
+    """nothing_lost: two queries of one stream in a process would share its checkpoint."""
+    live.publish(account("a", 1, name="Ada"))
+    refused = list[str]()
+
+    def try_again(event: Event) -> None:
+        if event.code == "PIPELINE":
+            with pytest.raises(WriterConflictError) as caught:
+                run(live.config, spark=live.spark, once=True)
+            refused.append(caught.value.code)
+
+    report = run(live.config, spark=live.spark, once=True, on_event=try_again)
+    assert (report.batches, report.applies) == (1, 1)
+    assert set(refused) == {ErrorCode.ALREADY_RUNNING}
+    assert run(live.config, spark=live.spark, once=True).batches == 0
 
 
 def test_a_session_of_ones_own_is_checked_and_left_alone(
