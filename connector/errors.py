@@ -60,6 +60,7 @@ class ErrorCode(StrEnum):
     STREAM_PARTITION_UNKNOWN = auto()
     TABLE_UNKNOWN = auto()
     NAME_INVALID = auto()
+    NAME_NOT_DISTINCT = auto()
     WAREHOUSE_UNUSABLE = auto()
 
     # table definitions
@@ -170,6 +171,7 @@ class ErrorCode(StrEnum):
     CHANGELOG_EMPTY = auto()
     CHANGELOG_REPLACED = auto()
     CHANGELOG_TRIMMED = auto()
+    LOW_WATERMARK_UNKNOWN = auto()
     CHECKPOINT_FOREIGN = auto()
     FRONTIER_MISSING = auto()
     BATCH_NOT_ADJACENT = auto()

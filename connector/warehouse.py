@@ -15,9 +15,14 @@ A warehouse is a local folder or a URI. These functions join names only; they lo
 from __future__ import annotations
 
 
+def streams_folder(warehouse: str) -> str:
+    """The folder that has a folder for each stream."""
+    return f"{warehouse}/streams"
+
+
 def stream_folder(warehouse: str, stream: str) -> str:
     """The folder of a stream."""
-    return f"{warehouse}/streams/{stream}"
+    return f"{streams_folder(warehouse)}/{stream}"
 
 
 def changelog(warehouse: str, stream: str) -> str:

@@ -286,7 +286,7 @@ class DataChange:
 
     def __post_init__(self) -> None:
         _check_stream_partition(self.stream_partition)
-        _check_table(self.table)
+        check_table(self.table)
         _check_bytes("row_key", self.row_key)
         if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
             raise InvalidChangeError(
@@ -423,7 +423,8 @@ def kafka_key(record: Record) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _check_table(table: str) -> None:
+def check_table(table: str) -> None:
+    """Raise `InvalidChangeError` if a source table cannot have this name."""
     if not table_matches(table):
         raise InvalidChangeError(
             Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", table

@@ -1,12 +1,14 @@
-"""Read tables with Spark. Ingest, apply and rebuild are in `connector.services`.
+"""Read tables and changes with Spark. Ingest, apply and rebuild are in `connector.services`.
 
 This is the only package that imports pyspark and delta.
 """
 
 from __future__ import annotations
 
+from connector.spark.changes import read_changes, stream_changes
 from connector.spark.reader import Snapshot, SparkRead, read_snapshot, read_table
 from connector.spark.session import check_session, configure_session
+from connector.spark.sql_functions import register_functions
 from connector.spark.status_view import register_status_view
 
 __all__ = [
@@ -14,7 +16,10 @@ __all__ = [
     "SparkRead",
     "check_session",
     "configure_session",
+    "read_changes",
     "read_snapshot",
     "read_table",
+    "register_functions",
     "register_status_view",
+    "stream_changes",
 ]

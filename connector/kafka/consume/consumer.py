@@ -19,7 +19,6 @@ from connector.clock import now_us
 from connector.errors import ConfigError, ErrorCode
 from connector.kafka import client, topics
 from connector.kafka.consume.commit_range import (
-    check_range,
     create_time_warning,
     first_arrival,
     first_positions,
@@ -38,6 +37,7 @@ from connector.kafka.consume.stages import (
 from connector.records.model import MAX_LONG
 from connector.records.rejection import Position
 from connector.validation import Limits
+from connector.watermarks.commit_range import check_range
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker

@@ -549,9 +549,22 @@ class Changelog:
             )
         return int(to)
 
-    def rows(self) -> DataFrame:
-        """One row for each Kafka record that was read."""
-        return self._rows_and_frontiers().where(F.col("slot") > FRONTIER_SLOT)
+    def rows(self, *, pinned: bool = False) -> DataFrame:
+        """One row for each Kafka record that was read. `pinned` is as in `changes`."""
+        return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
+
+    def follow(self) -> DataFrame:
+        """The rows as a stream: those of the present version, then those of each later batch.
+
+        Compaction and trimming add no rows, and remove none that the stream has not read yet.
+        """
+        reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
+        return reader.load(self._path).where(F.col("slot") > FRONTIER_SLOT)
+
+    def of_source(self, source: str) -> Column:
+        """Whether a row is a change of a source table. Only the files of its slot are read."""
+        in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
+        return in_slot & (F.col("table") == source) & (F.col("kind") == "change")
 
     def batch_rows(self, ingest_batch: int) -> DataFrame:
         """The rows of one batch."""
@@ -571,10 +584,7 @@ class Changelog:
         `pinned`: the rows are those of the present version, even if some are deleted before they
         are read.
         """
-        in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
-        return self._changes(
-            in_slot & (F.col("table") == source), after=after, to=to, pinned=pinned
-        )
+        return self._changes(self.of_source(source), after=after, to=to, pinned=pinned)
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
         """`changes`, read from the files that the commits of these batches name. None: this is not
@@ -622,15 +632,6 @@ class Changelog:
         return self._rows_and_frontiers(pinned=pinned).where(
             which & (F.col("kind") == "change") & F.expr(_batches(after, to))
         )
-
-    def entries(self) -> DataFrame:
-        """One row per entry of every change, with the columns of Bigtable's change log (TBL-4)."""
-        exploded = (
-            self.rows()
-            .where("kind = 'change'")
-            .selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
-        )
-        return exploded.selectExpr(*_split(_ENTRIES_VIEW))
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
         reader = self._spark.read.format("delta")
@@ -733,6 +734,12 @@ class Changelog:
         writer.options(**retention_properties(self._retention_s))
         with explained(f"stream {self._stream}"):
             writer.save(self._path)
+
+
+def entries_of(changes: DataFrame) -> DataFrame:
+    """One row for each entry of changes, with the columns of Bigtable's change log (TBL-4)."""
+    exploded = changes.selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
+    return exploded.selectExpr(*_split(_ENTRIES_VIEW))
 
 
 def _table_slot(table: str) -> str:
