@@ -46,8 +46,6 @@ from connector.records.rejection import Headers
 from connector.records.sizes import size_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from connector.config.settings import KafkaConfig
 
 MAX_DEEDS: Final = 1000
@@ -284,12 +282,7 @@ class LedgerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(

@@ -48,7 +48,6 @@ from connector.kafka.local.folder import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 Say = Callable[[str], None]
 
@@ -230,12 +229,7 @@ class LocalBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _end(self, how: signal.Signals) -> None:
