@@ -111,7 +111,7 @@ class DeadLetters:
                 "List all dead letters to find its id",
                 stream=self._stream.name,
             )
-        return letter, status, tuple(ledger.story(letter.id))
+        return letter, status, tuple(ledger.history(letter.id))
 
     def effects_on(
         self, letter: DeadLetter, status: LetterStatus
