@@ -256,10 +256,10 @@ def _block_start(headers: Headers) -> int | None:
 def _last_block(headers: Headers) -> tuple[int, dict[str, str]]:
     """Return the index of the block, and its `connector.dlq.` headers as text."""
     start = _block_start(headers)
-    said = headers[start:] if start is not None else ()
+    block = headers[start:] if start is not None else ()
     own = {
         name.removeprefix(OWN_PREFIX): (text or b"").decode("utf-8", "replace")
-        for name, text in said
+        for name, text in block
         if name.startswith(OWN_PREFIX)
     }
     return len(headers) if start is None else start, own

@@ -29,7 +29,7 @@ from connector.spark.storage.changelog_columns import ENTRIES, STATISTICS, colum
 from connector.spark.storage.delta_log import (
     Commit,
     DeltaLog,
-    session_saying,
+    metadata_session,
     set_properties,
     user_metadata,
 )
@@ -203,10 +203,10 @@ class Changelog:
             if rows is not None:
                 transaction.write(rows)
                 settled = settle(transaction.written.rows())
-            said = (
+            metadata = (
                 stored if settled is None else {**stored, **self._metadata_of(settled, transaction)}
             )
-            transaction.commit(batch.ingest_batch * _RENEWALS, said)
+            transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
             batch.ingest_batch,
             batch.writer,
@@ -244,8 +244,8 @@ class Changelog:
         self._check_newest(progress.ingest_batch, stored)
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
-            said = self._metadata_of(progress, transaction)
-            transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **said})
+            metadata = self._metadata_of(progress, transaction)
+            transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **metadata})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
@@ -298,11 +298,13 @@ class Changelog:
             or stored.get("file_retention_s") == self._retention_s
         ):
             return
-        said = user_metadata(
+        metadata = user_metadata(
             {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         )
         with explained(f"stream {self._stream}"):
-            set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
+            set_properties(
+                self._spark, self._path, retention_properties(self._retention_s), metadata
+            )
 
     def passed(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the changelog since the last
@@ -329,7 +331,7 @@ class Changelog:
         """
         with explained(f"stream {self._stream}"):
             app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
-            rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
+            rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
         """Remove files that are only needed for versions older than the retention (TBL-23). Ingest
@@ -385,11 +387,11 @@ class Changelog:
             **stored.get("first_offsets", {}),
             **{str(row[0]): row[1] + 1 for row in gone},
         }
-        said = user_metadata(
+        metadata = user_metadata(
             {**stored, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin}
         )
         with explained(f"stream {self._stream}"):
-            DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(
+            DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
                 f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
             )
         return int(to)
@@ -433,12 +435,12 @@ class Changelog:
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
-            said = commit.stored
-            if said is not None and said["ingest_batch"] <= after:
+            metadata = commit.stored
+            if metadata is not None and metadata["ingest_batch"] <= after:
                 break
-            if said is None or commit.removed:
+            if metadata is None or commit.removed:
                 return None
-            if said["commit"] == "batch" and said["ingest_batch"] <= to:
+            if metadata["commit"] == "batch" and metadata["ingest_batch"] <= to:
                 added += (
                     file
                     for file in map(from_json, commit.added)
