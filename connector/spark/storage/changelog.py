@@ -99,7 +99,8 @@ class Changelog:
         changelog of this stream.
         """
         stored = self._stored_in()
-        return None if stored is None else LoggedBatch.from_json(stored)
+        with reading(self._path):
+            return None if stored is None else LoggedBatch.from_json(stored)
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest stored progress. It may lack the newest batch, if the progress commit of that
