@@ -228,10 +228,8 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
 
 
 def _kafka(section: Section) -> KafkaConfig:
-    allowed, remedy = (
-        "host:port, several separated by commas",
-        'write bootstrap_servers = "127.0.0.1:9092"',
-    )
+    allowed = "host:port, several separated by commas"
+    remedy = 'write bootstrap_servers = "127.0.0.1:9092"'
     servers = (
         section.text("bootstrap_servers", allowed=allowed, remedy=remedy)
         if section.is_given
@@ -259,10 +257,8 @@ def _kafka(section: Section) -> KafkaConfig:
 
 
 def _registry(section: Section) -> RegistryConfig:
-    allowed, remedy = (
-        "http:// or https://, a host, no credentials",
-        'write url = "http://127.0.0.1:8081"',
-    )
+    allowed = "http:// or https://, a host, no credentials"
+    remedy = 'write url = "http://127.0.0.1:8081"'
     url = section.text("url", allowed=allowed, remedy=remedy)
     if "@" in url:
         section.fault("url", "***", allowed, "write user and password as separate settings")

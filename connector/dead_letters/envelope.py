@@ -272,10 +272,8 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
     try:
         block = {name: text.decode() for name, text in headers[start:] if text is not None}
         letter, table = block[f"{OWN_PREFIX}id"], block.get(f"{OWN_PREFIX}table")
-        kafka_partition, offset = (
-            _number(block[_PARTITION], MAX_INT),
-            _number(block[_OFFSET], MAX_LONG),
-        )
+        kafka_partition = _number(block[_PARTITION], MAX_INT)
+        offset = _number(block[_OFFSET], MAX_LONG)
         tail = _id_tail(kafka_partition, offset, table)
         if not letter.endswith(tail):
             return None

@@ -69,13 +69,8 @@ class StreamIngest:
         on_step: Callable[[str], None] = lambda step: None,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spark, self._config, self._stream, self._earliest, self._say = (
-            spark,
-            config,
-            stream,
-            earliest,
-            say,
-        )
+        self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
+        self._say = say
         self._bounds, self._heard = bounds, heard
         base = places.stream_folder(config.warehouse, stream.name)
         self._checkpoint = f"{base}/checkpoint"
@@ -513,17 +508,13 @@ class Pipeline:
 
         Then the files of the versions recorded before can be deleted (TBL-15, TBL-17).
         """
-        recorded, newest = (
-            self._cuts[stream],
-            {name: self._tables[name].newest() for name in self._tables_of(stream)},
-        )
+        recorded = self._cuts[stream]
+        newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
         books = [book for _, book in newest.values()]
-        merged, versions = (
-            sum(book.merged for book in books),
-            {name: version for name, (version, _) in newest.items()},
-        )
+        merged = sum(book.merged for book in books)
+        versions = {name: version for name, (version, _) in newest.items()}
         if versions == recorded.versions or merged != recorded.merged:
             return
         if all(

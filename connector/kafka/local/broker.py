@@ -214,12 +214,8 @@ class LocalBroker:
         daemons.
         """
         again = LocalBroker.start(self.folder, self.store, port=self.port, settings=self.extra)
-        self.pid, self.controller_port, self._process, self._guard = (
-            again.pid,
-            again.controller_port,
-            again._process,
-            again._guard,
-        )
+        self.pid, self.controller_port = again.pid, again.controller_port
+        self._process, self._guard = again._process, again._guard
 
     def is_alive(self) -> bool:
         """Return whether the broker's process runs."""

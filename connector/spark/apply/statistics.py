@@ -138,10 +138,8 @@ def _analyzed(
     """The statistics of the changes in `pivoted` that count, and the oldest batch with a deferred
     change.
     """
-    good, highest = (
-        f"({counts}) AND NOT _unreadable",
-        constant(before.highest_applied, "_partition"),
-    )
+    good = f"({counts}) AND NOT _unreadable"
+    highest = constant(before.highest_applied, "_partition")
     may_be_older = (
         f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
     )

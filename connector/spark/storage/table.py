@@ -431,10 +431,8 @@ class Table:
         """
         before = bytes_on_disk(self._spark, self._folder)
         with explained(f"table {self._definition.name}"):
-            removed, live = (
-                clean(self._spark, self.path, keep),
-                size_in_bytes(self._spark, self.path),
-            )
+            removed = clean(self._spark, self.path, keep)
+            live = size_in_bytes(self._spark, self.path)
             if self.has_tombstones_table(self.table_state()):
                 removed += clean(self._spark, self._tombstones_path)
                 live += size_in_bytes(self._spark, self._tombstones_path)
