@@ -21,8 +21,9 @@ from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
+from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.pipeline import JobLog, Pipeline
+from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
