@@ -17,7 +17,7 @@ import click
 import pytest
 
 from connector import cli, warehouse
-from connector.config.settings import parse
+from connector.config.parse import parse
 from connector.config.settings_reader import Section
 from connector.lake import audit_log, jobs, overrides
 from connector.records.json_view import from_json
