@@ -152,7 +152,7 @@ class Successor(Table):
         properties: Mapping[str, str],
     ) -> None:
         self._ids, self._old = ids, old
-        with reading(f"{path}/data"):
+        with reading(places.data(path)):
             self.before = TableState.from_json(old.stored or {})
         self._new_letters = 0
         self._committed: TableState | None = None
