@@ -20,14 +20,12 @@ A replay of a dead letter has none of these headers. It has the header `connecto
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from connector.dead_letters.third_party_headers import describe_failure
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 from connector.records.rejection import Headers, Position, Reason
 from connector.text import truncate_utf8
 
