@@ -59,8 +59,8 @@ from connector.lake.jobs import History
 from connector.records.codec import READER_SCHEMA
 from connector.records.model import Heartbeat
 from connector.spark.apply.apply import apply
-from connector.spark.pipeline import StreamIngest
 from connector.spark.storage.table import Table
+from connector.spark.stream_ingest import StreamIngest
 from connector.state.jobs import CutRecord, Job, JobKind
 
 ROWS = (200_000, 2_000_000)

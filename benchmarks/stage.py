@@ -27,8 +27,8 @@ from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import TopicFacts
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.pipeline import StreamIngest
 from connector.spark.session import start_session
+from connector.spark.stream_ingest import StreamIngest
 
 KAFKA_PARTITIONS = 4
 MEMORY = "2g"

@@ -36,6 +36,14 @@ def change(
     return DataChange(entries=entries or (put(str(at)),), **fields)
 
 
+def part(
+    at: int, key: bytes = b"k", *, id_: str = "", sequence: int = 0, of: int = 1
+) -> DataChange:
+    """A change at `at`, which is one of `of` of the transaction `id_`, if it has an id."""
+    whole = Transaction(id_, sequence, number_of_records_in_transaction=of) if id_ else None
+    return change(put("v", cell_timestamp=1), at=at, row_key=key, transaction=whole)
+
+
 def put(
     value: str, family: str = "f", qualifier: bytes = b"q", *, cell_timestamp: int = 0
 ) -> SetCell:

@@ -50,7 +50,10 @@ def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
 def _verdict(found: StreamAudit) -> int:
     """Say what was found; 1 if the promise is broken."""
     if found.unverified:
-        kinds = ((found.counted("unverified"), "offset"), (len(found.letters.unverified), "letter"))
+        kinds = (
+            (found.counted("unverified"), "offset"),
+            (len(found.letters.unverified), "dead letter"),
+        )
         parts = " and ".join(counted(number, noun) for number, noun in kinds if number)
         say(
             f"warning: {found.stream}: {parts} cannot be checked, because Kafka no longer has"
@@ -60,19 +63,12 @@ def _verdict(found: StreamAudit) -> int:
         show_error(fault)
         return 1
     offsets = sum(partition.end - partition.begin for partition in found.partitions.values())
-    letters = (
-        f", {counted(found.letters.compared, 'further letter')} compared"
-        if found.letters.compared
-        else ""
-    )
-    verdict = (
-        "no record is lost or duplicated, as far as Kafka still has the records"
-        if found.unverified
-        else "no record is lost or duplicated"
-    )
+    compared = found.letters.compared
+    letters = f", {counted(compared, 'further dead letter')} compared" if compared else ""
+    limit = ", as far as Kafka still has the records" if found.unverified else ""
     say(
-        f"{found.stream}: {verdict}: {counted(offsets, 'offset')} up to batch"
-        f" {found.to_batch}{letters}"
+        f"{found.stream}: no record is lost or duplicated{limit}: {counted(offsets, 'offset')} up"
+        f" to batch {found.to_batch}{letters}"
     )
     return 0
 

@@ -184,7 +184,7 @@ def export(ctx: click.Context, /, stream: str | None, output: str | None, **give
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
         for letter, standing in queue.letters(which, ledger):
             file.write(
-                to_line(summary(letter, standing, ledger.story(letter.id), whole=True)) + "\n"
+                to_line(summary(letter, standing, ledger.history(letter.id), whole=True)) + "\n"
             )
             number += 1
     say(f"{counted(number, 'dead letter')} of {queue.topic}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,6 +25,9 @@ from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.explain import ColumnHistory, Outcome, SetEntry
 from connector.tables.merge import Tombstone
 from connector.tables.values import DataType, Encoding, write_value
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ENTRIES_SHOWN: Final = 20
 """Of one change, in the table for people."""
@@ -216,9 +219,10 @@ def _print(found: RowHistory) -> None:
     }
     for name, fact in facts.items():
         out(f"{name:<11}  {fact}")
-    _print_columns(found)
-    _print_changes(found)
-    _print_letters(found.dead_letters)
+    for shown in (_columns(found), _changes(found), _letters(found.dead_letters)):
+        if shown.row_count:
+            out("")
+            console().print(shown)
 
 
 def _shown_row(found: RowHistory, row: Mapping[str, Any] | None) -> str:
@@ -226,7 +230,7 @@ def _shown_row(found: RowHistory, row: Mapping[str, Any] | None) -> str:
     return "(none)" if view is None else escaped(to_line(view))
 
 
-def _print_columns(found: RowHistory) -> None:
+def _columns(found: RowHistory) -> Table:
     shown = empty_table("column", "value", "won by", "lost")
     for column in found.explanation.columns:
         winner = column.winner
@@ -238,12 +242,10 @@ def _print_columns(found: RowHistory) -> None:
             "" if winner is None else entry_id(winner.order),
             _entries(lost) if lost else "",
         )
-    if shown.row_count:
-        out("")
-        console().print(shown)
+    return shown
 
 
-def _print_changes(found: RowHistory) -> None:
+def _changes(found: RowHistory) -> Table:
     entries = {
         entry.order: entry for column in found.explanation.columns for entry in column.entries
     }
@@ -256,9 +258,7 @@ def _print_changes(found: RowHistory) -> None:
             escaped(_state_of(change)),
             "\n".join(_shown_entries(change, entries, hides)),
         )
-    if shown.row_count:
-        out("")
-        console().print(shown)
+    return shown
 
 
 def _entries(number: int) -> str:
@@ -319,7 +319,7 @@ def _entry_of(tombstone: Tombstone) -> Entry:
     return DeleteCells(tombstone.family, tombstone.qualifier, tombstone.start, tombstone.end)
 
 
-def _print_letters(letters: tuple[RowLetter, ...]) -> None:
+def _letters(letters: tuple[RowLetter, ...]) -> Table:
     shown = empty_table("dead letter", "reason", "state", "position", "detail")
     for letter in letters:
         certain = "" if letter.is_certain else "the Kafka key is that of the row; "
@@ -331,6 +331,4 @@ def _print_letters(letters: tuple[RowLetter, ...]) -> None:
             escaped(letter.order_position),
             escaped(f"{certain}{letter.detail}".removesuffix("; ")),
         )
-    if shown.row_count:
-        out("")
-        console().print(shown)
+    return shown

@@ -160,11 +160,9 @@ class _How:
 
 
 def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
-    tally, rows, counts = (
-        Tally(),
-        dict[tuple[str, str, str], list[str]](),
-        Counter[tuple[str, str, str]](),
-    )
+    tally = Tally()
+    rows = dict[tuple[str, str, str], list[str]]()
+    counts = Counter[tuple[str, str, str]]()
     for decision, done in letters.plan(
         how.which, steps=how.steps, max_attempts=how.max_attempts, force=how.force
     ):

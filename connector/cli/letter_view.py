@@ -30,12 +30,12 @@ _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 def summary(
     letter: DeadLetter,
     standing: LetterStatus,
-    story: tuple[LedgerEntry, ...] = (),
+    history: tuple[LedgerEntry, ...] = (),
     *,
     whole: bool = False,
 ) -> dict[str, Any]:
     """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and
-    its story.
+    its history.
     """
     view: dict[str, Any] = {
         "id": letter.id,
@@ -57,7 +57,7 @@ def summary(
     }
     if whole:
         view |= view_of_content(letter.key, letter.value, letter.headers)
-        view["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in story]
+        view["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in history]
     return {name: value for name, value in view.items() if value is not None}
 
 
@@ -71,7 +71,7 @@ def print_letter(
     letter: DeadLetter,
     schemas: Schemas,
     standing: LetterStatus,
-    story: tuple[LedgerEntry, ...] = (),
+    history: tuple[LedgerEntry, ...] = (),
     *,
     everything: bool = False,
 ) -> None:
@@ -100,7 +100,7 @@ def print_letter(
     for name, fact in facts.items():
         if fact is not None:
             out(f"{name:<14}  {escaped(str(fact))}")
-    for entry in story:
+    for entry in history:
         out(f"{'done':<14}  {escaped(_told(entry))}")
     for name, value in letter.headers:
         out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")

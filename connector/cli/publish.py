@@ -91,15 +91,11 @@ def _bad_line(
 ) -> ConnectorError:
     fate = _deliver(producer)
     if isinstance(error, UnicodeDecodeError):
-        problem, remedy = (
-            f"byte {error.start + 1} is not UTF-8",
-            "Save the file as UTF-8. Write bytes that are not text as base64",
-        )
+        problem = f"byte {error.start + 1} is not UTF-8"
+        remedy = "Save the file as UTF-8. Write bytes that are not text as base64"
     else:
-        problem, remedy = (
-            ". ".join(part for part in (error.problem, error.cause) if part),
-            error.remedy,
-        )
+        problem = ". ".join(part for part in (error.problem, error.cause) if part)
+        remedy = error.remedy
     cause = f"Delivered before this line: {counted(producer.delivered, 'record')}{fate}"
     return ConnectorError(
         ErrorCode.LINE_REFUSED,

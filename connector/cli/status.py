@@ -126,28 +126,22 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
             ),
         )
     if stream.dead_letters.count or stream.rejected:
-        by_reason = ", ".join(
-            f"{count:,} {reason}"
-            for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1])
-        )
-        since = (
-            ""
-            if stream.dead_letters.since is None
-            else f", the oldest {_ago(stream.now, stream.dead_letters.since)}"
-        )
-        known = (
-            f"{stream.dead_letters.count:,} open"
-            if stream.dead_letters.is_known
-            else f"at most {stream.dead_letters.count:,} open"
-        )
-        yield (
-            "dead letters",
-            f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else ""),
-        )
+        yield "dead letters", _dead_letters(stream)
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", kept
     for hint in stream.hints:
         yield "hint", hint
+
+
+def _dead_letters(stream: StreamStatus) -> str:
+    of = stream.dead_letters
+    since = "" if of.since is None else f", the oldest {_ago(stream.now, of.since)}"
+    known = f"{of.count:,} open" if of.is_known else f"at most {of.count:,} open"
+    by_reason = ", ".join(
+        f"{count:,} {reason}"
+        for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1])
+    )
+    return f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
 
 
 def _print_tables(found: StatusReport) -> None:

@@ -20,14 +20,12 @@ A replay of a dead letter has none of these headers. It has the header `connecto
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from connector.dead_letters.third_party_headers import describe_failure
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 from connector.records.rejection import Headers, Position, Reason
 from connector.text import truncate_utf8
 
@@ -256,10 +254,10 @@ def _block_start(headers: Headers) -> int | None:
 def _last_block(headers: Headers) -> tuple[int, dict[str, str]]:
     """Return the index of the block, and its `connector.dlq.` headers as text."""
     start = _block_start(headers)
-    said = headers[start:] if start is not None else ()
+    block = headers[start:] if start is not None else ()
     own = {
         name.removeprefix(OWN_PREFIX): (text or b"").decode("utf-8", "replace")
-        for name, text in said
+        for name, text in block
         if name.startswith(OWN_PREFIX)
     }
     return len(headers) if start is None else start, own
@@ -272,10 +270,8 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
     try:
         block = {name: text.decode() for name, text in headers[start:] if text is not None}
         letter, table = block[f"{OWN_PREFIX}id"], block.get(f"{OWN_PREFIX}table")
-        kafka_partition, offset = (
-            _number(block[_PARTITION], MAX_INT),
-            _number(block[_OFFSET], MAX_LONG),
-        )
+        kafka_partition = _number(block[_PARTITION], MAX_INT)
+        offset = _number(block[_OFFSET], MAX_LONG)
         tail = _id_tail(kafka_partition, offset, table)
         if not letter.endswith(tail):
             return None

@@ -168,34 +168,34 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._stories: dict[str, tuple[LedgerEntry, ...]] = {}
+        self._histories: dict[str, tuple[LedgerEntry, ...]] = {}
         self._closed: Counter[tuple[str, str]] = Counter()
         self.open_since: int | None = None
         self.sent = NONE_SENT
 
     def __len__(self) -> int:
-        return len(self._stories)
+        return len(self._histories)
 
-    def story(self, letter_id: str) -> tuple[LedgerEntry, ...]:
+    def history(self, letter_id: str) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter, oldest entry first. It is empty if there were no
         actions.
         """
-        return self._stories.get(letter_id, ())
+        return self._histories.get(letter_id, ())
 
-    def keep(self, letter_id: str, story: tuple[LedgerEntry, ...]) -> None:
+    def keep(self, letter_id: str, history: tuple[LedgerEntry, ...]) -> None:
         """Set the history of a dead letter."""
-        assert story, letter_id
-        is_closed = int(_is_closed(story)) - int(_is_closed(self.story(letter_id)))
-        self._stories[letter_id] = story
+        assert history, letter_id
+        is_closed = int(_is_closed(history)) - int(_is_closed(self.history(letter_id)))
+        self._histories[letter_id] = history
         if is_closed:
             self._closed[_family(letter_id)] += is_closed
 
-    def totals(self, stories: Mapping[str, tuple[LedgerEntry, ...]] | None = None) -> Totals:
+    def totals(self, histories: Mapping[str, tuple[LedgerEntry, ...]] | None = None) -> Totals:
         """Return the totals as if these histories were also kept. Changes nothing."""
         closed = Counter(self._closed)
-        for letter_id, story in (stories or {}).items():
-            closed[_family(letter_id)] += int(_is_closed(story)) - int(
-                _is_closed(self.story(letter_id))
+        for letter_id, history in (histories or {}).items():
+            closed[_family(letter_id)] += int(_is_closed(history)) - int(
+                _is_closed(self.history(letter_id))
             )
         return Totals(
             {family: count for family, count in closed.items() if count}, self.open_since, self.sent
@@ -203,7 +203,7 @@ class Ledger:
 
     def with_entry(self, letter_id: str, entry: LedgerEntry) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter with one more entry. Changes nothing."""
-        return (*self.story(letter_id), entry)[-MAX_ENTRIES:]
+        return (*self.history(letter_id), entry)[-MAX_ENTRIES:]
 
     def standing(self, letter: DeadLetter) -> LetterStatus:
         """Return the state of a dead letter.
@@ -220,19 +220,22 @@ class Ledger:
             for topic_id, table in self._closed
             if topic_id == letter.position.topic_id and table
         }
-        stories = (self.story(id_of(letter.position, table)) for table in tables)
+        histories = (self.history(id_of(letter.position, table)) for table in tables)
         return replace(
-            found, attempt=max([found.attempt, *(story[-1].attempt for story in stories if story)])
+            found,
+            attempt=max(
+                [found.attempt, *(history[-1].attempt for history in histories if history)]
+            ),
         )
 
     def _standing(self, letter: DeadLetter) -> LetterStatus:
-        story = self.story(letter.id)
-        if story:
+        history = self.history(letter.id)
+        if history:
             return LetterStatus(
-                _STATES[story[-1].action], story[-1].attempt, story[-1].attempts_since_reopen
+                _STATES[history[-1].action], history[-1].attempt, history[-1].attempts_since_reopen
             )
         claim = replay_claim(letter.headers)
-        for entry in () if claim is None else self.story(claim[0]):
+        for entry in () if claim is None else self.history(claim[0]):
             if (entry.action, entry.attempt) == (Action.REPLAYED, claim[1] if claim else 0):
                 return LetterStatus(LetterState.OPEN, entry.attempt, entry.attempts_since_reopen)
         # A replay claim that the ledger does not confirm does not count.
@@ -242,19 +245,19 @@ class Ledger:
         """Return the dead letters whose history has this state."""
         return frozenset(
             letter_id
-            for letter_id, story in self._stories.items()
-            if _STATES[story[-1].action] is state
+            for letter_id, history in self._histories.items()
+            if _STATES[history[-1].action] is state
         )
 
     def states(self) -> Counter[LetterState]:
         """Count the dead letters with a history by state. A dead letter without a history is
         open.
         """
-        return Counter(_STATES[story[-1].action] for story in self._stories.values())
+        return Counter(_STATES[history[-1].action] for history in self._histories.values())
 
 
-def _is_closed(story: tuple[LedgerEntry, ...]) -> bool:
-    return bool(story) and _STATES[story[-1].action] not in OPEN_STATES
+def _is_closed(history: tuple[LedgerEntry, ...]) -> bool:
+    return bool(history) and _STATES[history[-1].action] not in OPEN_STATES
 
 
 def _family(letter_id: str) -> tuple[str, str]:
@@ -325,9 +328,9 @@ def totals_from_json(value: bytes) -> Totals:
         raise ValueError(truncate_utf8(f"the totals of a ledger are wrong: {error}")) from error
 
 
-def history_to_json(story: tuple[LedgerEntry, ...]) -> bytes:
+def history_to_json(history: tuple[LedgerEntry, ...]) -> bytes:
     """Convert a history to the value of its ledger record."""
-    return _to_json({"entries": [entry.to_json() for entry in story]}).encode()
+    return _to_json({"entries": [entry.to_json() for entry in history]}).encode()
 
 
 def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:

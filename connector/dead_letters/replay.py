@@ -146,32 +146,24 @@ def decide(
         force: For a dead letter that is TOO_LATE, the change that is sent instead. Other dead
             letters ignore it.
     """
+
+    def unsent(verdict: Verdict, why: str) -> Decision:
+        return Decision(letter, verdict, why, status.attempt, status.attempts_since_reopen)
+
     is_forced = force is not None and letter.reason is Reason.TOO_LATE
     if why := _why_not(letter, status, is_forced=is_forced):
-        return Decision(letter, Verdict.REFUSE, why, status.attempt, status.attempts_since_reopen)
+        return unsent(Verdict.REFUSE, why)
     if status.attempts_since_reopen >= max_attempts:
         why = f"it was replayed {status.attempts_since_reopen} times and rejected each time"
-        return Decision(letter, Verdict.PARK, why, status.attempt, status.attempts_since_reopen)
+        return unsent(Verdict.PARK, why)
     before = content_of(letter)
     after = repair(before, steps, schemas)
     if isinstance(after, Unrepairable):
-        return Decision(
-            letter,
-            Verdict.REFUSE,
-            f"it cannot be repaired: {after.why}",
-            status.attempt,
-            status.attempts_since_reopen,
-        )
+        return unsent(Verdict.REFUSE, f"it cannot be repaired: {after.why}")
     if force is not None and is_forced:
         forced = _forced(letter, after, target, schemas, force)
         if isinstance(forced, str):
-            return Decision(
-                letter,
-                Verdict.REFUSE,
-                f"it cannot be forced: {forced}",
-                status.attempt,
-                status.attempts_since_reopen,
-            )
+            return unsent(Verdict.REFUSE, f"it cannot be forced: {forced}")
         after = forced
     attempt = status.attempt + 1
     record = target.validate_record(
@@ -179,7 +171,7 @@ def decide(
     )
     content = Content(after.key, after.value, _outgoing(after.headers, letter.id, attempt))
     if why := _why_not_sent(letter, record, content, target, is_repaired=bool(steps)):
-        return Decision(letter, Verdict.REFUSE, why, status.attempt, status.attempts_since_reopen)
+        return unsent(Verdict.REFUSE, why)
     assert isinstance(record, ChangeRecord)
     partition = None if isinstance(record.record, DataChange) else letter.position.kafka_partition
     return Decision(

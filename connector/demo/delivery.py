@@ -66,10 +66,8 @@ def steps(
 
     def run_of(transaction: tuple[DataChange, ...]) -> tuple[int, int]:
         nonlocal newest, count
-        newest, count = (
-            max(newest, *(first_of[change.stream_partition] for change in transaction)),
-            count + 1,
-        )
+        newest = max(newest, *(first_of[change.stream_partition] for change in transaction))
+        count += 1
         return newest, bisect_right(parts, count - 1)
 
     layout = 0

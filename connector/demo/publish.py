@@ -114,13 +114,8 @@ class Publisher:
         window: int,
         say: Callable[[str], None],
     ) -> None:
-        self._producer, self._kafka, self._topic, self._sources, self._seed = (
-            producer,
-            kafka,
-            topic,
-            sources,
-            seed,
-        )
+        self._producer, self._kafka, self._topic, self._sources = producer, kafka, topic, sources
+        self._seed = seed
         self._say = say
         self._watch: Callable[[int], None] = lambda count: None
         self._targets: list[DataChange] = []

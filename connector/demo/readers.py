@@ -89,12 +89,8 @@ class Readers:
         stall_after_s: int,
     ) -> None:
         self._stall_after_s = stall_after_s
-        self._folder, self._chosen, self._outcome, self._snapshots = (
-            folder,
-            chosen,
-            outcome,
-            snapshots,
-        )
+        self._folder, self._chosen, self._outcome = folder, chosen, outcome
+        self._snapshots = snapshots
         self._source, self._publisher, self._run = source, publisher, run
         self._table = source.table
         self._history = History(str(folder.warehouse))

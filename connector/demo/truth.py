@@ -258,10 +258,8 @@ def _describe(folder: Path, objects: _Objects, commit: str) -> Row:
         ) as (_, answers):
             name, subject, *_ = answers.read().split(b"\n")
     else:
-        name, subject = (
-            author[: author.find(b"<") if b"<" in author else 0].rstrip(_BLANKS),
-            _subject(message),
-        )
+        name = author[: author.find(b"<") if b"<" in author else 0].rstrip(_BLANKS)
+        subject = _subject(message)
     return {
         "author": name.decode(errors="replace"),
         "time": _microseconds(committer),

@@ -18,7 +18,6 @@ from connector.errors import ErrorCode, RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     import httpx
 
@@ -119,12 +118,7 @@ class RegistryClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
+from connector.state.changelog_slots import table_slot
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
@@ -32,7 +33,7 @@ _EPOCH: Final = date(1970, 1, 1)
 _SECTION_BYTES: Final = 8
 _PENDING: Final = f"""
     SELECT {CHANGE_COLUMNS} FROM t
-    WHERE kind = 'change' AND "table" = '{{source}}' AND ingest_batch > {{after}}
+    WHERE slot = {{slot}} AND kind = 'change' AND "table" = {{source}} AND ingest_batch > {{after}}
         AND row_key IN ({{keys}})
 """  # noqa: S608, names of columns
 
@@ -53,34 +54,39 @@ class RowStates:
         apply has no rows.
         """
         folder = places.table_folder(warehouse, definition.name)
-        stored = newest_stored(places.data(folder))
         self.definition, self.table_state = definition, TableState()
         self.table: PlainTable | None = None
         self._tombstones: PlainTable | None = None
-        if stored is not None:
+        if newest_stored(places.data(folder)) is not None:
             self.table = open_table(places.data(folder), table=definition.name)
             self.definition, _ = from_properties(self.table.properties)
             with reading(places.data(folder)):
-                self.table_state = TableState.from_json(stored)
+                self.table_state = TableState.from_json(self.table.stored)
             if self.table_state.has_tombstones:
                 self._tombstones = _of_rebuild(folder, self.table)
         changelog = places.changelog(warehouse, definition.stream)
         self.changelog = None if newest_stored(changelog) is None else open_table(changelog)
 
-    def of(self, row_keys: Iterable[bytes], *, pending: bool = True) -> dict[bytes, RowState]:
+    def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
         """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
-        cannot read has no row. Without `pending`, the state is that of the last apply.
+        cannot read has no row.
         """
+        return self.with_pending(self.applied(row_keys))
+
+    def applied(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
+        """The same as the last apply left it."""
         read = {row_key: self.definition.key.read_key(row_key) for row_key in row_keys}
         by_key = {key: row_key for row_key, key in read.items() if not isinstance(key, Unreadable)}
         states = dict.fromkeys(read, EMPTY)
-        if not by_key:
-            return states
-        for key, state in self._stored(list(by_key)):
+        for key, state in self._stored(list(by_key)) if by_key else ():
             if key in by_key:
                 states[by_key[key]] = join(states[by_key[key]], state)
-        waiting = self._pending(list(by_key.values())) if pending else ()
-        for row_key, state in waiting:
+        return states
+
+    def with_pending(self, applied: Mapping[bytes, RowState]) -> dict[bytes, RowState]:
+        """The states with the ingested changes that are not applied yet."""
+        states = dict(applied)
+        for row_key, state in self._pending(states) if states else ():
             states[row_key] = join(states[row_key], state)
         return states
 
@@ -177,15 +183,19 @@ class RowStates:
         )
         return ChangeOrder(tuple(int.from_bytes(section) for section in sections), position, 0)
 
-    def _pending(self, row_keys: list[bytes]) -> Iterator[tuple[bytes, RowState]]:
+    def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes that may not be applied yet. If a change is applied
         already, its state adds nothing.
         """
         if self.changelog is None:
             return
         keys = ", ".join(bytes_literal(row_key) for row_key in row_keys)
+        source = self.definition.source
         query = _PENDING.format(
-            source=self.definition.source, after=self.table_state.complete_to_batch, keys=keys
+            slot=table_slot(source),
+            source=quoted(source),
+            after=self.table_state.complete_to_batch,
+            keys=keys,
         )
         for row in self.changelog.query(query):
             change, position = change_of(row)

@@ -13,15 +13,11 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
-from connector.state.reading import reading
+from connector.state.changelog_slots import FRONTIER_SLOT
+from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import UNKNOWN, Frontier
-
-_FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
-"""Frontiers that are too large for metadata have their own slot, so that file names and statistics
-are enough to find one.
-"""
 
 
 def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
@@ -36,25 +32,21 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
         return Progress()
     with reading(path):
         progress = Progress.from_json(metadata["progress"], UNKNOWN)
-        if not with_frontier or not progress.ingest_batch:
-            return progress
-        stored = metadata.get("frontier")
-        if stored is None:
-            return replace(progress, frontier=_frontier(path, progress.ingest_batch))
-        return replace(progress, frontier=Frontier.from_json(stored))
+    if not with_frontier or not progress.ingest_batch:
+        return progress
+    frontier = metadata.get("frontier")
+    row = _frontier_row(path, stream, progress.ingest_batch) if frontier is None else ""
+    with reading(path):
+        frontier = json.loads(row) if frontier is None else frontier
+        return replace(progress, frontier=Frontier.from_json(frontier))
 
 
-def _frontier(path: str, ingest_batch: int) -> Frontier:
-    found = select(path, _FRONTIERS_OF.format(ingest_batch), "frontier")
+def _frontier_row(path: str, stream: str, ingest_batch: int) -> str:
+    of_batch = f"slot = {FRONTIER_SLOT} AND ingest_batch = {ingest_batch}"
+    found = select(path, of_batch, "frontier")
     if not found:
-        raise TableError(
-            ErrorCode.FRONTIER_MISSING,
-            f"The changelog {path} has no frontier of batch {ingest_batch}",
-            "Another program deleted rows or files of the changelog",
-            "Restore the changelog to the last version that lowmark committed",
-            path=path,
-        )
-    return Frontier.from_json(json.loads(found[0]["frontier"]))
+        raise frontier_missing(path, stream, ingest_batch)
+    return str(found[0]["frontier"])
 
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:

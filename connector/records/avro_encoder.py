@@ -58,11 +58,9 @@ def encode_body(record: Record, kafka_partitions: int) -> bytes:
 
 
 def _append_data_change(pieces: list[bytes], change: DataChange) -> None:
-    commit_timestamp, cluster, estimate = (
-        _long(change.commit_timestamp),
-        change.source_cluster_id,
-        change.estimated_low_watermark,
-    )
+    commit_timestamp = _long(change.commit_timestamp)
+    cluster = change.source_cluster_id
+    estimate = change.estimated_low_watermark
     pieces += (
         _name(change.table),
         _bytes(change.row_key),

@@ -24,18 +24,25 @@ to show in a terminal.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from difflib import get_close_matches
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final
 
-from connector.errors import ErrorCode, InvalidChangeError, JsonViewError
+from connector.errors import ErrorCode, JsonViewError
+from connector.records.json_fields import (
+    Fields,
+    choice,
+    list_of,
+    read_bool,
+    read_bytes,
+    read_int,
+    read_positive_int,
+    read_text,
+    read_time,
+    without_repetition,
+)
 from connector.records.model import (
-    MAX_INT,
     SERVER_TIME,
     ChangeType,
     ChildPartition,
@@ -53,12 +60,9 @@ from connector.records.model import (
     SetCell,
     Transaction,
 )
-from connector.records.views import EPOCH, MICROSECOND, Json, view_of_bytes, view_of_time
+from connector.records.views import Json, view_of_bytes, view_of_time
 
-T = TypeVar("T")
-D = TypeVar("D")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_pieces: Final = json.JSONEncoder().iterencode
 _ENTRY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "SET_CELL": ("kind", "family", "qualifier", "cell_timestamp", "value"),
     "DELETE_CELLS": ("kind", "family", "qualifier", "range_start", "range_end"),
@@ -121,7 +125,7 @@ def entry_fields(kind: str) -> tuple[str, ...]:
 def from_json(line: str) -> JsonRecord:
     """Read the record of a line of JSON. Raises `JsonViewError` with the field."""
     try:
-        document = json.loads(line, object_pairs_hook=_without_repetition)
+        document = json.loads(line, object_pairs_hook=without_repetition)
     except (ValueError, RecursionError) as error:
         raise JsonViewError(
             ErrorCode.JSON_INVALID,
@@ -129,7 +133,7 @@ def from_json(line: str) -> JsonRecord:
             str(error),
             "Write one JSON object per line",
         ) from None
-    fields = _Fields(document, "", ("stream_partition", "kafka_partitions", *_READERS))
+    fields = Fields(document, "", ("stream_partition", "kafka_partitions", *_READERS))
     branches = [name for name in _READERS if fields.has(name)]
     if len(branches) != 1:
         given = (
@@ -140,8 +144,8 @@ def from_json(line: str) -> JsonRecord:
             f"A record has exactly one of {', '.join(_READERS)}; {given}",
             field=branches[1] if branches else "data_change",
         )
-    stream_partition = fields.get("stream_partition", _text)
-    kafka_partitions = fields.get("kafka_partitions", _positive_int, None)
+    stream_partition = fields.get("stream_partition", read_text)
+    kafka_partitions = fields.get("kafka_partitions", read_positive_int, None)
     return JsonRecord(
         _READERS[branches[0]](stream_partition, document[branches[0]]), kafka_partitions
     )
@@ -248,283 +252,122 @@ def _view_of_child(child: ChildPartition) -> Json:
 # Reading
 
 
-class _Required:
-    """Marks a field without a default."""
-
-
-_REQUIRED: Final = _Required()
-
-
-class _Fields:
-    """Reads the fields of one JSON object, one by one. Unknown fields are refused before missing
-    ones.
-    """
-
-    def __init__(self, value: object, path: str, known: Iterable[str], of: str = "") -> None:
-        self.path = path
-        if not isinstance(value, dict):
-            _refuse(path, value, "an object")
-        self.values: Json = value
-        known = tuple(known)
-        for name in value:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
-                remedy = (
-                    f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(known)}"
-                )
-                raise JsonViewError(
-                    ErrorCode.FIELD_UNKNOWN,
-                    f"{self.place(name)} is not a field{of}",
-                    remedy=remedy,
-                    field=self.place(name),
-                )
-
-    def place(self, name: str) -> str:
-        shown = name if name.isidentifier() and name.isascii() else json.dumps(name)
-        return f"{self.path}.{shown}" if self.path else shown
-
-    def has(self, name: str) -> bool:
-        return self.values.get(name) is not None
-
-    def get(
-        self, name: str, read: Callable[[object, str], T], default: D | _Required = _REQUIRED
-    ) -> T | D:
-        """Return the value of a field. A null counts as missing."""
-        if self.has(name):
-            return read(self.values[name], self.place(name))
-        if isinstance(default, _Required):
-            raise JsonViewError(
-                ErrorCode.FIELD_MISSING, f"{self.place(name)} is missing", field=self.place(name)
-            )
-        return default
-
-    def build(self, construct: Callable[..., T], **arguments: object) -> T:
-        """Build a value of the model. Its constructor checks the limits of REC-14."""
-        try:
-            return construct(**arguments)
-        except InvalidChangeError as error:
-            name = error.field.partition(",")[0]
-            if name == "stream_partition":  # the only argument outside of the branch
-                raise JsonViewError(ErrorCode.CHANGE_INVALID, str(error), field=name) from error
-            raise JsonViewError(
-                ErrorCode.CHANGE_INVALID, f"In {self.path}: {error}", field=self.place(name)
-            ) from error
-
-
-def _refuse(path: str, value: object, wanted: str) -> NoReturn:
-    shown = ""
-    # iterencode does not recurse too deep, even for the deepest readable value.
-    for piece in _pieces(value):
-        shown += piece
-        if len(shown) > 80:
-            break
-    raise JsonViewError(
-        ErrorCode.FIELD_INVALID,
-        f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be"
-        f" {wanted}",
-        field=path,
-    )
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise JsonViewError(
-            ErrorCode.FIELD_REPEATED,
-            f"{json.dumps(twice)} occurs twice in one object",
-            field=twice,
-        )
-    return fields
-
-
-def _text(value: object, path: str) -> str:
-    return value if isinstance(value, str) else _refuse(path, value, "text")
-
-
-def _int(value: object, path: str) -> int:
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool)
-        else _refuse(path, value, "an integer")
-    )
-
-
-def _positive_int(value: object, path: str) -> int:
-    number = _int(value, path)
-    return number if 1 <= number <= MAX_INT else _refuse(path, value, f"from 1 to {MAX_INT}")
-
-
-def _bool(value: object, path: str) -> bool:
-    return value if isinstance(value, bool) else _refuse(path, value, "true or false")
-
-
-def _bytes(value: object, path: str) -> bytes:
-    try:
-        if isinstance(value, str):
-            return value.encode()
-        if (
-            isinstance(value, dict)
-            and value.keys() == {"base64"}
-            and isinstance(value["base64"], str)
-        ):
-            return base64.b64decode(value["base64"], validate=True)
-    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise JsonViewError(
-            ErrorCode.BYTES_INVALID, f"{path} cannot be read as bytes", str(error), field=path
-        ) from None
-    _refuse(path, value, 'text, or {"base64": "..."}')
-
-
-def _time(value: object, path: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        _refuse(path, value, "microseconds as an integer, or ISO 8601 with a zone")
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        _refuse(path, value, "ISO 8601 with a zone, such as 2024-04-30T11:19:44.000000Z")
-    if moment.tzinfo is None:
-        _refuse(path, value, "ISO 8601 with a zone: Z, or an offset such as +02:00")
-    return (moment - EPOCH) // MICROSECOND
-
-
-def _list_of(read: Callable[[object, str], T]) -> Callable[[object, str], tuple[T, ...]]:
-    def read_list(value: object, path: str) -> tuple[T, ...]:
-        if not isinstance(value, list):
-            _refuse(path, value, "a list")
-        return tuple([read(item, f"{path}[{index}]") for index, item in enumerate(value)])
-
-    return read_list
-
-
-def _choice(*symbols: str) -> Callable[[object, str], str]:
-    def read(value: object, path: str) -> str:
-        return (
-            value
-            if isinstance(value, str) and value in symbols
-            else _refuse(path, value, f"one of {', '.join(symbols)}")
-        )
-
-    return read
-
-
 def _read_change(stream_partition: str, value: object) -> DataChange:
-    fields = _Fields(
+    fields = Fields(
         value,
         "data_change",
         [name for name in DataChange.__slots__ if name != "stream_partition"],
         " of a data change",
     )
-    change_type = ChangeType(fields.get("change_type", _choice(*ChangeType), ChangeType.USER.value))
+    change_type = ChangeType(fields.get("change_type", choice(*ChangeType), ChangeType.USER.value))
     return fields.build(
         DataChange,
         stream_partition=stream_partition,
-        table=fields.get("table", _text),
-        row_key=fields.get("row_key", _bytes),
-        commit_timestamp=fields.get("commit_timestamp", _time),
-        entries=fields.get("entries", _list_of(_read_entry)),
+        table=fields.get("table", read_text),
+        row_key=fields.get("row_key", read_bytes),
+        commit_timestamp=fields.get("commit_timestamp", read_time),
+        entries=fields.get("entries", list_of(_read_entry)),
         change_type=change_type,
         source_cluster_id=fields.get(
-            "source_cluster_id", _text, "default" if change_type is ChangeType.USER else ""
+            "source_cluster_id", read_text, "default" if change_type is ChangeType.USER else ""
         ),
-        tie_breaker=fields.get("tie_breaker", _int, 0),
-        resume_token=fields.get("resume_token", _bytes, b""),
-        estimated_low_watermark=fields.get("estimated_low_watermark", _time, 0),
+        tie_breaker=fields.get("tie_breaker", read_int, 0),
+        resume_token=fields.get("resume_token", read_bytes, b""),
+        estimated_low_watermark=fields.get("estimated_low_watermark", read_time, 0),
         transaction=fields.get("transaction", _read_transaction, None),
-        change_sequence_number=fields.get("change_sequence_number", _text, None),
+        change_sequence_number=fields.get("change_sequence_number", read_text, None),
         row_image=fields.get("row_image", _read_row_image, None),
     )
 
 
 def _read_entry(value: object, path: str) -> Entry:
-    fields = _Fields(value, path, _ANY_ENTRY_FIELDS, " of an entry")
-    kind = fields.get("kind", _choice(*_ENTRY_FIELDS))
-    _Fields(value, path, _ENTRY_FIELDS[kind], f" of a {kind}")
-    family = fields.get("family", _text)
+    fields = Fields(value, path, _ANY_ENTRY_FIELDS, " of an entry")
+    kind = fields.get("kind", choice(*_ENTRY_FIELDS))
+    Fields(value, path, _ENTRY_FIELDS[kind], f" of a {kind}")
+    family = fields.get("family", read_text)
     if kind == "DELETE_FAMILY":
         return fields.build(DeleteFamily, family=family)
-    qualifier = fields.get("qualifier", _bytes)
+    qualifier = fields.get("qualifier", read_bytes)
     if kind == "DELETE_CELLS":
-        start, end = fields.get("range_start", _time, 0), fields.get("range_end", _time, 0)
+        start, end = fields.get("range_start", read_time, 0), fields.get("range_end", read_time, 0)
         return fields.build(
             DeleteCells, family=family, qualifier=qualifier, range_start=start, range_end=end
         )
-    cell_timestamp = fields.get("cell_timestamp", _time, SERVER_TIME)
+    cell_timestamp = fields.get("cell_timestamp", read_time, SERVER_TIME)
     return fields.build(
         SetCell,
         family=family,
         qualifier=qualifier,
-        value=fields.get("value", _bytes),
+        value=fields.get("value", read_bytes),
         cell_timestamp=cell_timestamp,
     )
 
 
 def _read_transaction(value: object, path: str) -> Transaction:
-    fields = _Fields(value, path, Transaction.__slots__, " of a transaction")
+    fields = Fields(value, path, Transaction.__slots__, " of a transaction")
     return fields.build(
         Transaction,
-        server_transaction_id=fields.get("server_transaction_id", _text),
-        record_sequence=fields.get("record_sequence", _int, 0),
+        server_transaction_id=fields.get("server_transaction_id", read_text),
+        record_sequence=fields.get("record_sequence", read_int, 0),
         is_last_record_in_transaction_in_partition=fields.get(
-            "is_last_record_in_transaction_in_partition", _bool, False
+            "is_last_record_in_transaction_in_partition", read_bool, False
         ),
-        number_of_records_in_transaction=fields.get("number_of_records_in_transaction", _int, 1),
+        number_of_records_in_transaction=fields.get(
+            "number_of_records_in_transaction", read_int, 1
+        ),
         number_of_partitions_in_transaction=fields.get(
-            "number_of_partitions_in_transaction", _int, 1
+            "number_of_partitions_in_transaction", read_int, 1
         ),
-        transaction_tag=fields.get("transaction_tag", _text, ""),
-        is_system_transaction=fields.get("is_system_transaction", _bool, False),
+        transaction_tag=fields.get("transaction_tag", read_text, ""),
+        is_system_transaction=fields.get("is_system_transaction", read_bool, False),
     )
 
 
 def _read_row_image(value: object, path: str) -> RowImage:
-    fields = _Fields(value, path, RowImage.__slots__, " of a row image")
+    fields = Fields(value, path, RowImage.__slots__, " of a row image")
     return fields.build(
         RowImage,
-        mod_type=ModType(fields.get("mod_type", _choice(*ModType))),
-        value_capture_type=fields.get("value_capture_type", _text, ""),
-        column_types=fields.get("column_types", _list_of(_read_column_type), ()),
-        old_cells=fields.get("old_cells", _list_of(_read_old_cell), ()),
+        mod_type=ModType(fields.get("mod_type", choice(*ModType))),
+        value_capture_type=fields.get("value_capture_type", read_text, ""),
+        column_types=fields.get("column_types", list_of(_read_column_type), ()),
+        old_cells=fields.get("old_cells", list_of(_read_old_cell), ()),
     )
 
 
 def _read_column_type(value: object, path: str) -> ColumnType:
-    fields = _Fields(value, path, ColumnType.__slots__, " of a column type")
+    fields = Fields(value, path, ColumnType.__slots__, " of a column type")
     return fields.build(
         ColumnType,
-        name=fields.get("name", _text),
-        type=fields.get("type", _text),
-        is_primary_key=fields.get("is_primary_key", _bool, False),
-        ordinal_position=fields.get("ordinal_position", _int, 0),
+        name=fields.get("name", read_text),
+        type=fields.get("type", read_text),
+        is_primary_key=fields.get("is_primary_key", read_bool, False),
+        ordinal_position=fields.get("ordinal_position", read_int, 0),
     )
 
 
 def _read_old_cell(value: object, path: str) -> OldCell:
-    fields = _Fields(value, path, OldCell.__slots__, " of an old cell")
+    fields = Fields(value, path, OldCell.__slots__, " of an old cell")
     return fields.build(
         OldCell,
-        family=fields.get("family", _text),
-        qualifier=fields.get("qualifier", _bytes),
-        value=fields.get("value", _bytes),
-        cell_timestamp=fields.get("cell_timestamp", _time, 0),
+        family=fields.get("family", read_text),
+        qualifier=fields.get("qualifier", read_bytes),
+        value=fields.get("value", read_bytes),
+        cell_timestamp=fields.get("cell_timestamp", read_time, 0),
     )
 
 
 def _read_heartbeat(stream_partition: str, value: object) -> Heartbeat:
-    fields = _Fields(value, "heartbeat", ("timestamp", "resume_token"), " of a heartbeat")
+    fields = Fields(value, "heartbeat", ("timestamp", "resume_token"), " of a heartbeat")
     return fields.build(
         Heartbeat,
         stream_partition=stream_partition,
-        timestamp=fields.get("timestamp", _time),
-        resume_token=fields.get("resume_token", _bytes, b""),
+        timestamp=fields.get("timestamp", read_time),
+        resume_token=fields.get("resume_token", read_bytes, b""),
     )
 
 
 def _read_child_partitions(stream_partition: str, value: object) -> ChildPartitions:
-    fields = _Fields(
+    fields = Fields(
         value,
         "child_partitions",
         ("start_timestamp", "record_sequence", "children"),
@@ -533,20 +376,20 @@ def _read_child_partitions(stream_partition: str, value: object) -> ChildPartiti
     return fields.build(
         ChildPartitions,
         stream_partition=stream_partition,
-        start_timestamp=fields.get("start_timestamp", _time),
-        record_sequence=fields.get("record_sequence", _int),
-        children=fields.get("children", _list_of(_read_child)),
+        start_timestamp=fields.get("start_timestamp", read_time),
+        record_sequence=fields.get("record_sequence", read_int),
+        children=fields.get("children", list_of(_read_child)),
     )
 
 
 def _read_child(value: object, path: str) -> ChildPartition:
-    fields = _Fields(value, path, ChildPartition.__slots__, " of a child")
+    fields = Fields(value, path, ChildPartition.__slots__, " of a child")
     return fields.build(
         ChildPartition,
-        token=fields.get("token", _text),
-        parent_partition_tokens=fields.get("parent_partition_tokens", _list_of(_text), ()),
-        start_key=fields.get("start_key", _bytes, None),
-        end_key=fields.get("end_key", _bytes, None),
+        token=fields.get("token", read_text),
+        parent_partition_tokens=fields.get("parent_partition_tokens", list_of(read_text), ()),
+        start_key=fields.get("start_key", read_bytes, None),
+        end_key=fields.get("end_key", read_bytes, None),
     )
 
 

@@ -313,10 +313,8 @@ class DataChange:
                 "from 0 to 2^63 - 1",
                 self.estimated_low_watermark,
             )
-        given, commit_timestamp = (
-            tuple(self.entries),
-            self.commit_timestamp,
-        )  # a list is accepted, but it could be changed later
+        given = tuple(self.entries)  # a list is accepted, but it could be changed later
+        commit_timestamp = self.commit_timestamp
         if not 1 <= len(given) <= MAX_ENTRIES:
             raise InvalidChangeError(
                 Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)

@@ -6,12 +6,11 @@ one Kafka record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 from connector.text import truncate_utf8
 
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from connector.config.settings import ConnectorConfig, parse
+from connector.config.parse import parse
+from connector.config.settings import ConnectorConfig
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
 from connector.errors import ConfigError, ErrorCode
 

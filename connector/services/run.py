@@ -146,7 +146,8 @@ def _pipeline(
     """Run the pipeline; return how many ingest batches it added."""
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
-    from connector.spark.pipeline import JobLog, Pipeline
+    from connector.spark.apply_loop import JobLog
+    from connector.spark.pipeline import Pipeline
 
     history, overrides = History(config.warehouse), Overrides(config.warehouse)
 

@@ -199,10 +199,8 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         return
     if "compact" in letters.cleanup_policy:
         problem = f"The topic {letters.topic} is compacted"
-        cause, remedy = (
-            "Dead letters of one row would replace each other",
-            f"set cleanup.policy=delete on {letters.topic}",
-        )
+        cause = "Dead letters of one row would replace each other"
+        remedy = f"set cleanup.policy=delete on {letters.topic}"
         yield Finding(
             "fault", problem, TopicError(ErrorCode.TOPIC_COMPACTED, problem, cause, remedy)
         )

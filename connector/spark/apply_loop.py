@@ -105,13 +105,8 @@ class Applies:
         say: Say,
         on_step: Callable[[str], None],
     ) -> None:
-        self._spark, self._config, self._tables, self._changelogs, self._worlds = (
-            spark,
-            config,
-            tables,
-            changelogs,
-            worlds,
-        )
+        self._spark, self._config, self._tables = spark, config, tables
+        self._changelogs, self._worlds = changelogs, worlds
         self._journal, self._record, self._say, self._on_step = journal, record, say, on_step
         self._names = {
             stream: [name for name, one in config.tables.items() if one.stream == stream]

@@ -140,24 +140,8 @@ def read_table(
             watermark_before=before.apply_watermark,
             watermark_after=before.apply_watermark,
         )
-        keep, begun = add_job or _keeping(warehouse), time.monotonic_ns()
-        try:
-            reading = _merged_of_one_version(table, version, before, changelog, progress)
-        except Exception as error:
-            problem = (
-                error.problem
-                if isinstance(error, ConnectorError)
-                else first_line(error, type(error).__name__)
-            )
-            keep(replace(job, ended_at=at + (time.monotonic_ns() - begun) // 1000, error=problem))
-            raise
-        keep(
-            replace(
-                job,
-                ended_at=at + (time.monotonic_ns() - begun) // 1000,
-                changes=reading.changes or 0,
-            )
-        )
+        keep = add_job or _keeping(warehouse)
+        reading = _merged_in_a_job(table, version, before, changelog, progress, job, keep)
     if not allow_stale:
         progress.check_age(name, reading.as_of, bound, at, before.blocked_rows)
     return reading
@@ -173,6 +157,33 @@ def _keeping(warehouse: str) -> Callable[[Job], None]:
             History(warehouse).add_job(job)
 
     return keep
+
+
+def _merged_in_a_job(
+    table: Table,
+    version: int,
+    before: TableState,
+    changelog: Changelog,
+    progress: Progress,
+    job: Job,
+    keep: Callable[[Job], None],
+) -> SparkRead:
+    began = time.monotonic_ns()
+
+    def keep_ended(**outcome: Any) -> None:
+        lasted = (time.monotonic_ns() - began) // 1000
+        keep(replace(job, ended_at=job.started_at + lasted, **outcome))
+
+    try:
+        merged = _merged_of_one_version(table, version, before, changelog, progress)
+    except ConnectorError as error:
+        keep_ended(error=error.problem)
+        raise
+    except Exception as error:
+        keep_ended(error=first_line(error, type(error).__name__))
+        raise
+    keep_ended(changes=merged.changes or 0)
+    return merged
 
 
 def _shown(table: Table, version: int) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
 from connector.spark.pools import fair_scheduling
-from connector.spark.storage.changelog import PARQUET_SETTINGS
+from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _AVRO_LIMITS: Final = " ".join(

@@ -154,10 +154,8 @@ def cleans(
         return True
     due = [commit for commit in removed if commit.at + retention < now]
     files, size = sum(commit.removed for commit in due), sum(commit.removed_bytes for commit in due)
-    all_files, all_bytes = (
-        sum(commit.removed for commit in removed),
-        sum(commit.removed_bytes for commit in removed),
-    )
+    all_files = sum(commit.removed for commit in removed)
+    all_bytes = sum(commit.removed_bytes for commit in removed)
     return files >= max(CLEAN_LEAST_FILES, all_files // CLEAN_SHARE) or size >= max(
         CLEAN_LEAST_BYTES, all_bytes // CLEAN_SHARE
     )

@@ -39,7 +39,8 @@ class StalenessOverride:
 class PaceOverride:
     """The `apply_every` of a table. It has priority over the configuration (JOB-2).
 
-    None: the configuration applies again. `made_at` is in microseconds.
+    None: the configuration applies again. `made_at` is in microseconds. Raises `ConfigError` for a
+    number below 1.
     """
 
     table: str

@@ -252,11 +252,9 @@ def stream_status(
     maintenance: Sequence[Job] = (),
 ) -> StreamStatus:
     """Return the status of the stream. `roots` are those of the configuration."""
-    frontier, topic_read_at, stall_after = (
-        progress.frontier,
-        progress.freshness.newest,
-        stall_after_s * 1_000_000,
-    )
+    frontier = progress.frontier
+    topic_read_at = progress.freshness.newest
+    stall_after = stall_after_s * 1_000_000
     uncovered = frontier.uncovered()
     return StreamStatus(
         name=name,

@@ -8,7 +8,6 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from connector.errors import ConfigError, ErrorCode
-from connector.records.ordering import OrderBy as OrderBy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from connector.errors import ErrorCode, TableError
-from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm

@@ -13,7 +13,7 @@ from typing import Final
 
 from connector.errors import ConfigError, ErrorCode
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
-from connector.records.ordering import OrderBy as OrderBy
+from connector.records.ordering import OrderBy
 from connector.tables.column_names import (
     BOOKKEEPING,
     UNMAPPED,

@@ -13,7 +13,6 @@ from typing import Final
 
 from connector.errors import ConfigError, ErrorCode, InvalidChangeError
 from connector.records.model import MAX_ROW_KEY_BYTES, Rule
-from connector.records.ordering import OrderBy as OrderBy
 from connector.tables.column_names import check_column_name, check_distinct
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
 from connector.tables.values import (

@@ -4,17 +4,14 @@ TBL-22).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from connector.records.model import DataChange, SetCell
-from connector.records.ordering import OrderBy as OrderBy
+from connector.records.ordering import OrderBy
 from connector.records.rejection import Reason, Rejection
-from connector.tables.values import Unreadable, read_value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import TableDefinition
+from connector.tables.values import Unreadable, read_value
 
 
 def read_change(definition: TableDefinition, change: DataChange) -> Rejection | None:

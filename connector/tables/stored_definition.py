@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from connector.errors import ConfigError, ErrorCode, TableError
-from connector.records.ordering import OrderBy as OrderBy
-from connector.tables.values import DataType, Encoding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from connector.records.ordering import OrderBy
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
 COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"

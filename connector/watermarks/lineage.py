@@ -36,7 +36,7 @@ starts after it waits for their end.
 _Keys = tuple[bytes | None, bytes | None]
 
 
-class _Said(NamedTuple):
+class _Announced(NamedTuple):
     """The newest announcement of a root.
 
     `empty_since` is the time (clock of the producer) since when it names no live stream partition,
@@ -67,7 +67,7 @@ class Announcements:
     """
 
     retention: int
-    _said: dict[str, _Said] = field(default_factory=dict)
+    _newest: dict[str, _Announced] = field(default_factory=dict)
     _lived: dict[str, int] = field(default_factory=dict)
     _children: dict[str, frozenset[str]] = field(default_factory=dict)
     _born: dict[str, int] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Announcements:
         if not left_out or not self._is_news(record):
             return set()
         return left_out.difference(
-            *(self._below(root) for root in self._said if root != record.stream_partition)
+            *(self._below(root) for root in self._newest if root != record.stream_partition)
         )
 
     def sent(self, record: ChildPartitions, now: int) -> None:
@@ -132,7 +132,7 @@ class Announcements:
                 self._keys[child.token] = child.start_key, child.end_key
         if is_announcement:
             live = frozenset(child.token for child in record.children)
-            self._said[record.stream_partition] = _Said(
+            self._newest[record.stream_partition] = _Announced(
                 record.start_timestamp, record.record_sequence, live, 0 if live else now
             )
 
@@ -156,7 +156,7 @@ class Announcements:
         """Copy the state, so that it can be restored."""
         return Announcements(
             self.retention,
-            self._said.copy(),
+            self._newest.copy(),
             self._lived.copy(),
             self._children.copy(),
             self._born.copy(),
@@ -183,23 +183,23 @@ class Announcements:
         if is_time:
             self._repeat_at = now + self.retention // REPETITIONS
         announcements = []
-        for root, said in self._said.items():
-            if said.is_current and not is_time:
+        for root, one in self._newest.items():
+            if one.is_current and not is_time:
                 continue
             live = self._below(root)
             lived = min((self._lived[name] for name in live), default=0)
-            start = max(said.start_timestamp, min(lived, now))
-            sequence = said.record_sequence if start == said.start_timestamp else 0
+            start = max(one.start_timestamp, min(lived, now))
+            sequence = one.record_sequence if start == one.start_timestamp else 0
             named = self._below(root, start)
-            self._said[root] = _Said(
+            self._newest[root] = _Announced(
                 start,
                 sequence,
                 frozenset(named),
-                0 if live else said.empty_since or now,
+                0 if live else one.empty_since or now,
                 named == live,
             )
             announcements.append(self._announcement(root, start, sequence, named))
-        is_current = all(said.is_current for said in self._said.values())
+        is_current = all(one.is_current for one in self._newest.values())
         self._catch_up_at = (
             self._repeat_at
             if is_current
@@ -220,7 +220,7 @@ class Announcements:
 
     def _forget(self, before: int) -> None:
         # Keep ended stream partitions that connect a root with its descendants.
-        descended = set[str]().union(*(self._descended(root) for root in self._said))
+        descended = set[str]().union(*(self._descended(root) for root in self._newest))
         for name in [
             name
             for name, end in self._ended.items()
@@ -228,8 +228,8 @@ class Announcements:
         ]:
             for known in (self._ended, self._born, self._lived, self._children, self._keys):
                 known.pop(name, None)
-        for root in [root for root, said in self._said.items() if 0 < said.empty_since < before]:
-            del self._said[root]
+        for root in [root for root, one in self._newest.items() if 0 < one.empty_since < before]:
+            del self._newest[root]
 
     def _below(self, root: str, at: int | None = None) -> set[str]:
         """Return the known live descendants of a root, now or at a time of the source."""
@@ -248,7 +248,7 @@ class Announcements:
         ended.
         """
         found: set[str] = set()
-        ways = list(self._said[root].live) if root in self._said else []
+        ways = list(self._newest[root].live) if root in self._newest else []
         while ways:
             name = ways.pop()
             if name not in found:
@@ -257,10 +257,8 @@ class Announcements:
         return found & self._lived.keys()
 
     def _is_news(self, announcement: ChildPartitions) -> bool:
-        said = self._said.get(announcement.stream_partition)
-        return (
-            said is None or (announcement.start_timestamp, announcement.record_sequence) > said[:2]
-        )
+        one = self._newest.get(announcement.stream_partition)
+        return one is None or (announcement.start_timestamp, announcement.record_sequence) > one[:2]
 
 
 def _time(record: Record) -> int:

@@ -40,8 +40,9 @@ from connector.lake.jobs import History as Jobs
 from connector.services.load_config import load_config
 from connector.services.run import _earliest, ports_of
 from connector.spark.apply.apply import apply
+from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ingest import Ingest, IngestPorts
-from connector.spark.pipeline import JobLog, Pipeline
+from connector.spark.pipeline import Pipeline
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.table import Table

@@ -125,7 +125,7 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
 
     assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 1}
     assert len(received(kafka, facts)) == 10
-    entry = queue.ledger().story(sent[0].id)[0]
+    entry = queue.ledger().history(sent[0].id)[0]
     assert (entry.action, entry.by, entry.why, entry.selection) == (
         Action.REPLAYED,
         "ada@desk",
@@ -172,7 +172,7 @@ def test_a_mended_letter_is_replayed_and_the_original_is_kept(
     assert [
         found for found, _ in queue.letters(LetterFilter(states=frozenset({LetterState.REPLAYED})))
     ] == [subject]
-    (entry,) = queue.ledger().story(subject.id)
+    (entry,) = queue.ledger().history(subject.id)
     assert entry.repair_note is not None
     assert entry.repair_note.steps == ("key-from-record",)
 

@@ -57,7 +57,7 @@ def deed(letter_id: str, action: Action = Action.REPLAYED) -> LedgerWrite:
 
 def replay(kafka: KafkaConfig, topic: str, on_step: object = lambda step: None) -> None:
     with LedgerWriter(kafka, topic, on_step) as writer:  # type: ignore[arg-type]
-        if left := [letter_id for letter_id in IDS if not writer.ledger.story(letter_id)]:
+        if left := [letter_id for letter_id in IDS if not writer.ledger.history(letter_id)]:
             writer.commit([deed(letter_id) for letter_id in left])
 
 
@@ -177,8 +177,8 @@ def test_a_story_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopi
         with LedgerWriter(kafka, facts.topic) as writer:
             writer.commit([deed("a-0-1", action)])
             writer.commit([deed("a-0-2", action)])
-    story = read_ledger(kafka, facts.topic).story("a-0-1")
-    assert [(entry.action, entry.by, entry.why) for entry in story] == [
+    history = read_ledger(kafka, facts.topic).history("a-0-1")
+    assert [(entry.action, entry.by, entry.why) for entry in history] == [
         (action, "ada", "why") for action in (Action.PARKED, Action.DISCARDED)
     ]
 

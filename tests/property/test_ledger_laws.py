@@ -125,32 +125,32 @@ KEPT = st.lists(st.tuples(st.sampled_from(list(FAMILIES)), STORIES), max_size=12
 def test_the_totals_are_the_count_of_what_is_kept(
     kept: list[tuple[str, tuple[LedgerEntry, ...]]], more: dict[str, tuple[LedgerEntry, ...]]
 ) -> None:
-    """DLQ-7: in whatever order stories come, and whichever they take the place of."""
+    """DLQ-7: in whatever order histories come, and whichever they take the place of."""
     ledger = Ledger()
-    for letter_id, story in kept:
-        ledger.keep(letter_id, story)
-    stories = dict(kept)
+    for letter_id, history in kept:
+        ledger.keep(letter_id, history)
+    histories = dict(kept)
     before, after = (
         Counter(
             FAMILIES[letter_id]
-            for letter_id, story in of.items()
-            if story[-1].action in (Action.REPLAYED, Action.DISCARDED)
+            for letter_id, history in of.items()
+            if history[-1].action in (Action.REPLAYED, Action.DISCARDED)
         )
-        for of in (stories, stories | more)
+        for of in (histories, histories | more)
     )
     assert (ledger.totals().closed, ledger.totals(more).closed, ledger.totals().closed) == (
         before,
         after,
         before,
     )
-    assert sum(ledger.states().values()) == len(ledger) == len(stories)
+    assert sum(ledger.states().values()) == len(ledger) == len(histories)
     assert {state: len(ledger.ids(state)) for state in LetterState} == {
         state: ledger.states()[state] for state in LetterState
     }
 
 
 NOTE = RepairNote(("reframe=3",), "aa", "bb")
-STORY = json.loads(
+HISTORY = json.loads(
     history_to_json(
         (
             LedgerEntry(Action.PARKED, 5, "ada", "why", "all", 1),
@@ -192,7 +192,7 @@ def places(document: Any) -> list[tuple[Any, Any]]:
 
 @given(
     st.sampled_from(
-        [(STORY, history_from_json, history_to_json), (TOTALS, totals_from_json, totals_to_json)]
+        [(HISTORY, history_from_json, history_to_json), (TOTALS, totals_from_json, totals_to_json)]
     ),
     STRANGE,
     st.booleans(),

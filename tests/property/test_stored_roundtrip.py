@@ -85,9 +85,11 @@ def test_what_commits_store_comes_back(
 
 
 @given(st.lists(ENTRIES, min_size=1, max_size=3).map(tuple), TOTALS)
-def test_what_the_ledger_stores_comes_back(story: tuple[LedgerEntry, ...], totals: Totals) -> None:
+def test_what_the_ledger_stores_comes_back(
+    history: tuple[LedgerEntry, ...], totals: Totals
+) -> None:
     """DLQ-11"""
-    assert history_from_json(history_to_json(story)) == story
+    assert history_from_json(history_to_json(history)) == history
     assert totals_from_json(totals_to_json(totals)) == totals
 
 

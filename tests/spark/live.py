@@ -22,7 +22,8 @@ from connector.records import codec
 from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
 from connector.services.run import _earliest, ports_of
-from connector.spark.pipeline import JobLog, Pipeline
+from connector.spark.apply_loop import JobLog
+from connector.spark.pipeline import Pipeline
 from connector.spark.reader import table_path
 from connector.spark.storage.changelog import Changelog
 from connector.tables.column_names import BOOKKEEPING

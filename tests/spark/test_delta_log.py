@@ -11,7 +11,7 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from connector.spark.storage.delta_log import DeltaLog, quoted, session_saying, user_metadata
+from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, user_metadata
 
 COMMITS = 200
 
@@ -57,7 +57,7 @@ def test_what_a_command_says_is_seen_by_no_other_thread(
 
     def command(name: str) -> None:
         for row in range(3):
-            session = session_saying(spark, user_metadata({"said_by": name}))
+            session = metadata_session(spark, user_metadata({"said_by": name}))
             DeltaTable.forPath(session, f"{tmp_path}/{name}").delete(f"id = {row}")
 
     with ThreadPoolExecutor(len(names)) as threads:

@@ -21,15 +21,17 @@ from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
+from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.pipeline import JobLog, Pipeline
+from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_snapshot, read_table
-from connector.spark.storage.changelog import TABLE_SLOTS, Changelog
+from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import Maintenance, Work
 from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.transaction import Transaction
 from connector.state import maintenance_schedule
+from connector.state.changelog_slots import TABLE_SLOTS
 from connector.state.jobs import Job, JobKind
 from connector.state.maintenance_schedule import CommitCount
 from tests.property.histories import history

@@ -31,9 +31,9 @@ from connector.lake.jobs import History
 from connector.lake.state_reader import table_state_of
 from connector.services import tables
 from connector.spark.ingest.source import forget_checkpoint
-from connector.spark.pipeline import StreamIngest
 from connector.spark.pools import Pool, in_pool
 from connector.spark.storage import maintenance
+from connector.spark.stream_ingest import StreamIngest
 from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job
 from tests.broker import NewTopic

@@ -17,14 +17,16 @@ import click
 import pytest
 
 from connector import cli, warehouse
-from connector.config.settings import parse
+from connector.config.parse import parse
 from connector.config.settings_reader import Section
 from connector.lake import audit_log, jobs, overrides
 from connector.records.json_view import from_json
 from connector.records.ordering import OrderBy
 from connector.spark.session import JVM_OPTIONS
 from connector.spark.storage import changelog
+from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
@@ -198,14 +200,15 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
     assert _first_cells("Keys of a stream partition") == set(partition)
 
     written = ("_create", "_append", "_metadata_of", "append_progress", "renew", "declare", "trim")
-    sources = (inspect.getsource(getattr(changelog.Changelog, name)) for name in written)
+    methods = [LoggedBatch.to_json, *(getattr(changelog.Changelog, name) for name in written)]
+    sources = map(inspect.getsource, methods)
     assert _first_cells("Keys of a changelog commit") == {
         key for source in sources for key in re.findall(r'"(\w+)": ', source)
     }
 
 
 def test_the_columns_on_disk_are_those_of_the_code() -> None:
-    columns = {re.split(r"\s", column)[-1] for column in changelog._split(changelog._COLUMNS)}
+    columns = {re.split(r"\s", column)[-1] for column in columns_of_batch(1, "", 0)}
     assert _first_cells("Columns of the changelog") == columns
 
     page = ON_DISK.read_text("utf-8")

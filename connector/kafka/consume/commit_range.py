@@ -16,7 +16,7 @@ from connector.errors import ErrorCode, OutOfRangeError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.places import check_numbers
+from connector.kafka.consume.places import check_numbers, positions_at
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ARRIVAL_MARGIN_S
 from connector.records.model import ChildPartitions
@@ -94,11 +94,7 @@ def first_positions(
     _check_age(kafka, facts, start_commit, now, start_commit - arrival, first, places)
     if not has_roots:
         places = _announced_places(kafka, facts, admin, decoder, first, places)
-    return tuple(
-        Position(facts.topic, facts.topic_id, number, place - 1)
-        for number, place in places.items()
-        if place > first[number]
-    )
+    return positions_at(facts, places, first)
 
 
 def _check_age(
@@ -165,17 +161,12 @@ def _announced_places(
     window = _WINDOW
     while ends:
         starts = {number: max(first[number], end - window) for number, end in ends.items()}
-        positions = tuple(
-            Position(facts.topic, facts.topic_id, number, start - 1)
-            for number, start in starts.items()
-            if start > first[number]
-        )
         reader = RecordReader(
             kafka,
             facts,
             admin,
             decoder,
-            start=positions,
+            start=positions_at(facts, starts, first),
             kafka_partitions=starts,
             ends=ends,
         )

@@ -44,8 +44,6 @@ from connector.watermarks.tracker import WatermarkTracker
 from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES, Item
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
 
@@ -307,12 +305,7 @@ class ChangeConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
 from connector.kafka.consume.record import Start
+from connector.records.rejection import Position
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -65,6 +66,21 @@ def first_places(
         if number in stored and not first[number] <= stored[number] <= last[number]:
             raise records_gone(facts, number, stored[number], first[number], last[number])
     return {number: stored.get(number, begin[number]) for number in numbers}
+
+
+def positions_at(
+    facts: TopicFacts, places: Mapping[int, int], first: Mapping[int, int]
+) -> tuple[Position, ...]:
+    """Return the positions with which a consumer starts at these offsets.
+
+    An offset that is the first one has no position. So reading begins with the first record, even
+    if retention deletes records meanwhile.
+    """
+    return tuple(
+        Position(facts.topic, facts.topic_id, number, place - 1)
+        for number, place in places.items()
+        if place > first[number]
+    )
 
 
 def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, int]) -> None:

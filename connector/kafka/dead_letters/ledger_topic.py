@@ -46,8 +46,6 @@ from connector.records.rejection import Headers
 from connector.records.sizes import size_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from connector.config.settings import KafkaConfig
 
 MAX_DEEDS: Final = 1000
@@ -224,7 +222,7 @@ class LedgerWriter:
             "after an error nobody knows what the ledger has: make another writer, which reads it"
         )
         assert len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
-        stories = {
+        histories = {
             deed.letter_id: self.ledger.with_entry(deed.letter_id, deed.entry) for deed in deeds
         }
         self._on_step("begin")
@@ -234,13 +232,13 @@ class LedgerWriter:
                 if deed.record is not None:
                     self._send(self.source.topic, deed.record.key, deed.record, self._on_record)
                 self._on_step("record")
-                story = Outgoing(
-                    deed.letter_id.encode(), history_to_json(stories[deed.letter_id]), (), 0
+                history = Outgoing(
+                    deed.letter_id.encode(), history_to_json(histories[deed.letter_id]), (), 0
                 )
-                self._send(self._ledger_topic.topic, story.key, story)
+                self._send(self._ledger_topic.topic, history.key, history)
                 if number % _POLL_EVERY == 0:
                     self._producer.poll(0)
-            totals = totals_to_json(self.ledger.totals(stories))
+            totals = totals_to_json(self.ledger.totals(histories))
             self._send(self._ledger_topic.topic, TOTALS_KEY, Outgoing(TOTALS_KEY, totals, (), 0))
             self._on_step("flush")
             self._producer.flush(transactions.TIMEOUT_S)
@@ -255,7 +253,7 @@ class LedgerWriter:
             self._abort()
             raise
         self._on_step("committed")
-        for letter_id, entries in stories.items():
+        for letter_id, entries in histories.items():
             self.ledger.keep(letter_id, entries)
         known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.source.topic_id else {}
         self.ledger.sent = Sent(self.source.topic_id, {**known, **self._delivered})
@@ -284,12 +282,7 @@ class LedgerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(

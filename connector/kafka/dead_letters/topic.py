@@ -20,7 +20,6 @@ from connector.records.rejection import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import TracebackType
 
     from confluent_kafka import Producer
 
@@ -93,12 +92,7 @@ class DeadLetterPublisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _send(self, letter: DeadLetter) -> None:

@@ -48,7 +48,6 @@ from connector.kafka.local.folder import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 Say = Callable[[str], None]
 
@@ -215,12 +214,8 @@ class LocalBroker:
         daemons.
         """
         again = LocalBroker.start(self.folder, self.store, port=self.port, settings=self.extra)
-        self.pid, self.controller_port, self._process, self._guard = (
-            again.pid,
-            again.controller_port,
-            again._process,
-            again._guard,
-        )
+        self.pid, self.controller_port = again.pid, again.controller_port
+        self._process, self._guard = again._process, again._guard
 
     def is_alive(self) -> bool:
         """Return whether the broker's process runs."""
@@ -230,12 +225,7 @@ class LocalBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _end(self, how: signal.Signals) -> None:

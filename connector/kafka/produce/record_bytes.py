@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from connector.errors import InvalidChangeError
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import READER_SCHEMA, encode, frame
+from connector.validation import check_age
 
 if TYPE_CHECKING:
     from connector.config.settings import RegistryConfig
     from connector.kafka.produce.send_queue import HeaderList
     from connector.kafka.topics import TopicFacts
     from connector.records.model import Record
-from connector.validation import check_age
 
 Headers = Iterable[tuple[str, bytes | None]]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
 from connector.kafka.consume.consumer import ChangeConsumer
+from connector.kafka.consume.places import positions_at
 from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord
 from connector.records.model import DataChange, Heartbeat
-from connector.records.rejection import Position
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
@@ -48,17 +48,11 @@ def newest_token(
     window = WINDOW
     while unread:
         starts = {number: max(first[number], ends[number] - window) for number in unread}
-        # Without a position, reading starts at the beginning, even if retention moves it meanwhile.
-        positions = tuple(
-            Position(topic, facts.topic_id, number, start - 1)
-            for number, start in starts.items()
-            if start > first[number]
-        )
         reached: dict[int, int] = {}
         with ChangeConsumer(
             kafka,
             topic,
-            start=positions,
+            start=positions_at(facts, starts, first),
             kafka_partitions=starts,
             bounded=True,
             registry=registry,

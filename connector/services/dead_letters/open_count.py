@@ -30,11 +30,9 @@ def open_letters_of(
 
     Raises `TableError` if the warehouse cannot be read.
     """
-    rejected, letters, outside = (
-        sum(progress.rejected.values()),
-        {name: book.letters for name, book in tables.items()},
-        progress.external_dead_letters,
-    )
+    rejected = sum(progress.rejected.values())
+    letters = {name: book.letters for name, book in tables.items()}
+    outside = progress.external_dead_letters
     if not rejected + sum(letters.values()) + outside.count:
         return NONE_OPEN, dict.fromkeys(tables, NONE_OPEN)
     from connector.kafka import client, topics

@@ -111,7 +111,7 @@ class DeadLetters:
                 "List all dead letters to find its id",
                 stream=self._stream.name,
             )
-        return letter, status, tuple(ledger.story(letter.id))
+        return letter, status, tuple(ledger.history(letter.id))
 
     def effects_on(
         self, letter: DeadLetter, status: LetterStatus
@@ -119,11 +119,9 @@ class DeadLetters:
         """The row of a letter by table, the verdict of a replay, and its effect on the row, as in
         `LetterReport`.
         """
-        found, effects, decision = (
-            decode(letter.value, self.queue.schemas),
-            self._effects(),
-            self.queue.decision(letter, status),
-        )
+        found = decode(letter.value, self.queue.schemas)
+        effects = self._effects()
+        decision = self.queue.decision(letter, status)
         if effects is None:
             return {}, decision, {}
         change = found.record if isinstance(found, ChangeRecord) else None

@@ -82,7 +82,7 @@ def _are_rejected_again(
     for letter, _ in queue.letters(LetterFilter(), ledger):
         claim = replay_claim(letter.headers)
         if claim is not None and any(
-            entry.at >= began or entry.selection == selection for entry in ledger.story(claim[0])
+            entry.at >= began or entry.selection == selection for entry in ledger.history(claim[0])
         ):
             again[letter.reason] += 1
     if again:

@@ -157,7 +157,8 @@ def explain(
     letters, not_looked_at = _letters(
         config, states, row_key, accepted, refused, log, ask_kafka=ask_kafka
     )
-    stored, applied = (states.of([row_key], pending=one)[row_key] for one in (True, False))
+    applied_rows = states.applied([row_key])
+    stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
     deliveries = [Delivery(one.change, one.position) for one in accepted]
     logged = state_of(deliveries, definition.order, definition.versions)
     row = _row(definition, row_key, stored)

@@ -260,12 +260,8 @@ def _after(
     attempt: str,
 ) -> TableState:
     """The table state after the merge, without the new tombstones."""
-    seen, waiting, complete_to_batch, apply_watermark = (
-        found.seen,
-        found.waiting,
-        found.complete_to_batch,
-        cut.low_watermark,
-    )
+    seen, waiting, complete_to_batch = found.seen, found.waiting, found.complete_to_batch
+    apply_watermark = cut.low_watermark
     if waiting is not None:
         complete_to_batch = min(complete_to_batch, waiting.batch - 1)
         apply_watermark = (

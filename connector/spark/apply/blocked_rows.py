@@ -24,8 +24,9 @@ from connector.records.model import CONTROL_KEY
 from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
 from connector.spark.apply.statistics import BatchStatistics, analyze, unapplied
 from connector.spark.sql import constant
-from connector.spark.storage.changelog import Changelog, LoggedBatch
+from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.layout import Layout
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
 

@@ -45,10 +45,8 @@ def merged_on_read(
     places = pivoted.selectExpr(*keys, "_partition AS _other_partition", "_offset AS _other_offset")
     said = _said_by_changes(pivoted, places, layout, partitions, count, all_whole=all_whole)
     if all_whole:
-        others, new = (
-            broadcast_join(visible, places, layout, "left_anti", count, also=_HAS_PLACE),
-            said,
-        )
+        others = broadcast_join(visible, places, layout, "left_anti", count, also=_HAS_PLACE)
+        new = said
     else:
         # These are separate queries. In one query, each step would make Delta list the files of all
         # its tables again.
@@ -56,10 +54,8 @@ def merged_on_read(
         there = broadcast_join(
             rows.selectExpr(*keys), said.selectExpr(*keys), layout, "left_semi", count
         ).localCheckpoint(eager=False)
-        others, new = (
-            _with_said(visible, said, layout, count),
-            broadcast_join(said, there, layout, "left_anti", count),
-        )
+        others = _with_said(visible, said, layout, count)
+        new = broadcast_join(said, there, layout, "left_anti", count)
     return others.selectExpr(*layout.shown).union(_rows_of(new, layout).selectExpr(*layout.shown))
 
 

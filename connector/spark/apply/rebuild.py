@@ -28,7 +28,7 @@ from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.failures import applying, explained
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.delta_log import Commit, DeltaLog, quoted, rows_in, session_saying
+from connector.spark.storage.delta_log import Commit, DeltaLog, metadata_session, quoted, rows_in
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import (
     KEPT_PROPERTIES,
@@ -152,7 +152,7 @@ class Successor(Table):
         properties: Mapping[str, str],
     ) -> None:
         self._ids, self._old = ids, old
-        with reading(f"{path}/data"):
+        with reading(places.data(path)):
             self.before = TableState.from_json(old.stored or {})
         self._new_letters = 0
         self._committed: TableState | None = None
@@ -212,7 +212,7 @@ class Successor(Table):
         self.check_alone()
         table_state = self._going_on(table_state)
         made = self._columns_of(self.rows() if rows is None else rows)
-        session = session_saying(self._spark, self._metadata_of(table_state))
+        session = metadata_session(self._spark, self._metadata_of(table_state))
         writer = (
             rows_in(session, made)
             .writeTo(quoted(self.path))

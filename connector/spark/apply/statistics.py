@@ -13,8 +13,8 @@ from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import Keep, keep_nothing
 from connector.spark.sql import constant
-from connector.spark.storage.changelog import LoggedBatch
 from connector.spark.storage.layout import Layout
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
@@ -138,10 +138,8 @@ def _analyzed(
     """The statistics of the changes in `pivoted` that count, and the oldest batch with a deferred
     change.
     """
-    good, highest = (
-        f"({counts}) AND NOT _unreadable",
-        constant(before.highest_applied, "_partition"),
-    )
+    good = f"({counts}) AND NOT _unreadable"
+    highest = constant(before.highest_applied, "_partition")
     may_be_older = (
         f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
     )

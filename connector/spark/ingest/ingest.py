@@ -28,7 +28,8 @@ from connector.spark.ingest.dead_letters import rejected_letters
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic
 from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
-from connector.spark.storage.changelog import Changelog, LoggedBatch
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.offsets import BatchRange, same
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import BatchCounts, Progress

@@ -25,14 +25,16 @@ from connector.config.retention import VersionRetention
 from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
+from connector.spark.storage.changelog_columns import ENTRIES, STATISTICS, columns_of_batch
 from connector.spark.storage.delta_log import (
     Commit,
     DeltaLog,
-    session_saying,
+    metadata_session,
     set_properties,
     user_metadata,
 )
 from connector.spark.storage.files import Files, delta, log_of, scala_list, size_in_bytes
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.maintenance import (
     Rewritten,
     Work,
@@ -41,149 +43,14 @@ from connector.spark.storage.maintenance import (
     retention_properties,
     rewrite,
 )
-from connector.spark.storage.offsets import BatchRange, Offsets, same
+from connector.spark.storage.offsets import BatchRange, same
 from connector.spark.storage.transaction import Transaction
-from connector.state.changelog_slots import (
-    CONTROL_SLOT,
-    FRONTIER_SLOT,
-    REJECTED_SLOT,
-    TABLE_SLOTS,
-)
+from connector.state.changelog_slots import FRONTIER_SLOT, REJECTED_SLOT, table_slot
 from connector.state.maintenance_schedule import CommitCount
-from connector.state.overrides import ClosePartition
-from connector.state.reading import reading
+from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
-from connector.stored import from_stored, to_stored
-from connector.watermarks.freshness import EndOffsets
+from connector.stored import to_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
-
-_STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
-
-_COLUMNS: Final = """
-    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change IS NOT NULL
-        THEN 'change' ELSE 'control' END AS kind,
-    {ingest_batch} AS ingest_batch,
-    partition AS kafka_partition,
-    offset,
-    data_change.table AS table,
-    timestamp_micros(data_change.commit_timestamp) AS commit_timestamp,
-    data_change.row_key AS row_key,
-    named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
-        coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset),
-        'attempt', attempt) AS order_position,
-    topic,
-    '{topic_id}' AS topic_id,
-    timestamp AS record_timestamp,
-    timestamp_micros({ingest_time}) AS ingest_time,
-    headers,
-    stream_partition,
-    kafka_partitions,
-    data_change.change_type AS change_type,
-    data_change.source_cluster_id AS source_cluster_id,
-    data_change.tie_breaker AS tie_breaker,
-    data_change.resume_token AS resume_token,
-    data_change.estimated_low_watermark AS estimated_low_watermark,
-    data_change.entries AS entries,
-    data_change.transaction AS transaction,
-    data_change.change_sequence_number AS change_sequence_number,
-    data_change.row_image AS row_image,
-    heartbeat,
-    child_partitions,
-    reason,
-    rule,
-    CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-',
-    offset) END AS letter_id,
-    CASE WHEN reason IS NOT NULL THEN key END AS key,
-    CASE WHEN reason IS NOT NULL THEN value END AS value,
-    cast(null AS string) AS frontier,
-    CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
-         ELSE {table_slot} END AS slot
-"""
-
-_ALL_DIFFERENT: Final = (
-    "row_key",
-    "offset",
-    "order_position.offset",
-    "commit_timestamp",
-    "estimated_low_watermark",
-    "resume_token",
-    "entries.list.element.cell_timestamp",
-    "entries.list.element.value",
-)
-"""Columns that a dictionary would only make slower."""
-
-_NEVER_SEARCHED: Final = (
-    *(
-        f"entries.list.element.{name}"
-        for name in (
-            "kind",
-            "family",
-            "qualifier",
-            "cell_timestamp",
-            "range_start",
-            "range_end",
-            "value",
-        )
-    ),
-    *(
-        f"order_position.{name}"
-        for name in ("ingest_batch", "kafka_partition", "offset", "attempt")
-    ),
-    *(
-        "topic_id",
-        "record_timestamp",
-        "ingest_time",
-        "stream_partition",
-        "kafka_partitions",
-        "change_type",
-        "source_cluster_id",
-    ),
-    *("tie_breaker", "resume_token", "estimated_low_watermark"),
-)
-"""Columns whose minimum and maximum are never used."""
-
-PARQUET_SETTINGS: Final = {
-    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _ALL_DIFFERENT},
-    **{
-        f"spark.hadoop.parquet.column.statistics.enabled#{column}": "false"
-        for column in _NEVER_SEARCHED
-    },
-}
-"""Settings of the session with which a changelog is written a sixth faster. Delta passes only a
-part of a writer's options to Parquet.
-"""
-
-_ENTRIES_VIEW: Final = """
-    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column,
-    entry.cell_timestamp,
-    entry.range_start, entry.range_end, entry.value, commit_timestamp, tie_breaker,
-    change_type = 'GARBAGE_COLLECTION' AS is_gc,
-    source_cluster_id, table, ingest_batch, kafka_partition, offset, entry_index
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedBatch:
-    """A committed batch: its number in the changelog, its offsets, and the state of the topic at
-    that time.
-
-    The number is not Spark's batch id (MRG-3). A batch without records keeps the offsets of the
-    batch before. So Spark's next batch continues there, and Spark's last batch is detected if it
-    runs again. `asked` has the end offsets of the topic. `ends` are the stream partitions that
-    operators close with this batch (WMK-8). `changelog_id` identifies the changelog. If a new
-    changelog replaces it, batch numbers have another meaning. The batches up to `trimmed_to` have
-    only their rejected rows left (TBL-15).
-    """
-
-    ingest_batch: int
-    offsets: BatchRange
-    topic_id: str
-    kafka_partitions: int
-    asked: EndOffsets
-    changelog_id: str
-    writer: str
-    ends: tuple[ClosePartition, ...] = ()
-    trimmed_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +93,14 @@ class Changelog:
         self._stream = stream
         self._log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
-        self._slots: dict[str, int] = {}
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
         changelog of this stream.
         """
         stored = self._stored_in()
-        return None if stored is None else _logged_batch(stored)
+        with reading(self._path):
+            return None if stored is None else LoggedBatch.from_json(stored)
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest stored progress. It may lack the newest batch, if the progress commit of that
@@ -244,14 +111,12 @@ class Changelog:
         stored = self._stored_in()
         if stored is None:
             return Progress()
+        frontier = self._frontier_of(stored) if with_frontier else None
         with reading(self._path):
             progress = stored["progress"]
-            known = (
-                self._frontier_of(stored)
-                if with_frontier
-                else Frontier(low_watermark=progress["low_watermark"])
-            )
-            return Progress.from_json(progress, known)
+            if frontier is None:
+                frontier = Frontier(low_watermark=progress["low_watermark"])
+            return Progress.from_json(progress, frontier)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
@@ -297,20 +162,10 @@ class Changelog:
         Raises `WriterConflictError` if another writer took the batch's number. Then no row of this
         batch is visible.
         """
-        slots = {
-            "rejected": REJECTED_SLOT,
-            "control": CONTROL_SLOT,
-            "table_slot": _table_slot("data_change.table"),
-        }
-        columns = _COLUMNS.format(
-            ingest_batch=constant(batch.ingest_batch, "partition"),
-            topic_id=batch.topic_id,
-            ingest_time=constant(ingest_time, "partition"),
-            **slots,
-        )
-        selected = rows.selectExpr(*_split(columns))
+        columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
+        selected = rows.selectExpr(*columns)
         before = self._stored_in() or self._create(selected, batch)
-        newest = _logged_batch(before)
+        newest = LoggedBatch.from_json(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
         self._append(selected, "batch", before, batch, settle)
@@ -334,22 +189,13 @@ class Changelog:
         stored = {
             **before,
             "commit": commit,
-            "writer": batch.writer,
-            "topic_id": batch.topic_id,
-            "kafka_partitions": batch.kafka_partitions,
-            "changelog_id": batch.changelog_id,
-            "topic_read_at": batch.asked.at,
-            "topic_end_offsets": to_stored(batch.asked.ends),
-            "ingest_batch": batch.ingest_batch,
+            **batch.to_json(),
             # The offsets where the first batch, or the first one with a Kafka partition, began to
             # read.
             "first_offsets": {
                 **to_stored(batch.offsets.start),
                 **before.get("first_offsets", {}),
             },
-            "start_offsets": to_stored(batch.offsets.start),
-            "end_offsets": to_stored(batch.offsets.end),
-            "closed_partitions": to_stored(batch.ends),
             "refreshes": 0,
         }
         with explained(f"stream {self._stream}"):
@@ -358,10 +204,10 @@ class Changelog:
             if rows is not None:
                 transaction.write(rows)
                 settled = settle(transaction.written.rows())
-            said = (
+            metadata = (
                 stored if settled is None else {**stored, **self._metadata_of(settled, transaction)}
             )
-            transaction.commit(batch.ingest_batch * _RENEWALS, said)
+            transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
         if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
             batch.ingest_batch,
             batch.writer,
@@ -399,8 +245,8 @@ class Changelog:
         self._check_newest(progress.ingest_batch, stored)
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
-            said = self._metadata_of(progress, transaction)
-            transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **said})
+            metadata = self._metadata_of(progress, transaction)
+            transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **metadata})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
@@ -453,11 +299,13 @@ class Changelog:
             or stored.get("file_retention_s") == self._retention_s
         ):
             return
-        said = user_metadata(
+        metadata = user_metadata(
             {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         )
         with explained(f"stream {self._stream}"):
-            set_properties(self._spark, self._path, retention_properties(self._retention_s), said)
+            set_properties(
+                self._spark, self._path, retention_properties(self._retention_s), metadata
+            )
 
     def passed(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the changelog since the last
@@ -484,7 +332,7 @@ class Changelog:
         """
         with explained(f"stream {self._stream}"):
             app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
-            rewritten.commit(self._log, app_ids, lambda said: {**said, "commit": "compacted"})
+            rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
         """Remove files that are only needed for versions older than the retention (TBL-23). Ingest
@@ -540,11 +388,11 @@ class Changelog:
             **stored.get("first_offsets", {}),
             **{str(row[0]): row[1] + 1 for row in gone},
         }
-        said = user_metadata(
+        metadata = user_metadata(
             {**stored, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin}
         )
         with explained(f"stream {self._stream}"):
-            DeltaTable.forPath(session_saying(self._spark, said), self._path).delete(
+            DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
                 f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
             )
         return int(to)
@@ -563,7 +411,7 @@ class Changelog:
 
     def of_source(self, source: str) -> Column:
         """Whether a row is a change of a source table. Only the files of its slot are read."""
-        in_slot = F.col("slot") == F.expr(_table_slot(f"'{source}'"))
+        in_slot = F.col("slot") == table_slot(source)
         return in_slot & (F.col("table") == source) & (F.col("kind") == "change")
 
     def batch_rows(self, ingest_batch: int) -> DataFrame:
@@ -593,17 +441,17 @@ class Changelog:
         It is for a few batches whose files were not merged or deleted since. It does not read
         Delta's state of the log. The rows stay readable, as with `pinned`.
         """
-        newest, slot, added = self._log.newest(), str(self._slot_of(source)), list[Any]()
+        newest, slot, added = self._log.newest(), str(table_slot(source)), list[Any]()
         from_json = delta(self._spark).actions.Action.fromJson
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
-            said = commit.stored
-            if said is not None and said["ingest_batch"] <= after:
+            metadata = commit.stored
+            if metadata is not None and metadata["ingest_batch"] <= after:
                 break
-            if said is None or commit.removed:
+            if metadata is None or commit.removed:
                 return None
-            if said["commit"] == "batch" and said["ingest_batch"] <= to:
+            if metadata["commit"] == "batch" and metadata["ingest_batch"] <= to:
                 added += (
                     file
                     for file in map(from_json, commit.added)
@@ -617,12 +465,6 @@ class Changelog:
         ).rows()
         count = sum(int(file.numPhysicalRecords().get()) for file in added)
         return Recent(rows.where((F.col("table") == source) & (F.col("kind") == "change")), count)
-
-    def _slot_of(self, source: str) -> int:
-        if source not in self._slots:
-            slot = _table_slot(f"'{source}'")
-            self._slots[source] = self._spark.sql(f"SELECT {slot}").collect()[0][0]
-        return self._slots[source]
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
@@ -640,27 +482,24 @@ class Changelog:
         return reader.load(self._path)
 
     def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
+        with reading(self._path):
+            ingest_batch = int(stored["progress"]["ingest_batch"])
         # `_frontier` is read once, because another thread may change it.
-        known, ingest_batch = self._frontier, int(stored["progress"]["ingest_batch"])
-        if known[0] == ingest_batch:
-            return known[1]
-        if (frontier := stored.get("frontier")) is not None:
-            self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
-        else:
-            of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
-            row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
-            if row is None:
-                raise TableError(
-                    ErrorCode.FRONTIER_MISSING,
-                    f"The changelog {self._path} has no frontier of batch {ingest_batch}",
-                    "Another program deleted rows or files of the changelog",
-                    "Restore the changelog to the last version that lowmark committed (RESTORE"
-                    " TABLE … TO VERSION AS OF)",
-                    stream=self._stream,
-                    path=self._path,
-                )
-            self._frontier = known = (ingest_batch, Frontier.from_json(json.loads(row["frontier"])))
+        known = self._frontier
+        if known[0] != ingest_batch:
+            frontier = stored.get("frontier")
+            row = self._frontier_row(ingest_batch) if frontier is None else ""
+            with reading(self._path):
+                frontier = json.loads(row) if frontier is None else frontier
+                self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
         return known[1]
+
+    def _frontier_row(self, ingest_batch: int) -> str:
+        of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
+        row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
+        if row is None:
+            raise frontier_missing(self._path, self._stream, ingest_batch)
+        return str(row["frontier"])
 
     def _stored_in(self) -> Mapping[str, Any] | None:
         commit = self._log.newest()
@@ -726,7 +565,7 @@ class Changelog:
 
     def _make(self, no_rows: DataFrame, stored: Mapping[str, Any]) -> None:
         writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
-        writer.option("delta.dataSkippingStatsColumns", _STATISTICS).option(
+        writer.option("delta.dataSkippingStatsColumns", STATISTICS).option(
             "delta.appendOnly", "false"
         ).option("delta.checkpointInterval", "50").option(
             "txnAppId", f"lowmark/{self._stream}/batches"
@@ -739,12 +578,7 @@ class Changelog:
 def entries_of(changes: DataFrame) -> DataFrame:
     """One row for each entry of changes, with the columns of Bigtable's change log (TBL-4)."""
     exploded = changes.selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
-    return exploded.selectExpr(*_split(_ENTRIES_VIEW))
-
-
-def _table_slot(table: str) -> str:
-    """The slot with the changes of a source table. `table` is an SQL expression of its name."""
-    return f"int(pmod(xxhash64({table}), {TABLE_SLOTS}))"
+    return exploded.selectExpr(*ENTRIES)
 
 
 def _batches(after: int, to: int) -> str:
@@ -762,33 +596,6 @@ def _batches(after: int, to: int) -> str:
     )
 
 
-def _logged_batch(stored: Mapping[str, Any]) -> LoggedBatch | None:
-    if not stored["ingest_batch"]:
-        return None
-
-    def offsets(name: str) -> Offsets:
-        return from_stored(dict[int, int], stored[name])
-
-    batch_range = BatchRange(offsets("start_offsets"), offsets("end_offsets"))
-    names = {name: str(stored[name]) for name in ("topic_id", "changelog_id", "writer")}
-    asked = EndOffsets(int(stored["topic_read_at"]), offsets("topic_end_offsets"))
-    ends = from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ()))
-    number, kafka_partitions = (
-        int(stored["ingest_batch"]),
-        int(stored["kafka_partitions"]),
-    )
-    trimmed_to = int(stored.get("trimmed_to", 0))
-    return LoggedBatch(
-        number,
-        batch_range,
-        kafka_partitions=kafka_partitions,
-        asked=asked,
-        ends=ends,
-        trimmed_to=trimmed_to,
-        **names,
-    )
-
-
 def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
     if commit.stored is None or commit.stored.get("stream") != stream:
         raise TableError(
@@ -802,14 +609,3 @@ def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
             path=path,
         )
     return commit.stored
-
-
-def _split(columns: str) -> list[str]:
-    """The expressions of a select list, split at the commas outside brackets."""
-    parts, depth, start = [], 0, 0
-    for place, letter in enumerate(columns):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append(columns[start:place].strip())
-            start = place + 1
-    return [*parts, columns[start:].strip()]

@@ -300,7 +300,7 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessi
     return session
 
 
-def session_saying(
+def metadata_session(
     spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A session in which every commit has `metadata` as its `userMetadata`. Delta's builders and
@@ -314,7 +314,9 @@ def set_properties(
 ) -> None:
     """Set properties of the Delta table at `path`, in one commit with `metadata`."""
     listed = ", ".join(f"'{name}' = '{_escaped(text)}'" for name, text in properties.items())
-    session_saying(spark, metadata).sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ({listed})")
+    metadata_session(spark, metadata).sql(
+        f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ({listed})"
+    )
 
 
 def _escaped(text: str) -> str:

@@ -100,19 +100,10 @@ class Maintenance:
         last_clean: Callable[[], int | None],
         begun_at: Callable[[], int],
     ) -> None:
-        self._what, self._job, self._keep, self._say, self._retention_s = (
-            what,
-            job,
-            keep,
-            say,
-            retention_s,
-        )
-        self._passed, self._compact, self._clean, self._clean_log = (
-            passed,
-            compact,
-            clean,
-            clean_log,
-        )
+        self._what, self._job, self._keep, self._say = what, job, keep, say
+        self._retention_s = retention_s
+        self._passed, self._compact, self._clean = passed, compact, clean
+        self._clean_log = clean_log
         self._last_clean, self._begun_at = last_clean, begun_at
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None

@@ -28,8 +28,8 @@ from connector.spark.storage.delta_log import (
     Commit,
     DeltaLog,
     folders_in,
+    metadata_session,
     remove_folder,
-    session_saying,
     set_properties,
     user_metadata,
 )
@@ -187,7 +187,7 @@ class Table:
         which must be true.
         """
         commit = self._remembered(table_state)
-        assert commit is not None, "there is no graveyard"
+        assert commit is not None, "there is no tombstone table"
         if (files := files_of(self._spark, self._tombstones_path, commit.version)) is not None:
             entries = files.rows()
         else:
@@ -369,7 +369,7 @@ class Table:
                 f" {table_state.apply_number} AND NOT ({_named(table_state)})"
             )
             with explained(f"table {self._definition.name}"):
-                session = session_saying(self._spark, user_metadata(_tombstones_state(horizon)))
+                session = metadata_session(self._spark, user_metadata(_tombstones_state(horizon)))
                 DeltaTable.forPath(session, self._tombstones_path).delete(
                     f"_newest < {horizon} OR ({dead})"
                 )
@@ -431,10 +431,8 @@ class Table:
         """
         before = bytes_on_disk(self._spark, self._folder)
         with explained(f"table {self._definition.name}"):
-            removed, live = (
-                clean(self._spark, self.path, keep),
-                size_in_bytes(self._spark, self.path),
-            )
+            removed = clean(self._spark, self.path, keep)
+            live = size_in_bytes(self._spark, self.path)
             if self.has_tombstones_table(self.table_state()):
                 removed += clean(self._spark, self._tombstones_path)
                 live += size_in_bytes(self._spark, self._tombstones_path)
@@ -558,7 +556,7 @@ class Table:
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        session = session_saying(self._spark, self._metadata_of(TableState()))
+        session = metadata_session(self._spark, self._metadata_of(TableState()))
         builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
         for name, type_ in layout.column_types:
             builder = builder.addColumn(name, type_)

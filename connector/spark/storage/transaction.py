@@ -84,7 +84,6 @@ class Transaction:
         """
         jvm: Any = self._spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
-        said = jvm.scala.Some(metadata)
         return delta(self._spark).DeltaOperations.Write(
-            append, *[self._none] * 2, said, *[self._none] * 5
+            append, *[self._none] * 2, jvm.scala.Some(metadata), *[self._none] * 5
         )

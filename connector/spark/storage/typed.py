@@ -207,10 +207,8 @@ def _ordered_number(type_: DataType, digits: str) -> str:
 def _ordered_numeric(digits: str) -> str:
     # Spark has no number of 128 bits. Avro encodes a decimal as its two's complement: 28 says that
     # 20 bytes follow.
-    from_0, below_0 = (
-        _behind("F", digits, "89ABCDE", "0123010"),
-        _behind("0", digits, "1234567", "FEFCDEF"),
-    )
+    from_0 = _behind("F", digits, "89ABCDE", "0123010")
+    below_0 = _behind("0", digits, "1234567", "FEFCDEF")
     number = (
         f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
     )

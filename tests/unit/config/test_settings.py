@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.config.parse import parse
 from connector.config.retention import VersionRetention
 from connector.config.settings import (
     ConnectorConfig,
@@ -15,7 +16,6 @@ from connector.config.settings import (
     RegistryConfig,
     StreamConfig,
     UnknownTables,
-    parse,
 )
 from connector.errors import ConfigError
 from connector.records.ordering import OrderBy

@@ -41,9 +41,9 @@ def entry(
     )  # type: ignore[arg-type]
 
 
-def ledger(*story: LedgerEntry) -> Ledger:
+def ledger(*history: LedgerEntry) -> Ledger:
     kept = Ledger()
-    kept.keep(letter().id, story)
+    kept.keep(letter().id, history)
     return kept
 
 
@@ -118,12 +118,12 @@ def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str,
 def test_a_story_comes_back_as_it_was_written() -> None:
     """DLQ-11: who, when, why, which filter; DLQ-12: what was mended, with digests."""
     note = RepairNote(("reframe=3", "key=\x1b"), "aa", "bb")
-    story = (
+    history = (
         entry(Action.PARKED),
         entry(Action.REOPENED),
         entry(Action.REPLAYED, 1, 1, repair_note=note),
     )
-    assert history_from_json(history_to_json(story)) == story
+    assert history_from_json(history_to_json(history)) == history
 
 
 NOT_OURS = [
@@ -139,7 +139,7 @@ NOT_OURS = [
     b"[" * 100_000,
     b"[" * 990 + b"]" * 990,
 ]
-STORY = history_to_json(
+HISTORY = history_to_json(
     (entry(Action.REPLAYED, 1, 1, repair_note=RepairNote(("reframe=3",), "aa", "bb")),)
 )
 TOTALS = totals_to_json(Totals({("T", ""): 2, ("T", "eu"): 1}, 7, Sent("T", {0: 5})))
@@ -161,7 +161,7 @@ def with_value(document: bytes, path: tuple[str | int, ...], text: str) -> bytes
         b'{"entries": []}',
         b'{"entries": [{}]}',
         b'{"entries": [3]}',
-        STORY.decode().encode("utf-16"),
+        HISTORY.decode().encode("utf-16"),
     ],
 )
 def test_what_is_no_story_is_refused(value: bytes) -> None:
@@ -176,7 +176,7 @@ def test_what_is_no_story_is_refused(value: bytes) -> None:
         b'{"closed": []}',
         b'{"closed": [], "open_since": ""}',
         TOTALS.decode().encode("utf-16"),
-        STORY,
+        HISTORY,
     ],
 )
 def test_what_is_no_totals_is_refused(value: bytes) -> None:
@@ -212,7 +212,7 @@ def test_a_story_with_a_value_that_we_do_not_write_is_refused(
     """
     for text in texts:
         with pytest.raises(ValueError, match="the history of a dead letter is wrong"):
-            history_from_json(with_value(STORY, ("entries", 0, *path), text))
+            history_from_json(with_value(HISTORY, ("entries", 0, *path), text))
 
 
 @pytest.mark.parametrize(
@@ -278,12 +278,12 @@ def test_totals_come_back_as_they_were_written() -> None:
 
 def test_what_a_newer_release_adds_is_passed_over() -> None:
     assert totals_from_json(TOTALS.replace(b"{", b'{"more": 1, ', 1)) == totals_from_json(TOTALS)
-    assert history_from_json(STORY.replace(b"{", b'{"more": 1, ')) == history_from_json(STORY)
+    assert history_from_json(HISTORY.replace(b"{", b'{"more": 1, ')) == history_from_json(HISTORY)
 
 
 def test_an_error_about_a_record_of_others_stays_short() -> None:
     with pytest.raises(ValueError, match="the history of a dead letter is wrong") as caught:
-        history_from_json(with_value(STORY, ("entries", 0, "action"), f'"{"x" * 100_000}"'))
+        history_from_json(with_value(HISTORY, ("entries", 0, "action"), f'"{"x" * 100_000}"'))
     assert len(str(caught.value)) <= 1024
 
 
@@ -294,7 +294,7 @@ def test_a_story_stays_small_enough_for_a_record() -> None:
             "id",
             kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)),
         )
-    assert [found.attempt for found in kept.story("id")] == list(range(5, MAX_ENTRIES + 5))
+    assert [found.attempt for found in kept.history("id")] == list(range(5, MAX_ENTRIES + 5))
     texts = dict.fromkeys(("by", "why", "selection"), "ü" * 5000)
     long = LedgerEntry(Action.PARKED, 1, **texts)
     assert len(history_to_json((long,) * MAX_ENTRIES)) < 1_000_000
@@ -353,21 +353,24 @@ def test_closed_letters_are_counted_by_topic_and_table_as_their_ids_have_them(
 
 
 def test_a_letter_counts_as_closed_while_it_is_replayed_or_discarded() -> None:
-    """DLQ-7: whatever was known of it before, also where that is the longer story."""
+    """DLQ-7: whatever was known of it before, also where that is the longer history."""
     kept, of_us = Ledger(), {(POSITION.topic_id, ""): 1}
-    story: tuple[LedgerEntry, ...] = ()
+    history: tuple[LedgerEntry, ...] = ()
     for action, closed in (
         (Action.PARKED, {}),
         (Action.DISCARDED, of_us),
         (Action.REOPENED, {}),
         (Action.REPLAYED, of_us),
     ):
-        story = (*story, entry(action))
-        assert kept.totals({letter().id: story}).closed == closed
-        kept.keep(letter().id, story)
-        assert (kept.totals().closed, kept.totals({letter().id: story}).closed) == (closed, closed)
+        history = (*history, entry(action))
+        assert kept.totals({letter().id: history}).closed == closed
+        kept.keep(letter().id, history)
+        assert (kept.totals().closed, kept.totals({letter().id: history}).closed) == (
+            closed,
+            closed,
+        )
     for length, closed in ((2, of_us), (1, {}), (4, of_us), (3, {})):
-        kept.keep(letter().id, story[:length])
+        kept.keep(letter().id, history[:length])
         assert kept.totals().closed == closed
 
 

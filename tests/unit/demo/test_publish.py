@@ -20,11 +20,8 @@ from connector.kafka.topics import TopicFacts
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, SetCell
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance
-from tests.unit import mock_cluster
 from tests.unit.demo.test_lineage import history
 from tests.unit.mock_cluster import running_cluster
-
-pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
 
 FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 COMMITS = 40

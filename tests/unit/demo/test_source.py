@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import connector
-from connector.config.settings import parse
+from connector.config.parse import parse
 from connector.demo import source
 from connector.demo.folder import demo_folder
 from connector.demo.repository import NoHistoryError

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -37,17 +37,13 @@ from connector.records.model import (
     DataChange,
     Heartbeat,
     Record,
-    SetCell,
-    Transaction,
     kafka_key,
 )
 from connector.records.rejection import Position
 from connector.records.views import view_of_time
 from connector.validation import Limits
-from tests.unit import mock_cluster
-from tests.unit.mock_cluster import MockCluster, running_cluster
-
-pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
+from tests.changes import part
+from tests.unit.mock_cluster import MockCluster
 
 FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 NOW = time.time_ns() // 1000
@@ -69,7 +65,7 @@ class Stream:
 
     @property
     def kafka(self) -> KafkaConfig:
-        return KafkaConfig(self.cluster.bootstrap_servers)
+        return self.cluster.kafka
 
     def send(self, *records: Record, k: int = 0, at: int = NOW) -> None:
         for record in records:
@@ -97,32 +93,19 @@ class Stream:
 
 
 @pytest.fixture
-def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
-    with running_cluster() as running:
-        running.create_topic("t", FACTS.kafka_partitions)
-        producer = Producer({"bootstrap.servers": running.bootstrap_servers, "log_level": 0})
-        made = Stream(running, producer)
-        monkeypatch.setattr(client, "admin", lambda *_: None)
-        monkeypatch.setattr(topics, "describe", lambda *_: made.facts)
-        monkeypatch.setattr(topics, "end_offsets", lambda *_: made.ends())
-        monkeypatch.setattr(topics, "beginning_offsets", lambda *_: dict(made.deleted))
-        monkeypatch.setattr(topics, "offsets_at", lambda _, __, at: made.offsets_at(at))
-        yield made
+def stream(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    made = Stream(cluster, producer)
+    monkeypatch.setattr(client, "admin", lambda *_: None)
+    monkeypatch.setattr(topics, "describe", lambda *_: made.facts)
+    monkeypatch.setattr(topics, "end_offsets", lambda *_: made.ends())
+    monkeypatch.setattr(topics, "beginning_offsets", lambda *_: dict(made.deleted))
+    monkeypatch.setattr(topics, "offsets_at", lambda _, __, at: made.offsets_at(at))
+    return made
 
 
-def change(
-    at: int, key: bytes = b"k", *, id_: str = "", sequence: int = 0, of: int = 1
-) -> DataChange:
-    return DataChange(
-        stream_partition="p",
-        table="t",
-        row_key=key,
-        commit_timestamp=T0 + at,
-        entries=(SetCell("f", b"q", b"v", 1),),
-        transaction=(
-            Transaction(id_, sequence, number_of_records_in_transaction=of) if id_ else None
-        ),
-    )
+def change(at: int, key: bytes = b"k", **of: Any) -> DataChange:
+    return part(T0 + at, key, **of)
 
 
 def beat(at: int) -> Heartbeat:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -24,7 +24,6 @@ from connector.kafka.produce import producer
 from connector.kafka.produce.heartbeats import Timer
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.produce.turns import Turns
-from connector.kafka.topics import TopicFacts
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     ChildPartition,
@@ -35,12 +34,7 @@ from connector.records.model import (
     SetCell,
 )
 from tests.unit import mock_cluster
-from tests.unit.mock_cluster import MockCluster, running_cluster
-
-pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
-
-DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
-FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
+from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
 
 
 def change(at: int, name: str = "p", estimate: int = 0) -> DataChange:
@@ -90,18 +84,6 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[HandTimer]:
     return HandTimer.made
 
 
-@pytest.fixture
-def cluster() -> Iterator[MockCluster]:
-    with running_cluster() as running:
-        running.create_topic("t", FACTS.kafka_partitions)
-        yield running
-
-
-@pytest.fixture
-def kafka(cluster: MockCluster) -> KafkaConfig:
-    return KafkaConfig(cluster.bootstrap_servers)
-
-
 def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
     """All records of a Kafka partition; the mock cluster knows nothing of aborted ones."""
     consumer = Consumer(
@@ -119,6 +101,12 @@ def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
             found.append(decoded.record)
     consumer.close()
     return found
+
+
+def settle(sender: ChangeProducer) -> None:
+    """Wait until each record has a result."""
+    while sender._queue.items:
+        sender._queue.serve(0.1)
 
 
 def read_heartbeats(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Heartbeat]:
@@ -301,8 +289,7 @@ def test_a_heartbeat_that_failed_is_raised_once_and_sent_again(
         sender.reached("p", 1)
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
         timers[0].tick()
-        while sender._queue.items:
-            sender._queue.serve(0.1)
+        settle(sender)
         with pytest.raises(DeliveryError, match="heartbeat of stream partition p at 1") as caught:
             sender.send(change(2))
         assert caught.value.code == "HEARTBEAT_UNDELIVERED"
@@ -323,8 +310,7 @@ def test_a_heartbeat_that_failed_is_not_raised_once_a_later_one_was_delivered(
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
         for _ in range(2):
             timers[0].tick()
-            while sender._queue.items:
-                sender._queue.serve(0.1)
+            settle(sender)
         sender.flush()
 
 
@@ -338,8 +324,7 @@ def test_an_announcement_of_the_timer_that_failed_is_sent_again(
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
         sender.reached("p", 1)
         timers[0].tick()
-        while sender._queue.items:
-            sender._queue.serve(0.1)
+        settle(sender)
         assert (sender.announced, sender.undelivered()) == (2, {})
         with pytest.raises(DeliveryError, match="heartbeat of stream partition p"):
             sender.flush()

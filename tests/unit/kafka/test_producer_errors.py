@@ -6,25 +6,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.produce.send_queue import SendQueue
-from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, Record, SetCell
 from tests.unit import mock_cluster
-from tests.unit.mock_cluster import MockCluster, running_cluster
-
-pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
-
-DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
-FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
+from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
 
 
 def change(number: int) -> DataChange:
@@ -56,15 +48,8 @@ def poll_until(producer: ChangeProducer, told: Told, calls: int) -> None:
         producer.poll(0.5)
 
 
-@pytest.fixture
-def cluster() -> Iterator[MockCluster]:
-    with running_cluster() as running:
-        running.create_topic("t", FACTS.kafka_partitions)
-        yield running
-
-
 def test_a_passing_error_is_retried(cluster: MockCluster) -> None:
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.NOT_ENOUGH_REPLICAS] * 3)
         for number in range(10):
             producer.send(change(number))
@@ -73,7 +58,7 @@ def test_a_passing_error_is_retried(cluster: MockCluster) -> None:
 
 
 def test_a_refused_record_is_reported_and_can_be_sent_again(cluster: MockCluster) -> None:
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send(change(0))
         producer.flush()
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
@@ -99,9 +84,7 @@ def send_again_what_failed(producer: ChangeProducer) -> None:
 def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(
     cluster: MockCluster,
 ) -> None:
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
         producer.send(change(0))
         producer.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
@@ -122,7 +105,7 @@ def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes
 def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockCluster) -> None:
     """PUB-5: a control record is acknowledged once all Kafka partitions have it."""
     told, records = Told(), [*map(change, range(250)), Heartbeat("p", 250)]
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         for record in records:
             producer.send(record, on_delivery=told)
         poll_until(producer, told, len(records))
@@ -136,7 +119,7 @@ def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(
 ) -> None:
     """PUB-5: `flush` raises as it does for who has not asked."""
     told = Told()
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send(change(0), on_delivery=told)
         producer.flush()
         assert told.errors == {change(0): None}
@@ -154,9 +137,7 @@ def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(
 def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> None:
     """PUB-5: what has no report counts as failed, and its answer does not come a second time."""
     told = Told()
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, settings={"linger.ms": "100"}
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
         producer.send(change(0))
         producer.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
@@ -174,7 +155,7 @@ def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> N
 
 
 def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster) -> None:
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         refusals: list[str] = []
 
         def send_again(record: Record, error: str | None) -> None:
@@ -194,7 +175,7 @@ def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster)
 
 @pytest.mark.parametrize("what", ["poll", "flush", "close"])
 def test_who_is_told_may_not_wait(cluster: MockCluster, what: str) -> None:
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send(change(0), on_delivery=lambda _record, _error: getattr(producer, what)())
         with pytest.raises(AssertionError, match="may send, and nothing else"):
             producer.flush()
@@ -211,7 +192,7 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
     def fail(_record: Record, _error: str | None) -> None:
         raise ZeroDivisionError
 
-    with ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS) as producer:
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send_many([change(0)], on_delivery=fail)
         producer.send_many([change(1)], on_delivery=told)
         with pytest.raises(ZeroDivisionError):
@@ -268,9 +249,7 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
             entries=(SetCell("f", b"q", b"v" * 2000),),
         ),
     )
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, max_record_bytes=1000
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, max_record_bytes=1000) as producer:
         producer.send(Heartbeat("p", 5))
         producer.flush()
         for bad, field_name in ((too_late, "commit_timestamp"), (too_large, "record")):
@@ -317,9 +296,7 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
 def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCluster) -> None:
     """PUB-5, REC-17: acknowledged by the brokers is not yet delivered."""
     told = Told()
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(change(0), on_delivery=told)
             while producer._queue.items:  # the brokers have it
@@ -343,9 +320,7 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
 ) -> None:
     """PUB-5: and `flush` returns when those who were sent thereby are told, too."""
     told = Told()
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
 
         def send_next(record: Record, error: str | None) -> None:
             told(record, error)
@@ -387,9 +362,7 @@ def test_what_was_given_up_is_answered_once() -> None:
     "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
 )
 def test_what_passes_is_asked_for_again(cluster: MockCluster, request_kind: int) -> None:
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         cluster.answer_with(request_kind, *[mock_cluster.CONCURRENT_TRANSACTIONS] * 2)
         producer.send(change(0))
         assert producer.delivered == 1
@@ -399,9 +372,7 @@ def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(
     cluster: MockCluster,
 ) -> None:
     """A change in it is not acknowledged before it is committed."""
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         producer.send(change(0))
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
         with (
@@ -424,9 +395,7 @@ def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
     cluster: MockCluster,
 ) -> None:
     """REC-18: its heartbeat may have been read, so nothing new may come before it."""
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         cluster.answer_with(mock_cluster.END_TRANSACTION, mock_cluster.INVALID_STATE)
         with pytest.raises(DeliveryError, match="was not committed"), producer.transaction():
             producer.send(change(1))
@@ -443,7 +412,7 @@ def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
     "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
 )
 def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kind: int) -> None:
-    producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+    producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
     for _ in range(2):
         with pytest.raises(
@@ -455,7 +424,7 @@ def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kin
 
 
 def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockCluster) -> None:
-    producer = ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+    producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
     with (
         pytest.raises(WriterConflictError, match="Another producer uses the transactional id"),
@@ -472,14 +441,12 @@ def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockClus
 def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockCluster) -> None:
     cluster.answer_with(mock_cluster.INIT_PRODUCER_ID, mock_cluster.FORBIDDEN_ID)
     with pytest.raises(BrokerError, match="Kafka refused the request: start transactions as x"):
-        ChangeProducer(KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x")
+        ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
 
 
 def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster) -> None:
     """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
-    with ChangeProducer(
-        KafkaConfig(cluster.bootstrap_servers), FACTS, transactional_id="x"
-    ) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(Heartbeat("p", 5))
             raise ZeroDivisionError

@@ -408,3 +408,10 @@ def test_a_changelog_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="No commit of"):
         open_logged(str(tmp_path), "s")
     assert open_logged(str(tmp_path), "other") is None
+
+
+def test_metadata_that_cannot_be_read_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    """TBL-14."""
+    Stream(tmp_path).write([row("change", 1, 0, 0)], {"stream": "s"})
+    with pytest.raises(TableError, match="The key 'progress' is missing"):
+        open_logged(str(tmp_path), "s")

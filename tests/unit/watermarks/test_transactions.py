@@ -13,8 +13,6 @@ from connector.records.model import (
     DataChange,
     Heartbeat,
     Record,
-    SetCell,
-    Transaction,
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.watermarks.reader_state import ReaderState
@@ -26,24 +24,10 @@ from connector.watermarks.transactions import (
     TransactionAssembler,
     WholeTransaction,
 )
+from tests.changes import part as change
 
 ARRIVAL = 10**9
 BAD = Rejection(Reason.UNDECODABLE, "bad")
-
-
-def change(
-    at: int, key: bytes = b"k", *, id_: str = "", sequence: int = 0, of: int = 1
-) -> DataChange:
-    return DataChange(
-        stream_partition="p",
-        table="t",
-        row_key=key,
-        commit_timestamp=at,
-        entries=(SetCell("f", b"q", b"v", 1),),
-        transaction=(
-            Transaction(id_, sequence, number_of_records_in_transaction=of) if id_ else None
-        ),
-    )
 
 
 def place(k: int, offset: int) -> Position:

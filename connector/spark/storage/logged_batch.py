@@ -1,0 +1,72 @@
+"""A committed batch of a changelog, and its stored form (TBL-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connector.spark.storage.offsets import BatchRange
+from connector.state.overrides import ClosePartition
+from connector.stored import from_stored, to_stored
+from connector.watermarks.freshness import EndOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """A committed batch: its number in the changelog, its offsets, and the state of the topic at
+    that time.
+
+    The number is not Spark's batch id (MRG-3). A batch without records keeps the offsets of the
+    batch before. So Spark's next batch continues there, and Spark's last batch is detected if it
+    runs again. `asked` has the end offsets of the topic. `ends` are the stream partitions that
+    operators close with this batch (WMK-8). `changelog_id` identifies the changelog. If a new
+    changelog replaces it, batch numbers have another meaning. The batches up to `trimmed_to` have
+    only their rejected rows left (TBL-15).
+    """
+
+    ingest_batch: int
+    offsets: BatchRange
+    topic_id: str
+    kafka_partitions: int
+    asked: EndOffsets
+    changelog_id: str
+    writer: str
+    ends: tuple[ClosePartition, ...] = ()
+    trimmed_to: int = 0
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> LoggedBatch | None:
+        """Read the metadata of a commit. None: the changelog has no batch."""
+        if not stored["ingest_batch"]:
+            return None
+        start, end, asked = (
+            from_stored(dict[int, int], stored[name])
+            for name in ("start_offsets", "end_offsets", "topic_end_offsets")
+        )
+        return LoggedBatch(
+            int(stored["ingest_batch"]),
+            BatchRange(start, end),
+            str(stored["topic_id"]),
+            int(stored["kafka_partitions"]),
+            EndOffsets(int(stored["topic_read_at"]), asked),
+            str(stored["changelog_id"]),
+            str(stored["writer"]),
+            from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ())),
+            int(stored.get("trimmed_to", 0)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to metadata of the commit of the batch, which does not change `trimmed_to`."""
+        return {
+            "ingest_batch": self.ingest_batch,
+            "start_offsets": to_stored(self.offsets.start),
+            "end_offsets": to_stored(self.offsets.end),
+            "topic_id": self.topic_id,
+            "kafka_partitions": self.kafka_partitions,
+            "topic_read_at": self.asked.at,
+            "topic_end_offsets": to_stored(self.asked.ends),
+            "changelog_id": self.changelog_id,
+            "writer": self.writer,
+            "closed_partitions": to_stored(self.ends),
+        }

@@ -1,0 +1,264 @@
+"""The ingest of one stream, by one streaming query (OPS-4)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from connector import warehouse as places
+from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
+from connector.errors import BrokerError, TopicError
+from connector.records.views import view_of_time
+from connector.spark.failures import ingesting
+from connector.spark.ingest.ingest import Ingest, IngestPorts
+from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
+from connector.spark.pools import Pool, in_pool
+from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.maintenance import Work
+from connector.spark.storage.offsets import BatchRange, Offsets
+from connector.state.overrides import bounds_in_force
+from connector.state.stream_progress import Progress
+
+ASK_EVERY_S: Final = 60.0
+"""How often Kafka is asked for new records, if there is nothing to read and no table declares a
+bound.
+"""
+MIN_ASK_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 10.0
+"""How often the settings of operators are read, if there is nothing else to do."""
+
+Say = Callable[[str], None]
+
+
+class _StoppedError(Exception):
+    """A batch began after the stop."""
+
+
+class StreamIngest:
+    """The streaming query of one stream.
+
+    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        world: IngestPorts,
+        earliest: Callable[[], Offsets],
+        say: Say,
+        bounds: Callable[[], Mapping[str, int]] = dict,
+        on_step: Callable[[str], None] = lambda step: None,
+        heard: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
+        self._say = say
+        self._bounds, self._heard = bounds, heard
+        base = places.stream_folder(config.warehouse, stream.name)
+        self._checkpoint = f"{base}/checkpoint"
+        self.changelog = Changelog(
+            spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
+        )
+        tables = [table for table in config.tables.values() if table.stream == stream.name]
+        self._ingest = Ingest(
+            stream,
+            self.changelog,
+            world,
+            known_tables=frozenset(table.source for table in tables),
+            known_families=frozenset(column.family for table in tables for column in table.columns),
+            reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
+            on_step=on_step,
+        )
+        self._tables = tables
+        self._in_flight = threading.Lock()
+        self._stopping = False
+        self._stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self._query: StreamingQuery | None = None
+
+    def start(self, *, once: bool) -> None:
+        """Start the query after the last record of the changelog, or where the checkpoint says.
+
+        With `once`, the query reads up to the present end of the topic and stops.
+        """
+        self._begin_anew()
+        with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
+            self._start(once=once)
+        if not once:
+            threading.Thread(
+                target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True
+            ).start()
+
+    def is_at_end(self) -> bool:
+        """Whether the changelog contains every record of the topic, so that `start(once=True)` has
+        nothing to do.
+
+        If a crash left the newest batch incomplete, this call completes it first.
+        """
+        self._begin_anew()
+        with ingesting(self._stream.name):
+            self._ingest.recover()
+            return self._ingest.is_at_end()
+
+    def _begin_anew(self) -> None:
+        self._stopping, self._failure = False, None
+        self._stopped.clear()
+
+    def _start(self, *, once: bool) -> None:
+        self._ingest.recover()
+        self.changelog.declare()
+        newest = self.changelog.newest()
+        # The changelog records what was read. Without it, a checkpoint would make the query skip
+        # records that were never logged.
+        forget_checkpoint(self._spark, self._checkpoint, even_finished=newest is None)
+        start = {**self._earliest(), **(newest.offsets.end if newest else {})}
+        writer = read_stream(
+            self._spark, self._config.kafka, self._stream, start
+        ).writeStream.foreachBatch(self._batch)
+        trigger: dict[str, Any] = (
+            {"availableNow": True}
+            if once
+            else {"processingTime": f"{self._stream.trigger_s} seconds"}
+        )
+        self._query = (
+            writer.option("checkpointLocation", self._checkpoint)
+            .queryName(f"ingest {self._stream.name}")
+            .trigger(**trigger)
+            .start()
+        )
+
+    def renew(self) -> None:
+        """Update the freshness of the stream's states, if every record was read (TBL-16)."""
+        with self._in_flight, ingesting(self._stream.name):
+            if not self._stopping:
+                self._ingest.renew()
+
+    def end_partitions(self) -> None:
+        """Close the stream partitions that operators asked to close, also if there is no new record
+        (WMK-8).
+        """
+        with self._in_flight, ingesting(self._stream.name):
+            if not self._stopping and self._ingest.end_partitions():
+                self._heard()
+
+    def compact(self) -> Work | None:
+        """Merge small files of the changelog (TBL-15). None: it is not worth it.
+
+        The new files are written while batches run. They are committed between two batches.
+        """
+        rewritten = self.changelog.rewrite()
+        if rewritten is None:
+            return None
+        with self._in_flight:
+            if self._stopping:
+                return None
+            self.changelog.put_together(rewritten)
+        return rewritten.work
+
+    def trim(self, covered: int, now: int) -> None:
+        """Delete the batches, up to `covered`, that are older than `changelog_retention`. This
+        happens between two batches (TBL-15).
+        """
+        if (retention_s := self._stream.changelog_retention_s) is not None:
+            with self._in_flight:
+                if not self._stopping:
+                    self.changelog.trim(covered, before=now - retention_s * 1_000_000)
+
+    def wait(self, stop: threading.Event | None = None) -> None:
+        """Wait until the query ends or `stop` is set. If the query failed, raise its error."""
+        assert self._query is not None
+        try:
+            while not self._query.awaitTermination(1):
+                if stop is not None and stop.is_set():
+                    self.stop()
+        except StreamingQueryException as error:
+            # The query only knows the text of the error that `_batch` raised. The error itself has
+            # more details.
+            if self._stopping and self._failure is None and _StoppedError.__name__ in str(error):
+                return
+            if self._failure is not None:
+                raise self._failure from None
+            with ingesting(self._stream.name):
+                raise
+
+    def check(self) -> None:
+        """Raise the error that stopped the query, if there is one."""
+        if self._failure is not None:
+            raise self._failure
+        if self._query is not None and not self._query.isActive:
+            self.wait()
+
+    def stop(self) -> None:
+        """Wait for the batch in flight, then stop. The next start continues after that batch."""
+        self._stopped.set()
+        if self._query is not None:
+            with self._in_flight:
+                self._stopping = True
+            self._query.stop()
+
+    def _ask_every_s(self) -> float:
+        bounds = bounds_in_force(self._tables, self._bounds()).values()
+        return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
+
+    def _keep_asking(self) -> None:
+        with in_pool(self._spark, Pool.INGEST):
+            self._ask_again_and_again()
+
+    def _ask_again_and_again(self) -> None:
+        waited_s = pause_s = 0.0
+        while not self._stopped.wait(pause_s):
+            waited_s += pause_s
+            try:
+                self.end_partitions()
+                every_s = self._ask_every_s()
+                if waited_s >= every_s:
+                    self.renew()
+                    waited_s = 0.0
+                # Operators may change the bound during the pause.
+                pause_s = min(every_s - waited_s, LOOK_EVERY_S)
+            except (BrokerError, TopicError):
+                # Without an answer the states only grow older. The query itself reports the problem
+                # with Kafka.
+                continue
+            except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
+                self._failure = self._failure or error
+                return
+
+    def _batch(self, rows: DataFrame, batch_id: int) -> None:
+        with self._in_flight:
+            if self._stopping:
+                # The batch is neither processed nor acknowledged. The next start reads it again.
+                raise _StoppedError
+            try:
+                with ingesting(self._stream.name):
+                    offsets = batch_range(
+                        self._spark, self._checkpoint, batch_id, self._stream.topic
+                    )
+                    progress = self._ingest.batch(rows, offsets)
+            except BaseException as error:
+                self._failure = error
+                raise
+        self._heard()
+        self._say(_batch_line(self._stream.name, progress, offsets))
+
+
+def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
+    rejected = sum(progress.rejected.values())
+    batch = f"batch {progress.ingest_batch} with {offsets.records} offsets logged"
+    low = progress.low_watermark
+    complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
+    unknown = (
+        f", {progress.unknown_tables} of source tables that no definition names"
+        if progress.unknown_tables
+        else ""
+    )
+    return (
+        f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected}"
+        f" rejected; {complete}"
+    )
