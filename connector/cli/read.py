@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from connector.cli import settings
-from connector.cli.parameters import DURATION_S
+from connector.cli.parameters import DURATION_S, MEMORY
 from connector.cli.terminal import console, escaped, out, say, shown_bytes, table, tell
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes
@@ -57,6 +57,7 @@ View = Callable[[Any], Any]
 )
 @click.option(
     "--memory",
+    type=MEMORY,
     default="2g",
     show_default=True,
     help="Heap of the local Spark, if a merge is needed.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 
 from connector.cli import settings
-from connector.cli.parameters import DURATION_S
+from connector.cli.parameters import CORES, DURATION_S, MEMORY
 from connector.cli.terminal import console, escaped, out, say, tell
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
@@ -147,11 +147,14 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 @click.argument("name", metavar="NAME")
 @click.option(
     "--cores",
+    type=CORES,
     default="*",
     show_default=True,
     help="Threads of a local Spark. * means one per processor.",
 )
-@click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
+@click.option(
+    "--memory", type=MEMORY, default="2g", show_default=True, help="Heap of a local Spark driver."
+)
 @click.pass_context
 def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.

@@ -33,8 +33,11 @@ from connector.config.settings_reader import (
     all_in_one,
     apply_environment,
     flat,
+    is_plain,
     is_secret,
+    written,
 )
+from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
@@ -242,12 +245,15 @@ def _kafka(section: Section) -> KafkaConfig:
     settings: dict[str, str] = {}
     for given_name, value in flat(dict(section.rest())).items():
         name = given_name.replace("_", ".") if isinstance(value, FromEnvironment) else given_name
-        if name == "bootstrap.servers":
+        if not is_plain(name) or not is_plain(written(value)):
+            allowed = "text without NUL characters and lone surrogates"
+            section.fault(name, value, allowed, "remove the character")
+        elif name == "bootstrap.servers":
             section.fault(name, value, "only the spelling bootstrap_servers", remedy)
         elif isinstance(value, bool):
             settings[name] = str(value).lower()
         elif isinstance(value, str | int | float):
-            settings[name] = str(value)
+            settings[name] = written(value)
         else:
             section.fault(
                 name,
@@ -296,6 +302,14 @@ def _stream(name: str, section: Section) -> StreamConfig:
             topic,
             "1 to 229 of the characters - _ . a-z A-Z 0-9",
             "name the Kafka topic of this stream",
+        )
+    elif topic.endswith((dead_letter_topic(""), ledger_topic(""))):
+        section.fault(
+            "topic",
+            topic,
+            f"a name that does not end with {dead_letter_topic('')} or {ledger_topic('')}: these"
+            " are the topics of the dead letters of a stream",
+            "name the topic to which the changes are published",
         )
     stream = StreamConfig(
         name=name,
@@ -360,7 +374,7 @@ def _table(
             one_of(streams),
             nearest(stream, streams) or f"add a section [streams.{stream}]",
         )
-    source = section.text("source", name)
+    source = section.text("source", name, with_nul=True)
     key = (
         _key(section.section("key")) if section.has("key") else _row_key("row_key", DataType.BYTES)
     )
@@ -450,7 +464,7 @@ def _key(section: Section) -> Key | None:
         and not section.has("delimiter")
     )
     form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
-    delimiter = section.text("delimiter", DEFAULT_DELIMITER)
+    delimiter = section.text("delimiter", DEFAULT_DELIMITER, with_nul=True)
     section.finish()
     return _built(
         lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before
@@ -481,7 +495,10 @@ def _column(section: Section) -> Column | None:
     faults_before = len(section.faults)
     name = section.text("name", allowed="the column's name", remedy='write name = "balance"')
     family = section.text(
-        "family", allowed="the family of the column's cell", remedy='write family = "f"'
+        "family",
+        allowed="the family of the column's cell",
+        remedy='write family = "f"',
+        with_nul=True,
     )
     qualifier = _qualifier(section, name)
     column_type = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE)

@@ -16,6 +16,7 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import batches, rows_in, stored_in, trouble
 from connector.state.audit import Run, digest
+from connector.state.reading import reading
 from connector.stored import from_stored
 
 if TYPE_CHECKING:
@@ -124,22 +125,24 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
             stream=stream,
             path=path,
         )
-    progress = newest["progress"]
-    return Logged(
-        changelog_id=str(newest["changelog_id"]),
-        topic_id=str(newest["topic_id"]),
-        to_batch=int(newest["ingest_batch"]),
-        settled_batch=int(progress["ingest_batch"]),
-        begin=from_stored(dict[int, int], newest.get("first_offsets", {})),
-        end=from_stored(dict[int, int], newest["end_offsets"]),
-        foreign_commits=foreign_commits,
-        _trimmed_to=int(newest.get("trimmed_to", 0)),
-        _rows=int(progress["changes"])
-        + int(progress["control"])
-        + sum(progress["rejected"].values()),
-        _step_rows=step_rows,
-        _delta=delta,
-    )
+    with reading(path):
+        progress = newest["progress"]
+        rejected = from_stored(dict[str, int], progress["rejected"])
+        return Logged(
+            changelog_id=from_stored(str, newest["changelog_id"]),
+            topic_id=from_stored(str, newest["topic_id"]),
+            to_batch=from_stored(int, newest["ingest_batch"]),
+            settled_batch=from_stored(int, progress["ingest_batch"]),
+            begin=from_stored(dict[int, int], newest.get("first_offsets", {})),
+            end=from_stored(dict[int, int], newest["end_offsets"]),
+            foreign_commits=foreign_commits,
+            _trimmed_to=from_stored(int, newest.get("trimmed_to", 0)),
+            _rows=from_stored(int, progress["changes"])
+            + from_stored(int, progress["control"])
+            + sum(rejected.values()),
+            _step_rows=step_rows,
+            _delta=delta,
+        )
 
 
 def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:

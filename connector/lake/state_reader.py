@@ -16,6 +16,7 @@ from connector.lake.small_tables import select
 from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
+from connector.stored import from_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 _FRONTIERS_OF = "slot = -3 AND ingest_batch = {}"
@@ -54,21 +55,24 @@ def _frontier(path: str, ingest_batch: int) -> Frontier:
             "Restore the changelog to the last version that lowmark committed",
             path=path,
         )
-    return Frontier.from_json(json.loads(found[0]["frontier"]))
+    with reading(path, "The newest frontier"):
+        return Frontier.from_json(json.loads(found[0]["frontier"]))
 
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
     """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
     Otherwise None. Raises `TableError`.
     """
-    metadata = _newest_of(places.changelog(warehouse, stream), "stream", stream)
-    if metadata is None or metadata["progress"]["ingest_batch"] < metadata["ingest_batch"]:
+    path = places.changelog(warehouse, stream)
+    metadata = _newest_of(path, "stream", stream)
+    if metadata is None:
         return None
-    return (
-        int(metadata["ingest_batch"])
-        if all(metadata["end_offsets"].get(str(number), 0) >= end for number, end in ends.items())
-        else None
-    )
+    with reading(path):
+        newest = from_stored(int, metadata["ingest_batch"])
+        known = from_stored(dict[int, int], metadata["end_offsets"])
+        is_complete = from_stored(int, metadata["progress"]["ingest_batch"]) >= newest
+    is_covered = all(known.get(number, 0) >= end for number, end in ends.items())
+    return newest if is_complete and is_covered else None
 
 
 def table_state_of(warehouse: str, table: str) -> TableState:

@@ -233,7 +233,7 @@ class Changelog:
         changelog of this stream.
         """
         stored = self._stored_in()
-        return None if stored is None else _logged_batch(stored)
+        return None if stored is None else _logged_batch(stored, self._path)
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest stored progress. It may lack the newest batch, if the progress commit of that
@@ -310,7 +310,7 @@ class Changelog:
         )
         selected = rows.selectExpr(*_split(columns))
         before = self._stored_in() or self._create(selected, batch)
-        newest = _logged_batch(before)
+        newest = _logged_batch(before, self._path)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
         self._append(selected, "batch", before, batch, settle)
@@ -755,10 +755,12 @@ def _batches(after: int, to: int) -> str:
     )
 
 
-def _logged_batch(stored: Mapping[str, Any]) -> LoggedBatch | None:
-    if not stored["ingest_batch"]:
-        return None
+def _logged_batch(stored: Mapping[str, Any], path: str) -> LoggedBatch | None:
+    with reading(path):
+        return _read_batch(stored) if stored["ingest_batch"] else None
 
+
+def _read_batch(stored: Mapping[str, Any]) -> LoggedBatch:
     def offsets(name: str) -> Offsets:
         return from_stored(dict[int, int], stored[name])
 
