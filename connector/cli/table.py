@@ -130,11 +130,12 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     name, is_given, text = setting.partition("=")
     name, known = name.strip(), [BOUND, PACE]
     if name not in known or not is_given:
-        hint = nearest(name, known)
-        can = f"you can set {BOUND}=DURATION and {PACE}=DURATION"
-        raise click.UsageError(
-            f"{escaped(setting)!r} is not a setting of a table; {can}. {hint}".rstrip()
-        )
+        if name in known:
+            problem, hint = f"{name} has no value", f"write {name}=DURATION, for example {name}=10m"
+        else:
+            problem = f'a table has no setting "{escaped(name)}" that you can set'
+            hint = nearest(name, known) or f"write {BOUND}=DURATION or {PACE}=DURATION"
+        raise click.UsageError(f"{problem}; {hint}")
     seconds = DURATION_S.convert(text, None, ctx)
     if name == PACE and seconds < 1:
         raise click.UsageError(

@@ -38,7 +38,7 @@ from connector.config.settings_reader import (
     written,
 )
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
 from connector.tables.definition import MAX_BUCKETS, Column, TableDefinition, Versions
@@ -169,6 +169,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
             f"The configuration has {len(config.streams)} streams: {one_of(config.streams)}",
             "Name one of them",
         )
+    if not isinstance(name, str):
+        raise argument_invalid("stream", name, "the name or topic of a stream")
     if (
         found := config.streams.get(name)
         or next((of for of in config.streams.values() if of.topic == name), None)
@@ -186,6 +188,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
 
 def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     """The table of that name. Raises `ConfigError`."""
+    if not isinstance(name, str):
+        raise argument_invalid("table", name, "the name of a table")
     if (found := config.tables.get(name)) is not None:
         return found
     remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"

@@ -167,13 +167,30 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
 
 
 def check_missing(path: str) -> None:
-    """Raise `TableError` if a local folder without a Delta log has other files: it is not a table
-    that was not made yet.
+    """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
+    folder has files but no Delta log, or there is a file in the place of a folder.
     """
     folder = Path(path)
-    if "://" in path or not folder.is_dir():
+    if "://" in path:
         return
-    if any(below.name != "_delta_log" for below in folder.iterdir()):
+    try:
+        nearest = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+        has_files = nearest == folder and any(
+            below.name != "_delta_log" for below in folder.iterdir()
+        )
+    except NotADirectoryError:
+        has_files = False
+    except OSError as error:
+        raise trouble(path, "read", error) from error
+    if not nearest.is_dir():
+        raise TableError(
+            ErrorCode.WAREHOUSE_UNUSABLE,
+            f"{path} cannot be a table",
+            f"{nearest} is not a folder",
+            "Move this file away, or set warehouse to another path",
+            path=path,
+        )
+    if has_files:
         raise TableError(
             ErrorCode.FOLDER_NOT_A_TABLE,
             f"{path} is not empty, and is not a Delta table",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import ConfigError, ErrorCode, check_note
+from connector.errors import ConfigError, ErrorCode, argument_invalid, check_note
 from connector.records.views import view_of_time
 from connector.services.load_config import who
 from connector.state.overrides import ClosePartition
@@ -94,6 +94,8 @@ def close_partition(
     from connector.lake.state_reader import progress_of
 
     by = who() if by is None else by
+    if not isinstance(name, str):
+        raise argument_invalid("name", name, "the name of a stream partition")
     check_note("why", why)
     check_note("by", by)
     of, overrides = find_stream(config, stream), Overrides(config.warehouse)
