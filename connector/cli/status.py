@@ -250,8 +250,8 @@ def _job(job: Job, now: int) -> str:
 def _held(stall: Stall, now: int) -> str:
     reached = f"at {view_of_time(stall.watermark)}" if stall.watermark else "without a watermark"
     return (
-        f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} since"
-        f" {_ago(now, stall.since)}"
+        f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} for"
+        f" {duration(max(0, now - stall.since) / 1_000_000)}"
     )
 
 

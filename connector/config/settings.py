@@ -378,7 +378,7 @@ def _table(
             one_of(streams),
             nearest(stream, streams) or f"add a section [streams.{stream}]",
         )
-    source = section.text("source", name, with_nul=True)
+    source = section.text("source", name)
     key = (
         _key(section.section("key")) if section.has("key") else _row_key("row_key", DataType.BYTES)
     )
@@ -502,7 +502,6 @@ def _column(section: Section) -> Column | None:
         "family",
         allowed="the family of the column's cell",
         remedy='write family = "f"',
-        with_nul=True,
     )
     qualifier = _qualifier(section, name)
     column_type = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE)

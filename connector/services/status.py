@@ -96,6 +96,7 @@ class StatusReport:
         apply_every_s: float,
         dead_letters: OpenLetters,
     ) -> TableStatus:
+        from connector.lake.changelog_changes import waiting_changes
         from connector.lake.jobs import History
 
         history, definition = History(config.warehouse), config.tables[name]
@@ -123,6 +124,10 @@ class StatusReport:
             durations_us=durations,
             bound_buffer_s=config.streams[definition.stream].buffer_s,
             maintenance=self._maintenance(config, f"tables.{name}", table=name),
+            waiting_changes=self._try(
+                f"tables.{name}", partial(waiting_changes, config.warehouse, definition, book)
+            )
+            or 0,
         )
 
     def _maintenance(
