@@ -106,9 +106,15 @@ def _say_what_is_missing(missing: OpenLetters) -> None:
     if missing.count:
         number = counted(missing.count, "dead letter")
         at_most = "" if missing.is_known else " at most (Kafka cannot be reached)"
-        say(f"not complete: {number}{at_most}; to see them: connector dead-letters list")
+        say(
+            f"the changes in {number}{at_most} are not in these rows; to see them: connector"
+            " dead-letters list"
+        )
     elif missing.under_way:
-        say("not complete: some replayed dead letters are not ingested yet")
+        say(
+            "the changes in some replayed dead letters are not in these rows: ingest has not read"
+            " them yet"
+        )
 
 
 def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:

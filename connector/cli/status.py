@@ -68,13 +68,33 @@ def _print(found: StatusReport) -> None:
         out("")
     if found.tables:
         _print_tables(found)
+    for command in dict.fromkeys(_commands(found)):
+        out(f"run: {command}")
     for path, error in found.errors.items():
         say(f"{path}: {error}")
 
 
+def _commands(found: StatusReport) -> Iterator[str]:
+    """The commands that help with the hints. Names of streams need no quotes."""
+    for stream in found.streams.values():
+        if not stream.ingest_batch:
+            yield "connector run"
+        elif stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered:
+            yield f"connector partitions list {stream.name}"
+        if stream.dead_letters.count:
+            yield f"connector dead-letters list --stream {stream.name}"
+    for of in found.tables.values():
+        if not of.apply:
+            yield "connector run"
+        if of.is_waiting:
+            yield f"connector partitions list {of.stream}"
+
+
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    named = summarize_names(stream.undefined_sources)
     unknown = (
         f", {stream.unknown_tables:,} of source tables without a table definition"
+        + (f" (of late: {named})" if named else "")
         if stream.unknown_tables
         else ""
     )

@@ -7,7 +7,7 @@ query looks at the key of every row that the changelog keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,6 +50,12 @@ _REJECTED: Final = f"""
         AND ("key" = {{key}} OR reason = '{Reason.KEY_MISMATCH}')
 """  # noqa: S608, names of columns
 _PLACE_COLUMNS: Final = 6
+SOURCES_OF_BATCHES: Final = 100
+"""The number of newest batches that are searched for source tables. A changelog may be large."""
+_SOURCES: Final = """
+    SELECT DISTINCT "table" FROM t
+    WHERE kind = 'change' AND ingest_batch > {after} AND ingest_batch <= {to} {but}
+"""
 _WAITING: Final = """
     SELECT count(*) FROM t
     WHERE slot = {slot} AND kind = 'change' AND "table" = {source}
@@ -76,6 +82,19 @@ def waiting_changes(warehouse: str, definition: TableDefinition, table: TableSta
     )
     changelog = open_table(places.changelog(warehouse, definition.stream))
     return int(next(iter(changelog.query(query)))[0])
+
+
+def undefined_sources(
+    warehouse: str, stream: str, defined: Iterable[str], to_batch: int
+) -> tuple[str, ...]:
+    """The source tables of changes in the newest `SOURCES_OF_BATCHES` batches up to `to_batch` that
+    are not `defined`, sorted (TBL-7). Raises `TableError` if the changelog cannot be read.
+    """
+    named = ", ".join(map(quoted, sorted(defined)))
+    but = f'AND "table" NOT IN ({named})' if named else ""
+    query = _SOURCES.format(after=to_batch - SOURCES_OF_BATCHES, to=to_batch, but=but)
+    rows = open_table(places.changelog(warehouse, stream)).query(query)
+    return tuple(sorted(row[0] for row in rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,7 +287,7 @@ def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: b
         "" if as_of is None else f"; with all changes that arrived before {view_of_time(as_of)}"
     )
     below = (
-        f", the state of the source at {view_of_time(low_watermark)}"
+        f", a consistent cut at {view_of_time(low_watermark)}"
         if is_consistent_cut and low_watermark is not None
         else ""
     )

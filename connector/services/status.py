@@ -69,6 +69,7 @@ class StatusReport:
                 dead_letters=letters,
                 roots=stream.partitions,
                 maintenance=found._maintenance(config, f"streams.{name}", stream=name),
+                undefined_sources=found._undefined_sources(config, name, progress),
             )
             for of, book in of_stream.items():
                 found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
@@ -129,6 +130,17 @@ class StatusReport:
             )
             or 0,
         )
+
+    def _undefined_sources(
+        self, config: ConnectorConfig, stream: str, progress: Progress
+    ) -> tuple[str, ...]:
+        from connector.lake.changelog_changes import undefined_sources
+
+        if not progress.unknown_tables:
+            return ()
+        defined = [table.source for table in config.tables.values() if table.stream == stream]
+        read = partial(undefined_sources, config.warehouse, stream, defined, progress.ingest_batch)
+        return self._try(f"streams.{stream}", read) or ()
 
     def _maintenance(
         self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = ""

@@ -109,6 +109,15 @@ class TableStatus:
         )
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether changes wait for a heartbeat, and for longer than between two heartbeats."""
+        return (
+            bool(self.waiting_changes)
+            and self.lagging_partition is not None
+            and self.now - self.lagging_partition.since >= HEARTBEATS_US
+        )
+
+    @property
     def hints(self) -> list[str]:
         """Problems of the table with their remedies."""
         found = []
@@ -131,9 +140,9 @@ class TableStatus:
             )
         if self.last_job is not None and self.last_job.error:
             found.append(f"the last job failed: {self.last_job.error}")
-        late = self.lagging_partition
-        if self.waiting_changes and late is not None and self.now - late.since >= HEARTBEATS_US:
-            found.append(text_of_waiting(self.waiting_changes, late.stream_partition))
+        if self.is_waiting and self.lagging_partition is not None:
+            delayed_by = self.lagging_partition.stream_partition
+            found.append(text_of_waiting(self.waiting_changes, delayed_by))
         if self.blocked_rows:
             rows = "row waits" if self.blocked_rows == 1 else "rows wait"
             found.append(

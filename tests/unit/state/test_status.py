@@ -646,6 +646,7 @@ def test_names_for_programs_are_stable() -> None:
             "stalled",
             "uncovered",
             "undeclared",
+            "undefined_sources",
             "unknown_tables",
             "without_key_range",
             "maintenance",

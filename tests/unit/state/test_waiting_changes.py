@@ -11,7 +11,7 @@ import pytest
 
 from connector import cli
 from connector.config.settings import ConnectorConfig, parse
-from connector.lake.changelog_changes import waiting_changes
+from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
 from connector.services.events import Event
 from connector.services.run import tell_what_waits
@@ -64,11 +64,11 @@ ROWS = [
 ]
 
 
-def log(warehouse: Path, *, ago_s: int = 0) -> None:
+def log(warehouse: Path, *, ago_s: int = 0, unknown_tables: int = 0) -> None:
     """A changelog of two batches in which the low watermark is 50, read so long ago."""
     now = time.time_ns() // 1000 - ago_s * 1_000_000
     heard = BatchClaims(1, {"p0": {0: WATERMARK}})
-    counts = BatchCounts(changes=3, heard=heard, read_at=now)
+    counts = BatchCounts(changes=3, heard=heard, read_at=now, unknown_tables=unknown_tables)
     progress, roots = Progress(), frozenset({"p0"})
     for batch in (1, 2):
         asked = EndOffsets(now, {0: batch})
@@ -139,3 +139,49 @@ def test_what_delays_a_stream_is_said_for_how_long(
     shown = capsys.readouterr().out
     assert "p0 in Kafka partition 0, at 1970-01-01T00:00:00.000050Z for 2" in shown
     assert "since" not in shown
+
+
+def test_the_source_tables_without_a_definition_are_named(
+    config: ConnectorConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-7, OPS-5: one of them may be misspelt."""
+    log(tmp_path, unknown_tables=3)
+    assert undefined_sources(config.warehouse, "s", [], 2) == ("src", "u")
+    assert undefined_sources(config.warehouse, "s", ["src"], 2) == ("u",)
+    assert undefined_sources(config.warehouse, "s", [], 103) == (), "only the newest batches"
+    del config.tables["u"]  # type: ignore[attr-defined]
+    found = status(config).streams["s"]
+    assert found.undefined_sources == ("u",)
+    assert found.to_json()["undefined_sources"] == ["u"]
+    (tmp_path / "connector.toml").write_text(
+        f'warehouse = "{tmp_path}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n'
+        "[tables.src]\nstream = 's'\n"
+    )
+    assert cli.invoke(["--config", str(tmp_path / "connector.toml"), "status"]) == 0
+    assert "of source tables without a table definition (of late: u)" in capsys.readouterr().out
+
+
+def test_the_changelog_is_not_searched_if_each_source_table_has_a_definition(
+    config: ConnectorConfig, tmp_path: Path
+) -> None:
+    log(tmp_path)
+    del config.tables["u"]  # type: ignore[attr-defined]
+    assert status(config).streams["s"].undefined_sources == ()
+
+
+def test_hints_have_the_commands_that_help(
+    config: ConnectorConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPS-5."""
+    file = tmp_path / "connector.toml"
+    file.write_text(
+        f'warehouse = "{tmp_path}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n'
+        "[tables.t]\nstream = 's'\nsource = 'src'\n"
+    )
+    assert cli.invoke(["--config", str(file), "status"]) == 0
+    assert "run: connector run\n" in capsys.readouterr().out
+    log(tmp_path, ago_s=20)
+    assert cli.invoke(["--config", str(file), "status"]) == 0
+    shown = capsys.readouterr().out
+    assert "run: connector partitions list s\n" in shown
+    assert "run: connector run\n" not in shown
