@@ -54,14 +54,14 @@ class Overrides:
         configuration.
         """
         with reading(self._settings):
-            return bounds_in(self._in_force(newest_stored(self._settings)))
+            return bounds_in(self._in_force(newest_stored(self._settings, is_small=True)))
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority
         over the configuration (JOB-2).
         """
         with reading(self._settings):
-            return paces_in(self._in_force(newest_stored(self._settings)))
+            return paces_in(self._in_force(newest_stored(self._settings, is_small=True)))
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""
@@ -77,7 +77,7 @@ class Overrides:
 
     def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
         """The closed stream partitions of a stream with numbers greater than `above`, in order."""
-        if self._newest_number(newest_stored(self._ends)) <= above:
+        if self._newest_number(newest_stored(self._ends, is_small=True)) <= above:
             return []
         rows = select(self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
         with reading(self._ends, "A row"):

@@ -112,15 +112,18 @@ def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     )
 
 
-def newest_stored(path: str) -> Mapping[str, Any] | None:
+def newest_stored(path: str, *, is_small: bool = False) -> Mapping[str, Any] | None:
     """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
     there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
+
+    The first commit to a table that `is_small` writes its file before the log. So a file without a
+    log may be of a commit that is under way, or that was killed.
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
         return stored_of_newest(delta_table(path))
     except not_found:
-        check_missing(path)
+        check_missing(path, may_have_files=is_small)
         return None
     except unreadable as error:
         raise trouble(path, "read", error) from error
@@ -166,7 +169,7 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     return PlainTable(delta.version(), types, stored, delta)
 
 
-def check_missing(path: str) -> None:
+def check_missing(path: str, *, may_have_files: bool = False) -> None:
     """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
     folder has files but no Delta log, or there is a file in the place of a folder.
     """
@@ -190,7 +193,7 @@ def check_missing(path: str) -> None:
             "Move this file away, or set warehouse to another path",
             path=path,
         )
-    if has_files:
+    if has_files and not may_have_files:
         raise TableError(
             ErrorCode.FOLDER_NOT_A_TABLE,
             f"{path} is not empty, and is not a Delta table",

@@ -103,7 +103,7 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
         try:
             table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
             if table is None:
-                check_missing(path)
+                check_missing(path, may_have_files=True)
             row, metadata = following(stored_of_newest(table) if table else None)
             with_metadata = CommitProperties(
                 custom_metadata={"userMetadata": json.dumps({"lowmark": metadata})},

@@ -18,7 +18,7 @@ from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.small_tables import append_next
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
-from connector.state.overrides import StalenessOverride
+from connector.state.overrides import PaceOverride, StalenessOverride
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from tests.unit.warehouses import commit, log_table
@@ -85,15 +85,10 @@ def test_a_damaged_frontier_is_an_error(tmp_path: Path) -> None:
 
 def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path: Path) -> None:
     """TBL-14: the first error does not lead to the pipeline, which would refuse the folder."""
-    overrides = Overrides(str(tmp_path))
-    overrides.set(StalenessOverride("one", 600, 1, "ann"))
-    shutil.rmtree(f"{places.overrides(str(tmp_path))}/_delta_log")
     log_table(tmp_path, "orders", TableState(apply_number=1))
     shutil.rmtree(f"{places.table(str(tmp_path), 'orders')}/_delta_log")
     shutil.rmtree(f"{places.changelog(logged(tmp_path, SAID), 's')}/_delta_log")
     for read in (
-        overrides.bounds,
-        lambda: overrides.set(StalenessOverride("one", 5, 2, "ann")),
         lambda: open_table(places.table(str(tmp_path), "orders"), table="orders"),
         lambda: table_state_of(str(tmp_path), "orders"),
         lambda: progress_of(str(tmp_path), "s"),
@@ -105,3 +100,25 @@ def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path:
     with pytest.raises(TableError) as caught:
         open_table(places.table(str(tmp_path), "other"))
     assert caught.value.code == ErrorCode.TABLE_MISSING
+
+
+def test_a_first_override_that_was_killed_before_its_commit_is_not_in_the_way(
+    tmp_path: Path,
+) -> None:
+    """`resumable`: a file without a log is that of a commit that is under way, or was killed."""
+    path = Path(places.overrides(str(tmp_path)))
+    path.mkdir(parents=True)
+    (path / "part-0.parquet").write_bytes(b"")
+    overrides = Overrides(str(tmp_path))
+    assert overrides.bounds() == {}
+    overrides.set(StalenessOverride("one", 600, 1, "ann"))
+    assert overrides.bounds() == {"one": 600}
+
+
+def test_a_file_in_the_place_of_the_overrides_is_an_error(tmp_path: Path) -> None:
+    """TBL-20."""
+    (tmp_path / "_connector").write_text("")
+    overrides = Overrides(str(tmp_path))
+    for action in (overrides.bounds, lambda: overrides.set(PaceOverride("one", 7, 2, "ann"))):
+        with pytest.raises(TableError, match="is not a folder"):
+            action()
