@@ -18,9 +18,12 @@ from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.small_tables import append_next
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
+from connector.spark.storage.changelog import _logged_batch
+from connector.spark.storage.delta_log import _stored_in
 from connector.state.overrides import PaceOverride, StalenessOverride
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
+from connector.watermarks.frontier import UNKNOWN
 from tests.unit.warehouses import commit, log_table
 
 SAID: dict[str, Any] = {
@@ -30,6 +33,14 @@ SAID: dict[str, Any] = {
     "ingest_batch": 1,
     "end_offsets": {"0": 7},
     "progress": Progress(ingest_batch=1).to_json(),
+}
+BATCH = {
+    **SAID,
+    "writer": "w",
+    "kafka_partitions": 1,
+    "start_offsets": {"0": 0},
+    "topic_read_at": 7,
+    "topic_end_offsets": {"0": 7},
 }
 READERS: list[Callable[[str], object]] = [
     lambda warehouse: batch_with(warehouse, "s", {0: 7}),
@@ -122,3 +133,38 @@ def test_a_file_in_the_place_of_the_overrides_is_an_error(tmp_path: Path) -> Non
     for action in (overrides.bounds, lambda: overrides.set(PaceOverride("one", 7, 2, "ann"))):
         with pytest.raises(TableError, match="is not a folder"):
             action()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [{"number": "x"}],
+        "x",
+        [{"number": 1, "stream": "s", "stream_partition": None, "made_at": 1, "made_by": "ann"}],
+    ],
+)
+def test_ingest_names_the_changelog_whose_newest_batch_cannot_be_read(ends: object) -> None:
+    """TBL-14: no raw error of a library ends `run`."""
+    with pytest.raises(TableError, match="The metadata of the newest commit of /w/changelog"):
+        _logged_batch({**BATCH, "closed_partitions": ends}, "/w/changelog")
+
+
+def test_ingest_continues_after_a_request_to_close_without_a_reason() -> None:
+    """WMK-8: an earlier release stored such requests."""
+    end = {
+        "number": 1,
+        "stream": "s",
+        "stream_partition": "p",
+        "reason": None,
+        "made_at": 1,
+        "made_by": "ann",
+    }
+    found = _logged_batch({**BATCH, "closed_partitions": [end]}, "/w/changelog")
+    assert found is not None
+    assert [one.stream_partition for one in found.ends] == ["p"]
+    assert Progress.from_json(Progress(ends=found.ends).to_json(), UNKNOWN).ends == found.ends
+
+
+def test_metadata_of_great_depth_does_not_end_ingest() -> None:
+    """TBL-14: it is not of lowmark."""
+    assert _stored_in('{"lowmark":' + "[" * 100_000) is None
