@@ -61,6 +61,7 @@ class ErrorCode(StrEnum):
     TABLE_UNKNOWN = auto()
     NAME_INVALID = auto()
     NAME_NOT_DISTINCT = auto()
+    ARGUMENT_INVALID = auto()
     WAREHOUSE_UNUSABLE = auto()
 
     # table definitions
@@ -279,19 +280,10 @@ class InvalidChangeError(ConnectorError, ValueError):
     index: int | None = None
 
     def __init__(self, rule: str, field: str, limit: str, value: object, remedy: str = "") -> None:
-        try:
-            shown = repr(value)
-        # repr refuses integers with thousands of digits and very deep nesting.
-        except (ValueError, RecursionError):
-            shown = (
-                f"an integer of {value.bit_length()} bits"
-                if isinstance(value, int)
-                else f"a {type(value).__name__} of great depth"
-            )
         self.rule = rule
         self.field = field
         self.limit = limit
-        self.value = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        self.value = shown_value(value)
         super().__init__(rule, f"{field} is {self.value}, but must be {limit}", "", remedy)
 
     def in_batch(self, index: int) -> None:
@@ -388,3 +380,47 @@ class StreamHaltedError(ConnectorError):
     """
 
     reason: str = ""
+
+
+def shown_value(value: object) -> str:
+    """A value as Python writes it, shortened to 80 characters for an error."""
+    try:
+        shown = repr(value)
+    # repr refuses integers with thousands of digits and very deep nesting.
+    except (ValueError, RecursionError):
+        shown = (
+            f"an integer of {value.bit_length()} bits"
+            if isinstance(value, int)
+            else f"a {type(value).__name__} of great depth"
+        )
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
+def argument_invalid(name: str, value: object, allowed: str) -> ConfigError:
+    """The error for an argument of a function. `allowed` completes "It must be"."""
+    return ConfigError(
+        ErrorCode.ARGUMENT_INVALID,
+        f"The argument {name} is {shown_value(value)}",
+        f"It must be {allowed}",
+        "Give such a value. Nothing was changed",
+        argument=name,
+    )
+
+
+def check_note(name: str, note: object) -> None:
+    """Check a text that a person gives and that is stored, for example the reason of an action.
+
+    Raises:
+        ConfigError: It is not a text, it is empty or only spaces, or it has a NUL character or a
+            lone surrogate, which a table or a topic cannot store.
+    """
+    if isinstance(note, str) and note.strip() and "\0" not in note:
+        try:
+            note.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return
+    raise argument_invalid(
+        name, note, "a text that is not empty, without NUL characters and lone surrogates"
+    )

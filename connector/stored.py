@@ -18,20 +18,41 @@ T = TypeVar("T")
 
 
 def to_stored(value: Any) -> Any:
-    """Return the JSON values of a value. `from_stored` is the inverse."""
+    """Return the JSON values of a value. `from_stored` is the inverse.
+
+    Raises `TypeError` if a field of a dataclass has a value of another type: `from_stored` would
+    refuse it, so it must not be written.
+    """
+    stored = _stored(value)
+    _check_readable(value, stored)
+    return stored
+
+
+def _check_readable(value: Any, stored: Any) -> None:
+    if isinstance(value, tuple):
+        for one, stored_one in zip(value, stored, strict=True):
+            _check_readable(one, stored_one)
+    elif is_dataclass(value):
+        try:
+            from_stored(type(value), stored)
+        except ValueError as error:
+            raise TypeError(f"{type(value).__name__} cannot be stored: {error}") from error
+
+
+def _stored(value: Any) -> Any:
     # msgspec could do this, but only orders a set if it orders the keys of maps, too.
     if value is None or type(value) in (int, str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): to_stored(one) for key, one in value.items()}
+        return {str(key): _stored(one) for key, one in value.items()}
     if isinstance(value, tuple):
-        return [to_stored(one) for one in value]
+        return [_stored(one) for one in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if is_dataclass(value):
-        return {field.name: to_stored(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _stored(getattr(value, field.name)) for field in fields(value)}
     return value
 
 

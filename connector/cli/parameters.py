@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -9,13 +10,14 @@ import click
 
 from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
+from connector.dead_letters.batching import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
     from connector.dead_letters.repair import Step
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
-_LEAST_RATE, _MOST_RATE = 0.001, 1_000_000.0
+_LEAST_HEAP_MB: Final = 512
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -126,14 +128,56 @@ class Rate(click.ParamType[float]):
             rate = float(str(value))
         except ValueError:
             rate = 0.0
-        if not _LEAST_RATE <= rate <= _MOST_RATE:  # which NaN is not, either
+        if not LEAST_RATE <= rate <= MOST_RATE:  # which NaN is not, either
             self.fail(
-                f"{value!r} is not a rate; write a number from {_LEAST_RATE:g} to"
-                f" {_MOST_RATE:,.0f}, for example 200",
+                f"{value!r} is not a rate; write a number from {LEAST_RATE:g} to"
+                f" {MOST_RATE:,.0f}, for example 200",
                 param,
                 ctx,
             )
         return rate
+
+
+class Cores(click.ParamType[str]):
+    """Threads of a local Spark: a number, or `*` for one per processor."""
+
+    name = "cores"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        text = str(value)
+        if text != "*" and not (re.fullmatch(r"[1-9][0-9]{0,3}", text)):
+            self.fail(
+                f"{text!r} is not a number of threads; write for example 2, or * for one per"
+                " processor",
+                param,
+                ctx,
+            )
+        return text
+
+
+class Memory(click.ParamType[str]):
+    """The heap of a local Spark driver, as Spark takes it: a number with `m` or `g`. With less than
+    `_LEAST_HEAP_MB`, Spark does not start.
+    """
+
+    name = "memory"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        text = str(value)
+        found = re.fullmatch(r"([0-9]{1,7})([mMgG])", text)
+        megabytes = int(found[1]) * (1024 if found[2] in "gG" else 1) if found else 0
+        if megabytes < _LEAST_HEAP_MB:
+            self.fail(
+                f"{text!r} is not a size of a heap; write a number with m or g, at least"
+                f" {_LEAST_HEAP_MB}m, for example 2g",
+                param,
+                ctx,
+            )
+        return text
 
 
 class KeyBytes(click.ParamType[bytes]):
@@ -190,3 +234,5 @@ SPAN: Final = Span()
 BYTES: Final = KeyBytes()
 STEP: Final = RepairStep()
 RATE: Final = Rate()
+CORES: Final = Cores()
+MEMORY: Final = Memory()

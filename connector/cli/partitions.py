@@ -101,5 +101,5 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     else:
         say(
             f"{before.made_by} requested this at {view_of_time(before.made_at)}"
-            f" ({before.reason}); ingest has not closed it yet"
+            f" ({before.reason or 'without a reason'}); ingest has not closed it yet"
         )

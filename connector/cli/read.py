@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from connector.cli import settings
-from connector.cli.parameters import DURATION_S
+from connector.cli.parameters import DURATION_S, MEMORY
 from connector.cli.terminal import console, escaped, out, say, shown_bytes, table, tell
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes
@@ -57,6 +57,7 @@ View = Callable[[Any], Any]
 )
 @click.option(
     "--memory",
+    type=MEMORY,
     default="2g",
     show_default=True,
     help="Heap of the local Spark, if a merge is needed.",
@@ -105,9 +106,15 @@ def _say_what_is_missing(missing: OpenLetters) -> None:
     if missing.count:
         number = counted(missing.count, "dead letter")
         at_most = "" if missing.is_known else " at most (Kafka cannot be reached)"
-        say(f"not complete: {number}{at_most}; to see them: connector dead-letters list")
+        say(
+            f"the changes in {number}{at_most} are not in these rows; to see them: connector"
+            " dead-letters list"
+        )
     elif missing.under_way:
-        say("not complete: some replayed dead letters are not ingested yet")
+        say(
+            "the changes in some replayed dead letters are not in these rows: ingest has not read"
+            " them yet"
+        )
 
 
 def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:

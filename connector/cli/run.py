@@ -8,6 +8,7 @@ import threading
 import click
 
 from connector.cli import settings, terminal
+from connector.cli.parameters import CORES, MEMORY
 from connector.services.run import run
 
 
@@ -17,11 +18,14 @@ from connector.services.run import run
 )
 @click.option(
     "--cores",
+    type=CORES,
     default="*",
     show_default=True,
     help="Threads of a local Spark. * means one per processor.",
 )
-@click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
+@click.option(
+    "--memory", type=MEMORY, default="2g", show_default=True, help="Heap of a local Spark driver."
+)
 @click.pass_context
 def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
     """Ingest all streams and apply them to their tables. SIGTERM or Ctrl-C stops the command after

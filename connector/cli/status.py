@@ -68,13 +68,33 @@ def _print(found: StatusReport) -> None:
         out("")
     if found.tables:
         _print_tables(found)
+    for command in dict.fromkeys(_commands(found)):
+        out(f"run: {command}")
     for path, error in found.errors.items():
         say(f"{path}: {error}")
 
 
+def _commands(found: StatusReport) -> Iterator[str]:
+    """The commands that help with the hints. Names of streams need no quotes."""
+    for stream in found.streams.values():
+        if not stream.ingest_batch:
+            yield "connector run"
+        elif stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered:
+            yield f"connector partitions list {stream.name}"
+        if stream.dead_letters.count:
+            yield f"connector dead-letters list --stream {stream.name}"
+    for of in found.tables.values():
+        if not of.apply:
+            yield "connector run"
+        if of.is_waiting:
+            yield f"connector partitions list {of.stream}"
+
+
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    named = summarize_names(stream.undefined_sources)
     unknown = (
         f", {stream.unknown_tables:,} of source tables without a table definition"
+        + (f" (of late: {named})" if named else "")
         if stream.unknown_tables
         else ""
     )
@@ -244,8 +264,8 @@ def _job(job: Job, now: int) -> str:
 def _held(stall: Stall, now: int) -> str:
     reached = f"at {view_of_time(stall.watermark)}" if stall.watermark else "without a watermark"
     return (
-        f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} since"
-        f" {_ago(now, stall.since)}"
+        f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} for"
+        f" {duration(max(0, now - stall.since) / 1_000_000)}"
     )
 
 

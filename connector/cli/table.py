@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 
 from connector.cli import settings
-from connector.cli.parameters import DURATION_S
+from connector.cli.parameters import CORES, DURATION_S, MEMORY
 from connector.cli.terminal import console, escaped, out, say, tell
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
@@ -130,11 +130,12 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
     name, is_given, text = setting.partition("=")
     name, known = name.strip(), [BOUND, PACE]
     if name not in known or not is_given:
-        hint = nearest(name, known)
-        can = f"you can set {BOUND}=DURATION and {PACE}=DURATION"
-        raise click.UsageError(
-            f"{escaped(setting)!r} is not a setting of a table; {can}. {hint}".rstrip()
-        )
+        if name in known:
+            problem, hint = f"{name} has no value", f"write {name}=DURATION, for example {name}=10m"
+        else:
+            problem = f'a table has no setting "{escaped(name)}" that you can set'
+            hint = nearest(name, known) or f"write {BOUND}=DURATION or {PACE}=DURATION"
+        raise click.UsageError(f"{problem}; {hint}")
     seconds = DURATION_S.convert(text, None, ctx)
     if name == PACE and seconds < 1:
         raise click.UsageError(
@@ -147,11 +148,14 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 @click.argument("name", metavar="NAME")
 @click.option(
     "--cores",
+    type=CORES,
     default="*",
     show_default=True,
     help="Threads of a local Spark. * means one per processor.",
 )
-@click.option("--memory", default="2g", show_default=True, help="Heap of a local Spark driver.")
+@click.option(
+    "--memory", type=MEMORY, default="2g", show_default=True, help="Heap of a local Spark driver."
+)
 @click.pass_context
 def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.

@@ -34,7 +34,10 @@ from connector.config.settings_reader import (
     all_in_one,
     apply_environment,
     flat,
+    is_plain,
+    written,
 )
+from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
@@ -93,12 +96,15 @@ def _kafka(section: Section) -> KafkaConfig:
     settings: dict[str, str] = {}
     for given_name, value in flat(dict(section.rest())).items():
         name = given_name.replace("_", ".") if isinstance(value, FromEnvironment) else given_name
-        if name == "bootstrap.servers":
+        if not is_plain(name) or not is_plain(written(value)):
+            allowed = "text without NUL characters and lone surrogates"
+            section.fault(name, value, allowed, "remove the character")
+        elif name == "bootstrap.servers":
             section.fault(name, value, "only the spelling bootstrap_servers", remedy)
         elif isinstance(value, bool):
             settings[name] = str(value).lower()
         elif isinstance(value, str | int | float):
-            settings[name] = str(value)
+            settings[name] = written(value)
         else:
             section.fault(
                 name,
@@ -145,6 +151,14 @@ def _stream(name: str, section: Section) -> StreamConfig:
             topic,
             "1 to 229 of the characters - _ . a-z A-Z 0-9",
             "name the Kafka topic of this stream",
+        )
+    elif topic.endswith((dead_letter_topic(""), ledger_topic(""))):
+        section.fault(
+            "topic",
+            topic,
+            f"a name that does not end with {dead_letter_topic('')} or {ledger_topic('')}: these"
+            " are the topics of the dead letters of a stream",
+            "name the topic to which the changes are published",
         )
     stream = StreamConfig(
         name=name,
@@ -299,7 +313,7 @@ def _key(section: Section) -> Key | None:
         and not section.has("delimiter")
     )
     form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
-    delimiter = section.text("delimiter", DEFAULT_DELIMITER)
+    delimiter = section.text("delimiter", DEFAULT_DELIMITER, with_nul=True)
     section.finish()
     return _built(
         lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before

@@ -17,7 +17,7 @@ from connector.config.retention import (
     VersionRetention,
 )
 from connector.config.settings_reader import is_secret
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.tables.definition import TableDefinition
 from connector.text import nearest, one_of
 from connector.validation import Limits
@@ -141,6 +141,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
             f"The configuration has {len(config.streams)} streams: {one_of(config.streams)}",
             "Name one of them",
         )
+    if not isinstance(name, str):
+        raise argument_invalid("stream", name, "the name or topic of a stream")
     if (
         found := config.streams.get(name)
         or next((of for of in config.streams.values() if of.topic == name), None)
@@ -158,6 +160,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
 
 def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     """The table of that name. Raises `ConfigError`."""
+    if not isinstance(name, str):
+        raise argument_invalid("table", name, "the name of a table")
     if (found := config.tables.get(name)) is not None:
         return found
     remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"

@@ -17,8 +17,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, Self, TypeVar, overload
 
-from connector.errors import ConfigError, ErrorCode
-from connector.text import nearest, one_of
+from connector.errors import ConfigError, ErrorCode, shown_value
+from connector.records.model import MAX_INT
+from connector.text import is_utf_8, nearest, one_of
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
 
@@ -58,6 +59,24 @@ class FromEnvironment(str):
 def is_secret(name: str) -> bool:
     """Whether the value of a setting with this name must never be shown."""
     return _SECRET.search(name) is not None
+
+
+def is_plain(text: str, *, with_nul: bool = False) -> bool:
+    """Whether a text has neither lone surrogates nor NUL characters."""
+    return is_utf_8(text) and (with_nul or "\0" not in text)
+
+
+def escaped(text: str) -> str:
+    """A text in which NUL characters and lone surrogates are their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def written(value: object) -> str:
+    """A value as text. Python does not write an integer of thousands of digits."""
+    try:
+        return str(value)
+    except ValueError:
+        return shown_value(value)
 
 
 def parse_duration_ms(text: str) -> int:
@@ -137,9 +156,9 @@ class Section:
         self.faults.append(fault(self._full(key), value, allowed, remedy, secret=is_secret(key)))
 
     @overload
-    def text(self, key: str, default: str) -> str: ...
+    def text(self, key: str, default: str, *, with_nul: bool = False) -> str: ...
     @overload
-    def text(self, key: str, *, allowed: str, remedy: str) -> str: ...
+    def text(self, key: str, *, allowed: str, remedy: str, with_nul: bool = False) -> str: ...
     def text(
         self,
         key: str,
@@ -147,8 +166,13 @@ class Section:
         *,
         allowed: str = "text",
         remedy: str = "put the value in quotes",
+        with_nul: bool = False,
     ) -> str:
-        """A text. Without a default, it must be given and must not be empty."""
+        """A text. Without a default, it must be given and must not be empty.
+
+        NUL characters are not allowed in most texts, because no path, URL or setting of Kafka may
+        have one. `with_nul` allows them.
+        """
         if not self.has(key):
             if default is None:
                 self.faults.append(
@@ -161,7 +185,10 @@ class Section:
                 )
             return default or ""
         value = self._content[key]
-        if isinstance(value, str) and (value or default is not None):
+        if isinstance(value, str) and not is_plain(value, with_nul=with_nul):
+            remedy = "remove the character"
+            allowed = "text without NUL characters and lone surrogates"
+        elif isinstance(value, str) and (value or default is not None):
             return str(value)
         self.fault(key, value, allowed, remedy)
         return default or ""
@@ -180,7 +207,7 @@ class Section:
         )
         if (
             isinstance(items, list)
-            and all(isinstance(item, str) and item for item in items)
+            and all(isinstance(item, str) and item and is_utf_8(item) for item in items)
             and len(set(items)) == len(items)
         ):
             return tuple(items)
@@ -256,10 +283,10 @@ class Section:
                     return duration_ms
                 why = f" of at least {least_ms} ms"
         except ValueError as error:
-            why = f" ({value!s:.40} is {error})" if isinstance(value, str) else ""
+            why = f" ({escaped(value):.40} is {error})" if isinstance(value, str) else ""
         as_seconds = (
             f'"{value}s"'
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_INT
             else '"10m"'
         )
         self.fault(
@@ -305,11 +332,12 @@ class Section:
         ):
             return found
         known = [choice.value for choice in choices]
-        meant = (synonyms or {}).get(str(value).partition("(")[0].strip().upper())
+        text = written(value)
+        meant = (synonyms or {}).get(text.partition("(")[0].strip().upper())
         remedy = (
             f"did you mean {meant.value}?"
             if meant
-            else nearest(str(value), known) or f'write {key} = "{default.value}"'
+            else nearest(text, known) or f'write {key} = "{default.value}"'
         )
         self.fault(key, value, one_of(known), remedy)
         return default
@@ -425,9 +453,10 @@ def fault(
             if isinstance(value, bool)
             else f'"{value}"'
             if isinstance(value, str)
-            else str(value)
+            else written(value)
         )
     )
+    shown = escaped(shown)
     shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
     return ConfigError(
         ErrorCode.SETTING_INVALID, f"{setting} is {shown}", f"allowed: {allowed}", remedy

@@ -1,9 +1,13 @@
-"""Groups consecutive items into lists of limited size."""
+"""Groups consecutive items into lists of limited size, and the limits of a rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
+
+LEAST_RATE: Final = 0.001
+MOST_RATE: Final = 1_000_000.0
+"""The limits of the number of dead letters that a replay sends in a second."""
 
 _Item = TypeVar("_Item")
 

@@ -154,6 +154,15 @@ def create_topic(
             "",
             "Set how many Kafka partitions the topic gets",
         )
+    if topic.endswith((dead_letter_topic(""), ledger_topic(""))):
+        raise ConfigError(
+            ErrorCode.SETTING_INVALID,
+            f"{topic} is not the name of a change topic",
+            f"Topics with the end {dead_letter_topic('')} or {ledger_topic('')} have the dead"
+            " letters of a change topic. They are created with it",
+            "Name the change topic",
+            topic=topic,
+        )
     if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
         raise ConfigError(
             ErrorCode.SETTING_INVALID,

@@ -7,12 +7,13 @@ query looks at the key of every row that the changelog keeps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
-from connector.lake.plain_table import PlainTable
+from connector.lake.plain_table import PlainTable, open_table
 from connector.lake.small_tables import quoted
 from connector.records.model import (
     ChangeType,
@@ -26,6 +27,8 @@ from connector.records.model import (
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Reason
 from connector.state.changelog_slots import REJECTED_SLOT, table_slot
+from connector.state.table_state import TableState
+from connector.tables.definition import TableDefinition
 
 CHANGE_COLUMNS: Final = """
     "table", row_key, arrow_cast(commit_timestamp, 'Int64'), tie_breaker, "transaction",
@@ -47,6 +50,51 @@ _REJECTED: Final = f"""
         AND ("key" = {{key}} OR reason = '{Reason.KEY_MISMATCH}')
 """  # noqa: S608, names of columns
 _PLACE_COLUMNS: Final = 6
+SOURCES_OF_BATCHES: Final = 100
+"""The number of newest batches that are searched for source tables. A changelog may be large."""
+_SOURCES: Final = """
+    SELECT DISTINCT "table" FROM t
+    WHERE kind = 'change' AND ingest_batch > {after} AND ingest_batch <= {to} {but}
+"""
+_WAITING: Final = """
+    SELECT count(*) FROM t
+    WHERE slot = {slot} AND kind = 'change' AND "table" = {source}
+        AND ingest_batch > {after} AND ingest_batch <= {to}
+        AND arrow_cast(commit_timestamp, 'Int64') >= {low_watermark}
+"""
+
+
+def waiting_changes(warehouse: str, definition: TableDefinition, table: TableState) -> int:
+    """The number of changes of a table that its last apply deferred, because they are not below the
+    low watermark (TBL-10).
+
+    Only the ingest batches with such changes are read. Raises `TableError` if the changelog cannot
+    be read.
+    """
+    if table.apply_watermark is None or table.complete_to_batch >= table.to_batch:
+        return 0
+    query = _WAITING.format(
+        slot=table_slot(definition.source),
+        source=quoted(definition.source),
+        after=table.complete_to_batch,
+        to=table.to_batch,
+        low_watermark=table.apply_watermark,
+    )
+    changelog = open_table(places.changelog(warehouse, definition.stream))
+    return int(next(iter(changelog.query(query)))[0])
+
+
+def undefined_sources(
+    warehouse: str, stream: str, defined: Iterable[str], to_batch: int
+) -> tuple[str, ...]:
+    """The source tables of changes in the newest `SOURCES_OF_BATCHES` batches up to `to_batch` that
+    are not `defined`, sorted (TBL-7). Raises `TableError` if the changelog cannot be read.
+    """
+    named = ", ".join(map(quoted, sorted(defined)))
+    but = f'AND "table" NOT IN ({named})' if named else ""
+    query = _SOURCES.format(after=to_batch - SOURCES_OF_BATCHES, to=to_batch, but=but)
+    rows = open_table(places.changelog(warehouse, stream)).query(query)
+    return tuple(sorted(row[0] for row in rows))
 
 
 @dataclass(frozen=True, slots=True)

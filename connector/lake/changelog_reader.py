@@ -127,18 +127,19 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         )
     with reading(path):
         progress = newest["progress"]
+        rejected = from_stored(dict[str, int], progress["rejected"])
         return Logged(
-            changelog_id=str(newest["changelog_id"]),
-            topic_id=str(newest["topic_id"]),
-            to_batch=int(newest["ingest_batch"]),
-            settled_batch=int(progress["ingest_batch"]),
+            changelog_id=from_stored(str, newest["changelog_id"]),
+            topic_id=from_stored(str, newest["topic_id"]),
+            to_batch=from_stored(int, newest["ingest_batch"]),
+            settled_batch=from_stored(int, progress["ingest_batch"]),
             begin=from_stored(dict[int, int], newest.get("first_offsets", {})),
             end=from_stored(dict[int, int], newest["end_offsets"]),
             foreign_commits=foreign_commits,
-            _trimmed_to=int(newest.get("trimmed_to", 0)),
-            _rows=int(progress["changes"])
-            + int(progress["control"])
-            + sum(progress["rejected"].values()),
+            _trimmed_to=from_stored(int, newest.get("trimmed_to", 0)),
+            _rows=from_stored(int, progress["changes"])
+            + from_stored(int, progress["control"])
+            + sum(rejected.values()),
             _step_rows=step_rows,
             _delta=delta,
         )

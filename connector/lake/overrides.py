@@ -10,10 +10,11 @@ action (TBL-20, WMK-8).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from connector import warehouse as places
+from connector.errors import ErrorCode, TableError, check_note
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
 from connector.state.overrides import (
@@ -25,6 +26,7 @@ from connector.state.overrides import (
     paces_in,
 )
 from connector.state.reading import reading
+from connector.stored import from_stored, to_stored
 
 _ENDS: Final = {
     **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
@@ -39,7 +41,8 @@ _SETTINGS: Final = {
 class Overrides:
     """The overrides and closed stream partitions of a warehouse.
 
-    Every method raises `TableError` if they cannot be written or read.
+    Every method raises `TableError` if they cannot be written or read, or if the newest commit is
+    not one of lowmark: it does not say which overrides are in force.
     """
 
     def __init__(self, warehouse: str) -> None:
@@ -51,41 +54,75 @@ class Overrides:
         configuration.
         """
         with reading(self._settings):
-            return bounds_in(newest_stored(self._settings))
+            return bounds_in(self._in_force(newest_stored(self._settings, is_small=True)))
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority
         over the configuration (JOB-2).
         """
         with reading(self._settings):
-            return paces_in(newest_stored(self._settings))
+            return paces_in(self._in_force(newest_stored(self._settings, is_small=True)))
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""
+        row = to_stored(override)
 
-        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            return asdict(override), metadata_with(override, metadata)
+        def following(
+            metadata: Mapping[str, Any] | None,
+        ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            with reading(self._settings):
+                return row, metadata_with(override, self._in_force(metadata))
 
         append_next(self._settings, _SETTINGS, following)
 
     def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
         """The closed stream partitions of a stream with numbers greater than `above`, in order."""
-        if int((newest_stored(self._ends) or {}).get("number", 0)) <= above:
+        if self._newest_number(newest_stored(self._ends, is_small=True)) <= above:
             return []
-        return [
-            ClosePartition(**row)
-            for row in select(
-                self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number"
-            )
-        ]
+        rows = select(self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
+        with reading(self._ends, "A row"):
+            return [from_stored(ClosePartition, row) for row in rows]
 
     def add_closed(self, override: ClosePartition) -> None:
-        """Close a stream partition. The action gets the next number, or its own if that is
-        greater.
-        """
+        """Close a stream partition. The action gets the next number, or its own if that is greater.
 
-        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            number = max(override.number, int(metadata.get("number", 0)) + 1)
-            return asdict(replace(override, number=number)), {"number": number}
+        Raises `ConfigError` if the reason or the author is not a text that can be stored.
+        """
+        check_note("why", override.reason)
+        check_note("by", override.made_by)
+
+        def following(
+            metadata: Mapping[str, Any] | None,
+        ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            number = max(override.number, self._newest_number(metadata) + 1)
+            return to_stored(replace(override, number=number)), {"number": number}
 
         append_next(self._ends, _ENDS, following)
+
+    def _in_force(self, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        return _of_lowmark(self._settings, metadata, "max_staleness_s")
+
+    def _newest_number(self, metadata: Mapping[str, Any] | None) -> int:
+        """The number of the last closed stream partition. 0: no partition was closed."""
+        stored = _of_lowmark(self._ends, metadata, "number")
+        with reading(self._ends):
+            return 0 if stored is None else from_stored(int, stored["number"])
+
+
+def _of_lowmark(
+    path: str, metadata: Mapping[str, Any] | None, key: str
+) -> Mapping[str, Any] | None:
+    """The metadata of the newest commit at `path`. None: there is no table.
+
+    Every commit of lowmark has `key`. A commit without it is damaged, or of another program. It
+    must not count as "no overrides": the next one would make that permanent.
+    """
+    if metadata is not None and key not in metadata:
+        raise TableError(
+            ErrorCode.COMMIT_FOREIGN,
+            f"The newest commit of {path} was not made by lowmark, or its metadata is damaged",
+            "Another program committed to the Delta table. So the overrides in force are unknown",
+            "Restore the Delta table to the last version that lowmark committed",
+            path=path,
+        )
+    return metadata

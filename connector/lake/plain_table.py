@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.errors import ErrorCode, TableError
@@ -111,30 +112,45 @@ def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     )
 
 
-def newest_stored(path: str) -> Mapping[str, Any] | None:
+def newest_stored(path: str, *, is_small: bool = False) -> Mapping[str, Any] | None:
     """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
-    there is no table.
+    there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
+
+    The first commit to a table that `is_small` writes its file before the log. So a file without a
+    log may be of a commit that is under way, or that was killed.
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
-        newest = delta_table(path).history(1)
+        return stored_of_newest(delta_table(path))
     except not_found:
+        check_missing(path, may_have_files=is_small)
         return None
     except unreadable as error:
         raise trouble(path, "read", error) from error
-    return stored_in(newest[0]) if newest else {}
+
+
+def stored_of_newest(delta: DeltaTable) -> Mapping[str, Any]:
+    """The metadata of the newest commit, as `newest_stored`. A restore to a version of lowmark has
+    the metadata of that version. Raises the errors of deltalake.
+    """
+    commit = next(iter(delta.history(1)), {})
+    if commit.get("operation") == "RESTORE" and not commit.get("userMetadata"):
+        restored = str((commit.get("operationParameters") or {}).get("version"))
+        commit = next((one for one in delta.history() if str(one["version"]) == restored), {})
+    return stored_in(commit)
 
 
 def open_table(path: str, version: int | None = None, *, table: str = "") -> PlainTable:
     """The table at a path or URI, in its newest or a given version. Raises `TableError` if there is
-    no table or it cannot be read. `table` is its name, for that error.
+    no table, or only its log is missing, or it cannot be read. `table` is its name, for that error.
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
         delta = delta_table(path, version=version)
-        newest = delta.history(1)
+        stored = stored_of_newest(delta)
         fields = delta.schema().fields
     except not_found as error:
+        check_missing(path)
         raise TableError(
             ErrorCode.TABLE_MISSING,
             f"There is no table at {path}",
@@ -150,7 +166,43 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
         for field in fields
         if field.name not in BOOKKEEPING
     }
-    return PlainTable(delta.version(), types, stored_in(newest[0]) if newest else {}, delta)
+    return PlainTable(delta.version(), types, stored, delta)
+
+
+def check_missing(path: str, *, may_have_files: bool = False) -> None:
+    """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
+    folder has files but no Delta log, or there is a file in the place of a folder.
+    """
+    folder = Path(path)
+    if "://" in path:
+        return
+    try:
+        nearest = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+        has_files = nearest == folder and any(
+            below.name != "_delta_log" for below in folder.iterdir()
+        )
+    except NotADirectoryError:
+        has_files = False
+    except OSError as error:
+        raise trouble(path, "read", error) from error
+    if not nearest.is_dir():
+        raise TableError(
+            ErrorCode.WAREHOUSE_UNUSABLE,
+            f"{path} cannot be a table",
+            f"{nearest} is not a folder",
+            "Move this file away, or set warehouse to another path",
+            path=path,
+        )
+    if has_files and not may_have_files:
+        raise TableError(
+            ErrorCode.FOLDER_NOT_A_TABLE,
+            f"{path} is not empty, and is not a Delta table",
+            "Its folder _delta_log is missing or empty. A program removed it, or the files belong"
+            " to another program",
+            "Restore _delta_log from a backup, or move the other files away. The pipeline makes a"
+            " table of changes again from the changelog",
+            path=path,
+        )
 
 
 def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
@@ -181,7 +233,7 @@ def stored_in(commit: Mapping[str, Any]) -> Mapping[str, Any]:
     user_metadata = commit.get("userMetadata")
     try:
         metadata = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     ours = metadata.get("lowmark") if isinstance(metadata, dict) else None
     return ours if isinstance(ours, dict) else {}

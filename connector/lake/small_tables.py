@@ -6,7 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.lake.plain_table import batches, rows_in, stored_in, trouble
+from connector.lake.plain_table import (
+    batches,
+    check_missing,
+    rows_in,
+    stored_of_newest,
+    trouble,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -21,8 +27,10 @@ _KEPT: Final = {
 }
 ATTEMPTS: Final = 5
 
-Following = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""Makes a row and the metadata of its commit from the metadata of the newest commit."""
+Following = Callable[[Mapping[str, Any] | None], tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""Makes a row and the metadata of its commit from the metadata of the newest commit. None: there is
+no table.
+"""
 
 
 def append(
@@ -94,7 +102,9 @@ def append_next(path: str, types: Mapping[str, str], following: Following) -> No
     for attempt in range(ATTEMPTS):
         try:
             table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-            row, metadata = following(stored_in(table.history(1)[0]) if table else {})
+            if table is None:
+                check_missing(path, may_have_files=True)
+            row, metadata = following(stored_of_newest(table) if table else None)
             with_metadata = CommitProperties(
                 custom_metadata={"userMetadata": json.dumps({"lowmark": metadata})},
                 max_commit_retries=0,

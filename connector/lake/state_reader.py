@@ -17,6 +17,7 @@ from connector.state.changelog_slots import FRONTIER_SLOT
 from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
+from connector.stored import from_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
@@ -36,7 +37,7 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
         return progress
     frontier = metadata.get("frontier")
     row = _frontier_row(path, stream, progress.ingest_batch) if frontier is None else ""
-    with reading(path):
+    with reading(path, "The newest frontier"):
         frontier = json.loads(row) if frontier is None else frontier
         return replace(progress, frontier=Frontier.from_json(frontier))
 
@@ -53,14 +54,16 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
     """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
     Otherwise None. Raises `TableError`.
     """
-    metadata = _newest_of(places.changelog(warehouse, stream), "stream", stream)
-    if metadata is None or metadata["progress"]["ingest_batch"] < metadata["ingest_batch"]:
+    path = places.changelog(warehouse, stream)
+    metadata = _newest_of(path, "stream", stream)
+    if metadata is None:
         return None
-    return (
-        int(metadata["ingest_batch"])
-        if all(metadata["end_offsets"].get(str(number), 0) >= end for number, end in ends.items())
-        else None
-    )
+    with reading(path):
+        newest = from_stored(int, metadata["ingest_batch"])
+        known = from_stored(dict[int, int], metadata["end_offsets"])
+        is_complete = from_stored(int, metadata["progress"]["ingest_batch"]) >= newest
+    is_covered = all(known.get(number, 0) >= end for number, end in ends.items())
+    return newest if is_complete and is_covered else None
 
 
 def table_state_of(warehouse: str, table: str) -> TableState:

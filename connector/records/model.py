@@ -18,6 +18,7 @@ fields.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -313,8 +314,7 @@ class DataChange:
                 "from 0 to 2^63 - 1",
                 self.estimated_low_watermark,
             )
-        given = tuple(self.entries)  # a list is accepted, but it could be changed later
-        commit_timestamp = self.commit_timestamp
+        given, commit_timestamp = _entries(self.entries), self.commit_timestamp
         if not 1 <= len(given) <= MAX_ENTRIES:
             raise InvalidChangeError(
                 Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
@@ -468,9 +468,31 @@ def _check_resume_token(resume_token: bytes) -> None:
         )
 
 
-def _check_timestamp(rule: Rule, field: str, timestamp: int) -> None:
-    if not isinstance(timestamp, int) or not 1 <= timestamp <= MAX_TIMESTAMP:
+def _check_timestamp(rule: Rule, field: str, timestamp: object) -> None:
+    if not isinstance(timestamp, int):
+        limit = f"an int, the number of microseconds since 1970: 1 to {MAX_TIMESTAMP}"
+        raise InvalidChangeError(rule, field, limit, timestamp)
+    if not 1 <= timestamp <= MAX_TIMESTAMP:
         raise InvalidChangeError(rule, field, f"microseconds from 1 to {MAX_TIMESTAMP}", timestamp)
+
+
+_ENTRY_TYPES: Final = frozenset({SetCell, DeleteCells, DeleteFamily})
+
+
+def _entries(given: Iterable[Entry]) -> tuple[Entry, ...]:
+    """A copy of the entries: a list could be changed later."""
+    try:
+        entries = tuple(given)
+    except TypeError:
+        wrong: list[object] = [given]
+    else:
+        if _ENTRY_TYPES.issuperset(map(type, entries)):
+            return entries
+        wrong = [one for one in entries if not isinstance(one, Entry)]
+        if not wrong:
+            return entries
+    limit = "a tuple of SetCell, DeleteCells and DeleteFamily, for example (DeleteFamily('f'),)"
+    raise InvalidChangeError(UNENCODABLE, "entries", limit, wrong[0])
 
 
 def _check_bytes(field: str, value: bytes) -> None:

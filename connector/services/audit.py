@@ -62,7 +62,7 @@ def audit(
         TableError: The warehouse cannot be read.
         BrokerError: Kafka cannot be reached.
     """
-    for of in [find_stream(config, stream)] if stream else config.streams.values():
+    for of in [find_stream(config, stream)] if stream is not None else config.streams.values():
         found = _of_stream(config, of, on_event, on_rows)
         if found is None:
             on_event(

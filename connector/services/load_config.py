@@ -14,7 +14,8 @@ from typing import Final
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, argument_invalid
+from connector.text import truncate_utf8
 
 DEFAULT_FILE: Final = "connector.toml"
 FILE_SUFFIX: Final = "_FILE"
@@ -43,6 +44,8 @@ def load_config(
         ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only
         the first.
     """
+    if path is not None and not isinstance(path, str | Path):
+        raise argument_invalid("path", path, "the path of a file, or None")
     config_file = None if path is None else Path(path)
     environment = os.environ if environment is None else environment
     given = _with_files(environment)
@@ -55,7 +58,10 @@ def load_config(
         document: dict[str, object] = {}
     else:
         document = _document(file)
-    config = parse(document, given)
+    try:
+        config = parse(document, given)
+    except RecursionError:
+        raise _too_deep(file) from None
     return replace(config, warehouse=_absolute(config.warehouse, file.parent))
 
 
@@ -65,12 +71,12 @@ def who() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return truncate_utf8(f"{user}@{socket.gethostname()}")
 
 
 def _document(file: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
             ErrorCode.CONFIG_MISSING,
@@ -79,6 +85,16 @@ def _document(file: Path) -> dict[str, object]:
             "Create this file, or give the path of your configuration",
             file=file,
         ) from None
+    except (OSError, ValueError) as error:  # also a path that no file can have
+        raise ConfigError(
+            ErrorCode.CONFIG_UNREADABLE,
+            f"{file} cannot be read",
+            str(error),
+            "Check that you can read the file, and that it is UTF-8 text",
+            file=file,
+        ) from None
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             ErrorCode.CONFIG_NOT_TOML,
@@ -87,14 +103,26 @@ def _document(file: Path) -> dict[str, object]:
             "Correct this place: text needs quotes, and the name of a section needs brackets",
             file=file,
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except ValueError as error:  # a number with thousands of digits
         raise ConfigError(
-            ErrorCode.CONFIG_UNREADABLE,
-            f"{file} cannot be read",
+            ErrorCode.CONFIG_NOT_TOML,
+            f"{file} has a value that cannot be read",
             str(error),
-            "Check that you can read the file, and that it is UTF-8 text",
+            "Correct the value. A number has at most 19 digits",
             file=file,
         ) from None
+    except RecursionError:
+        raise _too_deep(file) from None
+
+
+def _too_deep(file: Path) -> ConfigError:
+    return ConfigError(
+        ErrorCode.CONFIG_NOT_TOML,
+        f"{file} cannot be read",
+        "Its lists or sections are nested too deeply",
+        "Remove the brackets or dots that are too many. No setting has more than four levels",
+        file=file,
+    )
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
@@ -108,7 +136,7 @@ def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
                 given[variable.removesuffix(FILE_SUFFIX)] = (
                     Path(name).read_text(encoding="utf-8").rstrip("\r\n")
                 )
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:  # also a path that no file can have
                 raise ConfigError(
                     ErrorCode.SECRET_UNREADABLE,
                     f"The file that {variable} names cannot be read",
@@ -120,6 +148,16 @@ def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _absolute(warehouse: str, folder: Path) -> str:
-    return (
-        warehouse if "://" in warehouse else str((folder / Path(warehouse).expanduser()).resolve())
-    )
+    if "://" in warehouse:
+        return warehouse
+    try:
+        return str((folder / Path(warehouse).expanduser()).resolve())
+    # A home folder of a user who does not exist, or links that lead to each other.
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            ErrorCode.WAREHOUSE_UNUSABLE,
+            f"The warehouse {warehouse} is not the path of a folder",
+            str(error),
+            "Set warehouse to a path of which every folder exists or can be created",
+            path=warehouse,
+        ) from None

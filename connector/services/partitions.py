@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, argument_invalid, check_note
 from connector.records.views import view_of_time
 from connector.services.load_config import who
 from connector.state.overrides import ClosePartition
@@ -79,19 +79,25 @@ def close_partition(
         config: It has the stream.
         stream: The name or topic of the stream.
         name: The stream partition.
-        why: Kept with the request.
+        why: The reason. It is kept with the request.
         by: The person or program that asks. None: the user and the host of this process.
 
     Returns:
         The request.
 
     Raises:
-        ConfigError: There is no such stream, or no such partition that has not ended.
+        ConfigError: There is no such stream, or no such partition that has not ended, or `why` or
+        `by` is not a text, or an empty one.
         TableError: The warehouse cannot be read or written.
     """
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
+    by = who() if by is None else by
+    if not isinstance(name, str):
+        raise argument_invalid("name", name, "the name of a stream partition")
+    check_note("why", why)
+    check_note("by", by)
     of, overrides = find_stream(config, stream), Overrides(config.warehouse)
     progress = progress_of(config.warehouse, of.name, with_frontier=True)
     frontier = progress.frontier
@@ -118,6 +124,6 @@ def close_partition(
     )
     if (before := next(asked, None)) is not None:
         return Closing(before, is_new=False)
-    request = ClosePartition(progress.closed_to + 1, of.name, name, why, now_us(), by or who())
+    request = ClosePartition(progress.closed_to + 1, of.name, name, why, now_us(), by)
     overrides.add_closed(request)
     return Closing(request, is_new=True)

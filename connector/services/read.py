@@ -4,6 +4,7 @@ applied yet (TBL-16, TBL-17).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import ErrorCode, TableError
+from connector.errors import ErrorCode, TableError, argument_invalid
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.events import OnEvent, info, log_event, warning
@@ -100,13 +101,14 @@ def read(
         The rows, which are read while you iterate over them.
 
     Raises:
-        ConfigError: There is no such table.
+        ConfigError: There is no such table, or `max_staleness_s` is not allowed.
         StaleTableError: The rows would be older than the bound, also with a merge.
         TableError: The table, its changelog or its snapshot cannot be read.
     """
     from connector.lake.overrides import Overrides
 
     definition = find_table(config, table)
+    _check_bound(max_staleness_s)
     bound = (
         bound_in_force(definition, Overrides(config.warehouse).bounds())
         if max_staleness_s is None
@@ -122,6 +124,15 @@ def read(
     )
     found.missing = _missing(config, table)
     return found
+
+
+def _check_bound(max_staleness_s: object) -> None:
+    is_number = isinstance(max_staleness_s, int | float) and not isinstance(max_staleness_s, bool)
+    if max_staleness_s is not None and not (
+        is_number and 0 <= max_staleness_s < math.inf  # type: ignore[operator]
+    ):
+        allowed = "a number of seconds, at least 0, or None for the bound of the table"
+        raise argument_invalid("max_staleness_s", max_staleness_s, allowed)
 
 
 def _as_applied(
@@ -277,7 +288,7 @@ def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: b
         "" if as_of is None else f"; with all changes that arrived before {view_of_time(as_of)}"
     )
     below = (
-        f", the state of the source at {view_of_time(low_watermark)}"
+        f", a consistent cut at {view_of_time(low_watermark)}"
         if is_consistent_cut and low_watermark is not None
         else ""
     )

@@ -6,16 +6,17 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConfigError, ErrorCode, WriterConflictError
+from connector.errors import ConfigError, ErrorCode, TableError, WriterConflictError
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.state.jobs import Job, JobKind
+from connector.state.table_status import text_of_waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,9 +172,34 @@ def _pipeline(
     else:
         on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
         pipeline.run(stop)
+    if once and not stop.is_set():
+        tell_what_waits(config, on_event)
     if stop.is_set():
         on_event(info("STOPPED", "stopped: every batch that began has ended"))
     return pipeline.ingest_batches() - before
+
+
+def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:
+    """Send a warning for each table with changes that wait for a heartbeat (TBL-10). A table that
+    cannot be read has none.
+    """
+    from connector.lake.changelog_changes import waiting_changes
+    from connector.lake.state_reader import progress_of, table_state_of
+
+    for name, definition in config.tables.items():
+        with suppress(TableError):
+            table = table_state_of(config.warehouse, name)
+            waiting = waiting_changes(config.warehouse, definition, table)
+            if not waiting:
+                continue
+            progress = progress_of(config.warehouse, definition.stream, with_frontier=True)
+            if (late := progress.frontier.lagging_partition) is not None:
+                text = f"table {name}: {text_of_waiting(waiting, late.stream_partition)}"
+                on_event(
+                    warning(
+                        "CHANGES_WAIT", text, table=name, stream_partition=late.stream_partition
+                    )
+                )
 
 
 def ports_of(

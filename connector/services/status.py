@@ -69,6 +69,7 @@ class StatusReport:
                 dead_letters=letters,
                 roots=stream.partitions,
                 maintenance=found._maintenance(config, f"streams.{name}", stream=name),
+                undefined_sources=found._undefined_sources(config, name, progress),
             )
             for of, book in of_stream.items():
                 found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
@@ -96,6 +97,7 @@ class StatusReport:
         apply_every_s: float,
         dead_letters: OpenLetters,
     ) -> TableStatus:
+        from connector.lake.changelog_changes import waiting_changes
         from connector.lake.jobs import History
 
         history, definition = History(config.warehouse), config.tables[name]
@@ -123,7 +125,22 @@ class StatusReport:
             durations_us=durations,
             bound_buffer_s=config.streams[definition.stream].buffer_s,
             maintenance=self._maintenance(config, f"tables.{name}", table=name),
+            waiting_changes=self._try(
+                f"tables.{name}", partial(waiting_changes, config.warehouse, definition, book)
+            )
+            or 0,
         )
+
+    def _undefined_sources(
+        self, config: ConnectorConfig, stream: str, progress: Progress
+    ) -> tuple[str, ...]:
+        from connector.lake.changelog_changes import undefined_sources
+
+        if not progress.unknown_tables:
+            return ()
+        defined = [table.source for table in config.tables.values() if table.stream == stream]
+        read = partial(undefined_sources, config.warehouse, stream, defined, progress.ingest_batch)
+        return self._try(f"streams.{stream}", read) or ()
 
     def _maintenance(
         self, config: ConnectorConfig, path: str, *, table: str = "", stream: str = ""

@@ -12,7 +12,8 @@ from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, argument_invalid
+from connector.records.model import MAX_LONG
 from connector.services.events import OnEvent, log_event
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -103,12 +104,14 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
     """The applies, rebuilds, merging reads and maintenance of a table, the newest first.
 
     For example: `jobs(config, "orders", limit=1)[0].duration_s`. Raises `ConfigError` if there is
-    no such table, `TableError` if the history cannot be read.
+    no such table or `limit` is not allowed, `TableError` if the history cannot be read.
     """
     from connector.lake.jobs import History
 
-    assert limit is None or limit > 0, "a limit is a positive number"
     find_table(config, table)
+    is_number = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (is_number and 0 < limit <= MAX_LONG):
+        raise argument_invalid("limit", limit, "a whole number above 0, or None for all jobs")
     return History(config.warehouse).jobs(table, limit=limit)
 
 

@@ -227,7 +227,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     from connector.kafka import topics
-    from connector.kafka.dead_letters.ledger_topic import check
+    from connector.kafka.dead_letters.ledger_topic import check, read_ledger
 
     name = ledger_topic(stream.topic)
     try:
@@ -238,4 +238,5 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         )
         return
     check(facts)
+    read_ledger(kafka, stream.topic)
     yield Finding("ok", f"streams.{stream.name}: {name} keeps the history of the dead letters")

@@ -32,6 +32,7 @@ from connector.state.overrides import pace_in_force
 from connector.state.pace import Turns
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
+from connector.text import counted
 
 APPLIES_AT_ONCE: Final = 2
 """How many tables are applied at the same time. While one plans and commits, it leaves enough of
@@ -310,9 +311,10 @@ class Applies:
             watermark_after=applied.table_state.apply_watermark,
         )
         self.add_job(replace(done, ended_at=world.now()))
-        letters = f"; {applied.letters} became table letters" if applied.letters else ""
+        became = "became a table letter" if applied.letters == 1 else "became table letters"
+        letters = f"; {counted(applied.letters, 'change')} {became}" if applied.letters else ""
         self._say(
-            f"table {name}: {applied.changes} changes applied, up to batch"
+            f"table {name}: {counted(applied.changes, 'change')} applied, up to batch"
             f" {applied.table_state.to_batch}{letters}"
         )
         return True

@@ -23,6 +23,7 @@ from connector.spark.storage.maintenance import Work
 from connector.spark.storage.offsets import BatchRange, Offsets
 from connector.state.overrides import bounds_in_force
 from connector.state.stream_progress import Progress
+from connector.text import counted
 
 ASK_EVERY_S: Final = 60.0
 """How often Kafka is asked for new records, if there is nothing to read and no table declares a
@@ -250,7 +251,7 @@ class StreamIngest:
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
     rejected = sum(progress.rejected.values())
-    batch = f"batch {progress.ingest_batch} with {offsets.records} offsets logged"
+    batch = f"batch {progress.ingest_batch} with {counted(offsets.records, 'offset')} logged"
     low = progress.low_watermark
     complete = "completeness unknown" if low is None else f"complete below {view_of_time(low)}"
     unknown = (
@@ -259,6 +260,6 @@ def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:
         else ""
     )
     return (
-        f"stream {stream}: {batch}; {progress.changes} changes so far{unknown}, {rejected}"
-        f" rejected; {complete}"
+        f"stream {stream}: {batch}; {counted(progress.changes, 'change')} so far{unknown},"
+        f" {counted(rejected, 'rejected record')}; {complete}"
     )

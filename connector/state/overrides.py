@@ -15,6 +15,7 @@ from typing import Any
 from connector.errors import ConfigError, ErrorCode
 from connector.records.model import MAX_INT
 from connector.state.pace import pace_s
+from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 
 
@@ -70,27 +71,28 @@ class ClosePartition:
     """The end of a stream partition that does not end by itself (WMK-8). `made_at` is in
     microseconds.
 
-    In a warehouse, numbers increase in the order in which they were made.
+    In a warehouse, numbers increase in the order in which they were made. A `reason` of None can be
+    read, because an earlier release stored it. It is not written any more.
     """
 
     number: int
     stream: str
     stream_partition: str
-    reason: str
+    reason: str | None
     made_at: int
     made_by: str
 
 
 def bounds_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the `max_staleness` overrides in seconds, by table, from the metadata of the newest
-    commit.
+    commit. None: there is no commit. Raises `ValueError` if they are not numbers.
     """
     return _seconds_in(metadata, "max_staleness_s")
 
 
 def paces_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the `apply_every` overrides in seconds, by table, from the metadata of the newest
-    commit (JOB-2).
+    commit (JOB-2). As `bounds_in`.
     """
     return _seconds_in(metadata, "apply_every_s")
 
@@ -99,7 +101,7 @@ def metadata_with(
     override: StalenessOverride | PaceOverride, metadata: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return the metadata of the commit of an override. `metadata` is the metadata of the commit
-    before.
+    before; None: there is no commit. Raises as `bounds_in`.
     """
     overrides: dict[str, dict[str, int]] = {
         "max_staleness_s": bounds_in(metadata),
@@ -121,7 +123,7 @@ def metadata_with(
 
 
 def _seconds_in(metadata: Mapping[str, Any] | None, name: str) -> dict[str, int]:
-    return {str(table): int(seconds) for table, seconds in (metadata or {}).get(name, {}).items()}
+    return from_stored(dict[str, int], (metadata or {}).get(name, {}))
 
 
 def bound_in_force(table: TableDefinition, seconds: Mapping[str, int]) -> int | None:

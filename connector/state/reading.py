@@ -9,19 +9,19 @@ from connector.errors import ErrorCode, TableError
 
 
 @contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Read the metadata of a commit of lowmark at `path` in the block.
+def reading(path: str, what: str = "The metadata of the newest commit") -> Iterator[None]:
+    """Read the metadata of a commit of lowmark at `path`, or `what` else, in the block.
 
     Raises:
         TableError: A key is missing, or a value has a wrong type. Nothing was changed.
     """
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         missing = isinstance(error, KeyError)
         raise TableError(
             ErrorCode.COMMIT_UNREADABLE,
-            f"The metadata of the newest commit of {path} cannot be read",
+            f"{what} of {path} cannot be read",
             f"The key {error} is missing" if missing else str(error),
             "Use the release of lowmark that wrote the commit, or restore the Delta table to the"
             " last version that can be read",

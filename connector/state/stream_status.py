@@ -47,6 +47,8 @@ class StreamStatus:
     dead_letters        rejected records and dead letters of tables that were neither replayed nor
                         discarded (DLQ-7)
     maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
+    undefined_sources   the source tables of the newest changes that no table definition names
+                        (TBL-7)
     """
 
     name: str
@@ -70,6 +72,7 @@ class StreamStatus:
     uncovered: tuple[str, KeyRange] | None
     without_key_range: tuple[str, ...]
     maintenance: tuple[Job, ...] = ()
+    undefined_sources: tuple[str, ...] = ()
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -165,6 +168,7 @@ class StreamStatus:
             "never_seen": list(self.never_seen),
             "uncovered": uncovered,
             "without_key_range": list(self.without_key_range),
+            "undefined_sources": list(self.undefined_sources),
             "maintenance": [view_of_job(job) for job in self.maintenance],
             "hints": self.hints,
         }
@@ -250,6 +254,7 @@ def stream_status(
     roots: Sequence[str] = (),
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
+    undefined_sources: Sequence[str] = (),
 ) -> StreamStatus:
     """Return the status of the stream. `roots` are those of the configuration."""
     frontier = progress.frontier
@@ -280,6 +285,7 @@ def stream_status(
         uncovered=uncovered,
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),
+        undefined_sources=tuple(undefined_sources),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from connector.state.jobs import Job, keeps_bound, p95_s, recommended_bound_s
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
@@ -22,6 +22,9 @@ from connector.tables.definition import TableDefinition
 from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
 
+HEARTBEATS_US: Final = 15_000_000
+"""Producers send a heartbeat every 5 seconds by default. If changes wait longer, a hint says so."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
@@ -32,10 +35,12 @@ class TableStatus:
     inconsistent_since              since when the table is no consistent cut; None: it is one, or
                                     it is empty
     lagging_partition               the stream partition that delays the low watermark; None: the
-                                    table is a consistent cut, or empty
+                                    table is a consistent cut, or empty, and no change waits
     as_of                           the table has all that had arrived in Kafka at this time; None:
                                     unknown
     pending_batches                 the number of batches that are not completely applied
+    waiting_changes                 the number of changes that the last apply deferred: they wait
+                                    for a heartbeat of `lagging_partition`
     declared_max_staleness_s        the bound of the configuration; `max_staleness_s` is the bound
                                     in force
     letters                         the number of changes that ever became dead letters of this
@@ -76,6 +81,7 @@ class TableStatus:
     apply_every_s: float
     due_at: int | None
     maintenance: tuple[Job, ...] = ()
+    waiting_changes: int = 0
 
     @property
     def age_s(self) -> float | None:
@@ -103,6 +109,15 @@ class TableStatus:
         )
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether changes wait for a heartbeat, and for longer than between two heartbeats."""
+        return (
+            bool(self.waiting_changes)
+            and self.lagging_partition is not None
+            and self.now - self.lagging_partition.since >= HEARTBEATS_US
+        )
+
+    @property
     def hints(self) -> list[str]:
         """Problems of the table with their remedies."""
         found = []
@@ -125,6 +140,9 @@ class TableStatus:
             )
         if self.last_job is not None and self.last_job.error:
             found.append(f"the last job failed: {self.last_job.error}")
+        if self.is_waiting and self.lagging_partition is not None:
+            delayed_by = self.lagging_partition.stream_partition
+            found.append(text_of_waiting(self.waiting_changes, delayed_by))
         if self.blocked_rows:
             rows = "row waits" if self.blocked_rows == 1 else "rows wait"
             found.append(
@@ -156,6 +174,15 @@ class TableStatus:
         }
 
 
+def text_of_waiting(changes: int, stream_partition: str) -> str:
+    """Changes wait for the low watermark: of which stream partition, and the remedy."""
+    wait = "1 change waits" if changes == 1 else f"{changes:,} changes wait"
+    return (
+        f"{wait} for a heartbeat of stream partition {stream_partition}: call producer.reached in"
+        " the producer, or send a heartbeat, or close the stream partition"
+    )
+
+
 def table_status(
     definition: TableDefinition,
     table: TableState,
@@ -169,6 +196,7 @@ def table_status(
     bound_buffer_s: int = 0,
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
+    waiting_changes: int = 0,
 ) -> TableStatus:
     """Return the status of a table.
 
@@ -184,6 +212,7 @@ def table_status(
         bound_buffer_s: It is added to the recommended bound (JOB-4).
         dead_letters: The open dead letters that may belong to it.
         maintenance: The last compaction and the last clean-up.
+        waiting_changes: The number of changes that its last apply deferred.
     """
     p95 = p95_s(durations_us)
     no_cut = bool(table.apply_number) and not table.is_consistent_cut
@@ -197,7 +226,9 @@ def table_status(
         upsert_stream_apply_watermark=table.apply_watermark,
         is_consistent_cut=table.is_consistent_cut,
         inconsistent_since=table.inconsistent_since if no_cut else None,
-        lagging_partition=progress.frontier.lagging_partition if no_cut else None,
+        lagging_partition=(
+            progress.frontier.lagging_partition if no_cut or waiting_changes else None
+        ),
         as_of=progress.as_of(table),
         declared_max_staleness_s=definition.max_staleness_s,
         max_staleness_s=max_staleness_s,
@@ -211,4 +242,5 @@ def table_status(
         apply_every_s=apply_every_s,
         due_at=None if last_job is None else last_job.started_at + int(apply_every_s * 1_000_000),
         maintenance=tuple(maintenance),
+        waiting_changes=waiting_changes,
     )

@@ -19,7 +19,7 @@ from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.kafka import ChangeConsumer
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
-from connector.kafka.topics import TopicFacts
+from connector.kafka.topics import TopicFacts, create_dead_letter_topics, describe
 from connector.records.codec import schema_id
 from connector.records.rejection import Rejection
 
@@ -173,6 +173,19 @@ def test_validate_names_every_fault(shell: Shell) -> None:
     assert "max_record_bytes is 100000000" in shell.err
     assert "There is no topic nowhere" in shell.err
     assert "2 faults" in shell.err
+
+
+def test_validate_names_a_record_of_the_ledger_that_cannot_be_read(
+    shell: Shell, topic: str, kafka: KafkaConfig
+) -> None:
+    """OPS-1, DLQ-11: each action on a dead letter would fail with it."""
+    create_dead_letter_topics(kafka, describe(kafka, topic))
+    assert shell.run("validate") == 0
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(f"{topic}.dead-letters.ledger", b"not a history", b"an id")
+    assert producer.flush(10) == 0
+    assert shell.run("validate") == 1
+    assert "is not the history of a dead letter" in shell.err
 
 
 def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:

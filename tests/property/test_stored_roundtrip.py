@@ -132,3 +132,18 @@ def test_the_checks_notice_a_broken_form(
     before = frontier.to_json()
     monkeypatch.setattr(stored, name, broken, raising=False)
     assert frontier.to_json() != before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ClosePartition(1, "s", "p", "gone", 1, None),  # type: ignore[arg-type]
+        (ClosePartition("x", "s", "p", "gone", 1, "ann"),),  # type: ignore[arg-type]
+        Progress(ends=(ClosePartition(1, "s", 5, "gone", 1, "ann"),)),  # type: ignore[arg-type]
+        TableState(apply_number=None),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_read_is_not_written(value: object) -> None:
+    """TBL-14: a commit with it would stop every later run."""
+    with pytest.raises(TypeError, match="cannot be stored"):
+        to_stored(value)

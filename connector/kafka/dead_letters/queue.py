@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from connector.clock import now_us
-from connector.dead_letters.batching import in_batches
+from connector.dead_letters.batching import LEAST_RATE, MOST_RATE, in_batches
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import (
@@ -43,7 +43,7 @@ from connector.dead_letters.replay import (
     Verdict,
     decide,
 )
-from connector.errors import TopicError
+from connector.errors import TopicError, argument_invalid, check_note
 from connector.kafka import topics
 from connector.kafka.dead_letters.child_process import from_child
 from connector.kafka.dead_letters.ledger_topic import (
@@ -93,7 +93,10 @@ class DeadLetterQueue:
             by: Who acts. The ledger stores it.
             horizon: The horizon of the stream, if it is known (µs). An older change is not
                 replayed.
+
+        Raises `ConfigError` if `by` is not a text, or an empty one.
         """
+        check_note("by", by)
         self._config, self._stream, self._by, self._horizon = config, stream, by, horizon
         self.topic = stream.topic
         self.schemas = Schemas(_Registered(config.registry))
@@ -211,7 +214,8 @@ class DeadLetterQueue:
             steps: The repair steps.
             max_attempts: A dead letter is parked after so many attempts.
             force: As in `connector.dead_letters.replay.decide`.
-            per_second: The maximum number of dead letters that are sent in a second.
+            per_second: The maximum number of dead letters that are sent in a second, from 0.001 to
+                1,000,000. None: no limit.
             on_progress: Called after each transaction with two numbers: the dead letters that were
                 read, of at most `at_most()`, and those that were replayed or parked.
             stop: When it is set, no further transaction begins.
@@ -221,9 +225,12 @@ class DeadLetterQueue:
             The number of dead letters by decision.
 
         Raises:
+            ConfigError: `why` is not a text, or an empty one, or `per_second` is not allowed.
             WriterConflictError: Another process acts on the dead letters.
             DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
+        check_note("why", why)
+        _check_rate(per_second)
         tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
         at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
         with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
@@ -265,10 +272,12 @@ class DeadLetterQueue:
             not allow the action.
 
         Raises:
+            ConfigError: `why` is not a text, or an empty one.
             WriterConflictError: Another process acts on the dead letters.
             DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
         assert action is not Action.REPLAYED, "replay does that"
+        check_note("why", why)
         done, refused, left = 0, Counter[str](), _Looked()
 
         def deeds(ledger: Ledger) -> Iterator[LedgerWrite]:
@@ -398,6 +407,16 @@ class DeadLetterQueue:
         )
 
 
+def _check_rate(per_second: object) -> None:
+    if per_second is None:
+        return
+    is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
+    if not is_number or not LEAST_RATE <= per_second <= MOST_RATE:  # type: ignore[operator]
+        raise argument_invalid(
+            "per_second", per_second, f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None"
+        )
+
+
 class _Settled(NamedTuple):
     """A dead letter to replay, or to park if there is no record. It has the necessary parts of a
     `Decision`.
@@ -453,7 +472,7 @@ def _settled_alone(
     """Runs in the child process. It reads the ledger itself. Meanwhile only the parent process
     writes to the ledger.
     """
-    queue = DeadLetterQueue(config, stream, by="", horizon=horizon)
+    queue = DeadLetterQueue(config, stream, by="a child process", horizon=horizon)
     for some, looked in queue._settled(which, steps, max_attempts, queue.ledger()):
         yield [one.packed() for one in some], looked
 

@@ -255,9 +255,9 @@ def dead_letters(
         Methods on the letters.
 
     Raises:
-        ConfigError: There is no such stream.
+        ConfigError: There is no such stream, or `by` is not a text, or an empty one.
     """
-    return DeadLetters(config, find_stream(config, stream), by or who(), on_event)
+    return DeadLetters(config, find_stream(config, stream), who() if by is None else by, on_event)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:

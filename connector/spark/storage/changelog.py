@@ -165,7 +165,8 @@ class Changelog:
         columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
         selected = rows.selectExpr(*columns)
         before = self._stored_in() or self._create(selected, batch)
-        newest = LoggedBatch.from_json(before)
+        with reading(self._path):
+            newest = LoggedBatch.from_json(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
         self._append(selected, "batch", before, batch, settle)

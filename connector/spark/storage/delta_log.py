@@ -274,7 +274,7 @@ def folders_in(spark: SparkSession, path: str) -> list[str]:
 def _stored_in(metadata: str | None) -> Mapping[str, Any] | None:
     try:
         parsed = json.loads(metadata) if metadata else None
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
     return (
         parsed["lowmark"]

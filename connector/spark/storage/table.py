@@ -509,8 +509,10 @@ class Table:
                 raise TableError(
                     ErrorCode.FOLDER_NOT_A_TABLE,
                     f"{self.path} is not empty, and is not a Delta table",
-                    "The folder contains other files",
-                    "Move the files, or rename the table",
+                    "Its folder _delta_log is missing. A program removed it, or the files belong to"
+                    " another program",
+                    "Restore _delta_log from a backup, or move the other files away, or rename the"
+                    " table",
                     table=self._definition.name,
                     path=self.path,
                 )

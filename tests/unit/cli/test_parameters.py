@@ -7,7 +7,8 @@ import time
 import click
 import pytest
 
-from connector.cli.parameters import BYTES, DURATION_S, SPAN, START, STEP
+from connector import cli
+from connector.cli.parameters import BYTES, CORES, DURATION_S, MEMORY, SPAN, START, STEP
 
 
 @pytest.mark.parametrize(("text", "expected_s"), [("7d", 604_800), ("1500ms", 2), (5, 5)])
@@ -79,3 +80,34 @@ def test_a_step_that_is_none_is_a_wrong_call() -> None:
     with pytest.raises(click.UsageError, match="is not UTF-8") as caught:
         STEP.convert("set-header=\udcff=x", None, None)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("text", ["*", "1", "16"])
+def test_a_number_of_threads_is_passed_to_spark(text: str) -> None:
+    assert CORES.convert(text, None, None) == text
+
+
+@pytest.mark.parametrize("text", ["512m", "2g", "64G", "4096m"])
+def test_a_size_of_a_heap_is_passed_to_spark(text: str) -> None:
+    assert MEMORY.convert(text, None, None) == text
+
+
+MEMORY_COMMANDS = (["run"], ["read", "t"], ["table", "rebuild", "t"])
+BAD_CORES = ["", "0", "-1", "x", "1.5", "2]", "**", "\u0663", "9" * 5000, "\udc80"]
+BAD_MEMORY = ["", "2", "x", "2gb", "1k", "511m", "0g", "-2g", "1.5g", "2g\n", "9" * 5000 + "g"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["run", "--cores", text] for text in BAD_CORES),
+        *(["table", "rebuild", "t", "--cores", text] for text in BAD_CORES),
+        *([*command, "--memory", text] for text in BAD_MEMORY for command in MEMORY_COMMANDS),
+    ],
+)
+def test_what_spark_could_not_start_with_is_a_wrong_call(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPS-10: exit code 2, before a file is read or a JVM is started."""
+    assert cli.invoke(words) == 2
+    assert "write" in capsys.readouterr().err

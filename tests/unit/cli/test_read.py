@@ -4,6 +4,7 @@ in tests/golden.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector import cli
-from connector.cli.read import _numeric
+from connector.cli.read import _numeric, _say_what_is_missing
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
 from connector.services.events import Event
-from connector.services.read import _keep
+from connector.services.read import _keep, _worth
 from connector.state.jobs import Job, JobKind
+from connector.state.open_dead_letters import NONE_OPEN
 from connector.tables.values import DataType, Encoding, write_value
 
 
@@ -71,3 +73,16 @@ def test_a_broken_log_is_an_error(tmp_path: Path) -> None:
 def test_a_numeric_is_written_as_in_a_cell(number: Decimal) -> None:
     """OPS-10: NUMERIC as text, in the one form that it has."""
     assert _numeric(number).encode() == write_value(DataType.NUMERIC, Encoding.TEXT, number)
+
+
+def test_a_cut_without_the_changes_of_dead_letters_is_not_called_the_state_of_the_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """DLQ-7, TBL-17: the two lines that a person sees do not contradict each other."""
+    text = _worth(None, 50, is_consistent_cut=True)
+    assert text == ", a consistent cut at 1970-01-01T00:00:00.000050Z"
+    _say_what_is_missing(replace(NONE_OPEN, count=1, is_known=True))
+    assert capsys.readouterr().err == (
+        "the changes in 1 dead letter are not in these rows; to see them: connector dead-letters"
+        " list\n"
+    )

@@ -131,3 +131,20 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
     configuration.write_text(SETTINGS.replace("[streams.s]", '[streams.s]\nbound_buffer = "7m"'))
     assert cli.invoke(["table", "history", "one"]) == 0
     assert "a max_staleness of 10m is possible" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("bogus", 'a table has no setting "bogus" that you can set; write max_staleness=DURATION'),
+        ("bogus=3", 'a table has no setting "bogus" that you can set; write max_staleness='),
+        ("max_stalenes=10m", '"max_stalenes" that you can set; did you mean max_staleness?'),
+        ("apply_every", "apply_every has no value; write apply_every=DURATION, for example"),
+    ],
+)
+def test_a_setting_that_cannot_be_set_is_a_wrong_call_that_says_what_to_write(
+    folder: Path, setting: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OPS-10."""
+    assert cli.invoke(["table", "set", "one", setting]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -4,7 +4,7 @@ import pytest
 
 from connector.records.avro_encoder import encode_body
 from connector.records.codec import encode_with_fastavro
-from connector.records.model import MAX_LONG, DataChange, Heartbeat, SetCell
+from connector.records.model import MAX_LONG, DataChange, DeleteFamily, Heartbeat, SetCell
 
 EDGES = sorted(
     {sign * 2**power + step for power in range(64) for sign in (1, -1) for step in (-1, 0, 1)}
@@ -42,8 +42,13 @@ def test_every_length_of_bytes_is_written_as_fastavro_writes_it(length: int) -> 
 
 def test_what_is_no_entry_is_a_bug() -> None:
     change = DataChange(
-        stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=("entry",)
-    )  # type: ignore[arg-type]
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=1,
+        entries=(DeleteFamily("f"),),
+    )
+    object.__setattr__(change, "entries", ("entry",))
     with pytest.raises(AssertionError):
         encode_body(change, 1)
 

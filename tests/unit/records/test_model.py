@@ -202,3 +202,30 @@ def test_control_records_share_the_key_that_no_row_may_have() -> None:
 def test_a_record_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         change().row_key = b"other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("entries", "shown"),
+    [
+        (SetCell("f", b"q", b"v"), "entries is SetCell("),
+        (5, "entries is 5"),
+        (None, "entries is None"),
+        ("f", "entries is 'f'"),
+        ((DeleteFamily("f"), None), "entries is None"),
+        ([("f", b"q", b"v")], "entries is ('f'"),
+    ],
+)
+def test_entries_of_another_type_are_refused_with_an_example(entries: Any, shown: str) -> None:
+    """REC-14: the parentheses of a tuple are forgotten easily."""
+    with pytest.raises(InvalidChangeError) as caught:
+        change(entries=entries)
+    assert caught.value.problem.startswith(shown)
+    assert "must be a tuple of SetCell" in caught.value.problem
+
+
+@pytest.mark.parametrize("at", [1795563812.8, "2026-01-01", None])
+def test_a_time_of_another_type_is_refused_with_its_type(at: Any) -> None:
+    """REC-14."""
+    for build in (lambda: change(commit_timestamp=at), lambda: Heartbeat("p", at)):
+        with pytest.raises(InvalidChangeError, match="must be an int, the number of microseconds"):
+            build()

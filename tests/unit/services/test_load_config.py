@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from connector.config.settings import find_stream
-from connector.errors import ConfigError
+from connector.config.settings import KafkaConfig, find_stream
+from connector.errors import ConfigError, ErrorCode
+from connector.kafka.topics import create_topic
 from connector.services.load_config import load_config
 
 TEXT = 'warehouse = "wh"\n[kafka]\nbootstrap_servers = "127.0.0.1:9092"\n'
@@ -97,3 +99,93 @@ def test_a_stream_is_found_by_its_name_or_its_topic(file: Path) -> None:
 def test_the_only_stream_needs_no_name(file: Path) -> None:
     file.write_text(TEXT + "[streams.orders]\n")
     assert find_stream(load_config(file, {}), None).name == "orders"
+
+
+DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"{TEXT}[streams.s]\nmax_record_bytes = {DIGITS}\n", "has a value that cannot be read"),
+        (f"x = {'[' * 20_000}{']' * 20_000}\n{TEXT}", "cannot be read. .* nested too deeply"),
+        (f"x{'.x' * 2_000} = 1\n{TEXT}", "cannot be read. .* nested too deeply"),
+        (f"x = {'{a=' * 20_000}1{'}' * 20_000}\n{TEXT}", "nested too deeply"),
+        (f"{TEXT}[streams.s]\nmax_record_bytes = {HEX}\n", "an integer of 20000 bits"),
+        (f"{TEXT}[streams.s]\nstall_after = {HEX}\n", "an integer of 20000 bits"),
+        (f"{TEXT}[streams.s]\nunknown_tables = {HEX}\n", "an integer of 20000 bits"),
+        (f"{TEXT}[streams.s]\nmin_commit_timestamp = {HEX}\n", "an integer of 20000 bits"),
+        (f"{TEXT}[streams.s]\nmax_dead_letter_ratio = {HEX}\n", "an integer of 20000 bits"),
+        (f"{TEXT}[streams.s]\nstall_after = '{DIGITS}s'\n", "stall_after"),
+        (TEXT.replace("wh", r"w\u0000h"), r"warehouse is .w\\x00h"),
+        (TEXT.replace('"wh"', '"~nobody-of-this-name/wh"'), "is not the path of a folder"),
+        (f'{TEXT}"ssl.ca.location" = "a\\u0000b"\n', "ssl.ca.location is"),
+        (f'{TEXT}[registry]\nurl = "http://h/\\u0000"\n', "registry.url is"),
+        (f'{TEXT}[registry]\nurl = "http://h"\nca_location = "\\u0000"\n', "ca_location is"),
+    ],
+)
+def test_a_hostile_file_is_an_error_that_names_its_place(
+    file: Path, text: str, problem: str
+) -> None:
+    """OPS-1."""
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        load_config(file, {})
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\ud800b", "x" * 5000])
+def test_a_path_that_no_file_can_have_is_an_error(path: str) -> None:
+    """OPS-1."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {})
+    assert caught.value.code in (ErrorCode.CONFIG_UNREADABLE, ErrorCode.CONFIG_MISSING)
+
+
+@pytest.mark.parametrize("path", [5, b"connector.toml", True, {}])
+def test_a_path_is_a_text_or_a_path(path: Any) -> None:
+    with pytest.raises(ConfigError, match="The argument path is"):
+        load_config(path, {})
+
+
+@pytest.mark.parametrize("value", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "WAREHOUSE",
+        "KAFKA__SASL_PASSWORD",
+        "KAFKA__SASL_PASSWORD_FILE",
+        "KAFKA__BOOTSTRAP_SERVERS",
+        "REGISTRY__URL",
+        "REGISTRY__PASSWORD",
+        "REGISTRY__TIMEOUT",
+        "STREAMS__S__TOPIC",
+        "STREAMS__S__STALL_AFTER",
+        "STREAMS__S__MAX_RECORD_BYTES",
+        "STREAMS__S__UNKNOWN_TABLES",
+        "NO__SUCH__NAME",
+    ],
+)
+def test_a_variable_with_characters_that_are_not_allowed_is_an_error(
+    file: Path, name: str, value: str
+) -> None:
+    """OPS-1, OPS-7: the error names the setting, and never the value of a secret."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {f"CONNECTOR__{name}": value})
+    assert "a\\" not in str(caught.value) or not name.endswith("PASSWORD")
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("topic", ["x.dead-letters", "x.dead-letters.ledger", ".dead-letters"])
+def test_a_topic_of_dead_letters_is_not_a_change_topic(file: Path, topic: str) -> None:
+    """REC-1, DLQ-1: the commands for dead letters would take it for the topic of another stream."""
+    file.write_text(f'{TEXT}[streams.s]\ntopic = "{topic}"\n')
+    with pytest.raises(ConfigError, match=r"a name that does not end with \.dead-letters"):
+        load_config(file, {})
+    file.write_text(f'{TEXT}[streams.s]\ntopic = "{topic}x"\n')
+    assert load_config(file, {}).streams["s"].topic == f"{topic}x"
+
+
+def test_a_topic_of_dead_letters_is_not_created_as_a_change_topic() -> None:
+    """DLQ-1."""
+    with pytest.raises(ConfigError, match="is not the name of a change topic"):
+        create_topic(KafkaConfig("127.0.0.1:1"), "x.dead-letters", kafka_partitions=1)

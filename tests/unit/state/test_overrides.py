@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from connector.errors import ConfigError
+from connector import warehouse as places
+from connector.errors import ConfigError, ErrorCode, TableError
 from connector.lake.overrides import Overrides
-from connector.lake.small_tables import append_next, select
+from connector.lake.plain_table import newest_stored, stored_in
+from connector.lake.small_tables import append_next, as_arrow, select
 from connector.state.overrides import (
+    ClosePartition,
     PaceOverride,
     StalenessOverride,
     bounds_in,
@@ -19,6 +24,7 @@ from connector.state.overrides import (
     metadata_with,
     pace_in_force,
 )
+from connector.stored import from_stored, to_stored
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.values import DataType
@@ -123,3 +129,138 @@ def test_a_number_of_seconds_that_is_not_allowed_is_refused(seconds: int) -> Non
     assert StalenessOverride("t", 0, 1, "a person").max_staleness_s == 0
     with pytest.raises(ConfigError, match="apply_every of table t is 0"):
         PaceOverride("t", 0, 1, "a person")
+
+
+def foreign_commit(path: str, said: str | None) -> None:
+    """Add no row, as another program does, with this metadata."""
+    custom = {} if said is None else {"userMetadata": said}
+    types = {"made_by": "string"}
+    write_deltalake(
+        path,
+        as_arrow([{"made_by": "another program"}], types),
+        mode="append",
+        schema_mode="merge",
+        commit_properties=CommitProperties(custom_metadata=custom),
+    )
+
+
+DAMAGED = (None, "{", '{"lowmark": {}}', '{"lowmark": 5}', "[" * 200_000)
+
+
+@pytest.mark.parametrize("said", DAMAGED)
+def test_a_newest_commit_of_another_program_is_not_no_overrides(
+    tmp_path: Path, said: str | None
+) -> None:
+    """TBL-20, TBL-14: an override that is set then would have removed the others for good."""
+    overrides, path = Overrides(str(tmp_path)), places.overrides(str(tmp_path))
+    overrides.set(StalenessOverride("one", 600, 1, "ann"))
+    version = DeltaTable(path).version()
+    foreign_commit(path, said)
+    for action in (
+        overrides.bounds,
+        overrides.paces,
+        lambda: overrides.set(PaceOverride("one", 7, 2, "ann")),
+        lambda: overrides.set(StalenessOverride("one", None, 2, "ann")),
+    ):
+        with pytest.raises(TableError, match="Restore") as caught:
+            action()
+        assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+        assert DeltaTable(path).version() == version + 1, "nothing was written"
+    DeltaTable(path).restore(version)
+    assert overrides.bounds() == {"one": 600}, "the remedy helps"
+    overrides.set(PaceOverride("one", 7, 3, "ann"))
+    assert (overrides.bounds(), overrides.paces()) == ({"one": 600}, {"one": 7})
+
+
+@pytest.mark.parametrize("said", DAMAGED)
+def test_a_newest_commit_of_another_program_is_not_no_closed_partitions(
+    tmp_path: Path, said: str | None
+) -> None:
+    """WMK-8, TBL-14: the numbers would begin again, and ingest would take no request any more."""
+    overrides, path = Overrides(str(tmp_path)), places.closed_partitions(str(tmp_path))
+    request = ClosePartition(1, "s", "p", "gone", 1, "ann")
+    overrides.add_closed(request)
+    foreign_commit(path, said)
+    with pytest.raises(TableError, match="Restore"):
+        overrides.ends("s", above=0)
+    with pytest.raises(TableError, match="Restore"):
+        overrides.add_closed(replace(request, stream_partition="q"))
+    DeltaTable(path).restore(0)
+    overrides.add_closed(replace(request, stream_partition="q"))
+    assert [one.number for one in overrides.ends("s", above=0)] == [1, 2]
+
+
+@pytest.mark.parametrize("stored", [{"one": "x"}, {"one": 1.5}, {"one": None}, [], "x", 5])
+def test_overrides_that_are_no_numbers_are_an_error_also_for_what_is_set_next(
+    tmp_path: Path, stored: object
+) -> None:
+    """TBL-20, TBL-14."""
+    path = places.overrides(str(tmp_path))
+    row = {"made_by": "ann"}
+    append_next(path, {"made_by": "string"}, lambda said: (row, {"max_staleness_s": stored}))
+    overrides = Overrides(str(tmp_path))
+    for action in (
+        overrides.bounds,
+        lambda: overrides.set(StalenessOverride("two", 5, 1, "ann")),
+    ):
+        with pytest.raises(TableError, match="cannot be read") as caught:
+            action()
+        assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+    assert DeltaTable(path).version() == 0
+
+
+def test_a_number_of_closed_partitions_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    """WMK-8, TBL-14."""
+    path = places.closed_partitions(str(tmp_path))
+    append_next(path, {"stream": "string"}, lambda said: ({"stream": "s"}, {"number": "x"}))
+    overrides = Overrides(str(tmp_path))
+    with pytest.raises(TableError, match="cannot be read"):
+        overrides.ends("s", above=0)
+    with pytest.raises(TableError, match="cannot be read"):
+        overrides.add_closed(ClosePartition(1, "s", "p", "gone", 1, "ann"))
+
+
+ROW = {
+    "number": 1,
+    "stream": "s",
+    "stream_partition": "p",
+    "reason": None,
+    "made_at": 1,
+    "made_by": "ann",
+}
+
+
+def with_row(warehouse: Path, row: dict[str, Any]) -> None:
+    types = {name: "int64" if name in ("number", "made_at") else "string" for name in ROW}
+    path = places.closed_partitions(str(warehouse))
+    append_next(path, types, lambda said: (row, {"number": 1}))
+
+
+def test_a_request_without_a_reason_that_is_stored_does_not_stop_ingest(tmp_path: Path) -> None:
+    """WMK-8, `poison_is_contained`: the row, and the batch that took it, can be read."""
+    with_row(tmp_path, ROW)
+    ends = tuple(Overrides(str(tmp_path)).ends("s", above=0))
+    assert ends == (ClosePartition(1, "s", "p", None, 1, "ann"),)
+    assert from_stored(tuple[ClosePartition, ...], to_stored(ends)) == ends
+
+
+def test_a_request_that_names_no_partition_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    """WMK-8, TBL-14."""
+    with_row(tmp_path, {**ROW, "stream_partition": None})
+    with pytest.raises(TableError, match=r"A row of .* cannot be read.*stream_partition.*restore"):
+        Overrides(str(tmp_path)).ends("s", above=0)
+
+
+@pytest.mark.parametrize("note", [None, "", " ", 5, "a\0b", "a\ud800"])
+@pytest.mark.parametrize("field", ["reason", "made_by"])
+def test_what_cannot_be_read_again_is_not_stored(tmp_path: Path, field: str, note: Any) -> None:
+    """WMK-8: every later run would have failed."""
+    request = replace(ClosePartition(1, "s", "p", "gone", 1, "ann"), **{field: note})
+    with pytest.raises(ConfigError, match="It must be a text"):
+        Overrides(str(tmp_path)).add_closed(request)
+    assert newest_stored(places.closed_partitions(str(tmp_path))) is None
+
+
+def test_metadata_of_great_depth_is_not_of_lowmark() -> None:
+    """TBL-14."""
+    assert stored_in({"userMetadata": '{"lowmark":' + "[" * 100_000}) == {}

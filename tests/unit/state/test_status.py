@@ -646,6 +646,7 @@ def test_names_for_programs_are_stable() -> None:
             "stalled",
             "uncovered",
             "undeclared",
+            "undefined_sources",
             "unknown_tables",
             "without_key_range",
             "maintenance",
@@ -681,7 +682,7 @@ def test_names_for_programs_are_stable() -> None:
             "stream",
             "to_batch",
         ),
-        *("upsert_stream_apply_watermark", "maintenance"),
+        *("upsert_stream_apply_watermark", "maintenance", "waiting_changes"),
     }
     assert (stream["topic_read_at"], stream["low_watermark_age_s"]) == (
         "1970-01-01T00:15:00.000000Z",
