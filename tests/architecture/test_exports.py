@@ -59,9 +59,12 @@ PUBLIC = {
         "SparkRead",
         "check_session",
         "configure_session",
+        "read_changes",
         "read_snapshot",
         "read_table",
+        "register_functions",
         "register_status_view",
+        "stream_changes",
     },
 }
 

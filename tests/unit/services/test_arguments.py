@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from connector.config.settings import ConnectorConfig, parse
+from connector.config.parse import parse
+from connector.config.settings import ConnectorConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.errors import ConfigError, ErrorCode
 from connector.lake.overrides import Overrides

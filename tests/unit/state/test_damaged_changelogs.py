@@ -18,9 +18,10 @@ from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.small_tables import append_next
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
-from connector.spark.storage.changelog import _logged_batch
 from connector.spark.storage.delta_log import _stored_in
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.overrides import PaceOverride, StalenessOverride
+from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import UNKNOWN
@@ -145,8 +146,11 @@ def test_a_file_in_the_place_of_the_overrides_is_an_error(tmp_path: Path) -> Non
 )
 def test_ingest_names_the_changelog_whose_newest_batch_cannot_be_read(ends: object) -> None:
     """TBL-14: no raw error of a library ends `run`."""
-    with pytest.raises(TableError, match="The metadata of the newest commit of /w/changelog"):
-        _logged_batch({**BATCH, "closed_partitions": ends}, "/w/changelog")
+    unreadable = pytest.raises(
+        TableError, match="The metadata of the newest commit of /w/changelog"
+    )
+    with unreadable, reading("/w/changelog"):
+        LoggedBatch.from_json({**BATCH, "closed_partitions": ends})
 
 
 def test_ingest_continues_after_a_request_to_close_without_a_reason() -> None:
@@ -159,7 +163,7 @@ def test_ingest_continues_after_a_request_to_close_without_a_reason() -> None:
         "made_at": 1,
         "made_by": "ann",
     }
-    found = _logged_batch({**BATCH, "closed_partitions": [end]}, "/w/changelog")
+    found = LoggedBatch.from_json({**BATCH, "closed_partitions": [end]})
     assert found is not None
     assert [one.stream_partition for one in found.ends] == ["p"]
     assert Progress.from_json(Progress(ends=found.ends).to_json(), UNKNOWN).ends == found.ends

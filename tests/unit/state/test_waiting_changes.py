@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from connector import cli
-from connector.config.settings import ConnectorConfig, parse
+from connector.config.parse import parse
+from connector.config.settings import ConnectorConfig
 from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
 from connector.services.events import Event
