@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,6 +20,11 @@ from connector.demo.repository import find_history
 from connector.demo.source import choose_input
 from connector.demo.story import Choices
 from connector.lake.jobs import History
+from connector.lake.plain_table import open_table
+from connector.services.load_config import load_config
+from connector.services.rows.explain import explain
+from connector.tables.explain import Outcome as OfEntry
+from connector.warehouse import table as table_of
 from tests.spark.conftest import QUICK_PROCESS
 from tests.unit.demo.test_truth import odd_paths, renames_and_returns, submodules
 from tests.unit.git_repository import Repository
@@ -33,10 +39,12 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    seed: int,
 ) -> None:
     """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted,
     poison_is_contained, across a SIGKILL; TBL-11, TBL-16, TBL-17: cut_is_consistent at watermarks
-    in the middle, through a split and a merge, and a stall that the table tells of
+    in the middle, through a split and a merge, and a stall that the table tells of; SUB-6: the
+    explanation of a row is the row
     """
     monkeypatch.setattr(source, "TRANSFERS", 1000)
     for name, value in QUICK_PROCESS.items():
@@ -83,6 +91,8 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
         subprocess.run(["pgrep", "-f", str(output)], capture_output=True, check=False).stdout == b""
     ), "a process was left behind"
 
+    check_explanations(output, Random(seed))
+
     # The canary: one more commit, which the tables have not seen.
     repository.write("a", "the truth has moved on\n")
     repository.git("add", "a")
@@ -90,6 +100,37 @@ def test_what_comes_out_is_the_truth_and_a_difference_would_be_seen(
     chosen, outcome = choose_input(repository.folder, now=time.time_ns() // 1000, seed=1), Outcome()
     story._compare(DemoFolder(output), chosen, Published(), outcome)
     assert {difference.split(": ")[0] for difference in outcome.differences} == {"files a"}
+
+
+def check_explanations(output: Path, rng: Random) -> None:
+    """For 200 rows, the entries that won make the row of the table."""
+    config = load_config(output / "connector.toml", {})
+    count = 0
+    for name, definition in config.tables.items():
+        found = open_table(table_of(config.warehouse, name))
+        columns = list(found.types)
+        rows = {
+            tuple(row[columns.index(part.name)] for part in definition.key.parts): dict(
+                zip(columns, row, strict=True)
+            )
+            for row in found.rows()
+        }
+        for key in rng.sample(sorted(rows), min(100, len(rows))):
+            explained = explain(config, name, key, ask_kafka=False)
+            assert explained.is_confirmed is True
+            names = [one.name for one in (*definition.key.parts, *definition.columns)]
+            assert explained.row is not None
+            assert {of: explained.row[of] for of in names} == {of: rows[key][of] for of in names}
+            won = {
+                (column.family, column.qualifier)
+                for column in explained.explanation.columns
+                for entry in column.entries
+                if entry.outcome is OfEntry.WON
+            }
+            shown = {column.cell for column in definition.columns if rows[key][column.name]}
+            assert shown <= won
+            count += 1
+    assert count >= 50
 
 
 @pytest.mark.long
