@@ -18,7 +18,8 @@ from benchmarks.report import Figure, figures, number
 
 NAMES = (
     *("commands", "encoder", "producer"),
-    *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "freshness", "disk"),
+    *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
+    *("freshness", "disk"),
     *("letters", "demo"),
 )
 
