@@ -84,7 +84,7 @@ _CHILDREN: Final = """named_struct(
   {children})"""
 
 # `at`, `rank` and the columns after them give the order of the rows. At one time, changes come
-# first, then heartbeats, then child partitions.
+# first, then heartbeats. Child partitions are the end, also behind a change that came too late.
 _FUNCTION: Final = """
 CREATE OR REPLACE TEMPORARY FUNCTION `READ_{stream}`(
   start_timestamp TIMESTAMP,
@@ -170,7 +170,7 @@ SELECT array(named_struct(
   'heartbeat_record', array_compact(array(heartbeat)),
   'child_partitions_record', array_compact(array(children)))) AS ChangeRecord
 FROM found, range WHERE is_valid
-ORDER BY at, rank, id, sequence, kafka_partition, offset
+ORDER BY rank = 2, at, rank, id, sequence, kafka_partition, offset
 """
 
 

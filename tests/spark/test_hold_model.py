@@ -214,7 +214,7 @@ def test_nothing_lost_of_a_held_row_whatever_dies_between(
     stream = Stream(spark, tmp_path / "w", REMEMBERS)
     history = History(rng, stream)
     stream.topic.send_everywhere(ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
-    rounds, number, waits_for = 6 if depth else 2, 0, list[Arrival]()
+    rounds, number, waits_for = 6 if depth else 1, 0, list[Arrival]()
     while number < rounds or waits_for:
         number += 1
         if number <= rounds:
