@@ -115,6 +115,8 @@ class ErrorCode(StrEnum):
     START_TOO_OLD = auto()
     BUFFER_FULL = auto()
     TRANSACTIONS_UNACKNOWLEDGED = auto()
+    GROUP_TOPICS_MISSING = auto()
+    RECORD_ACKNOWLEDGED = auto()
 
     # producers
     RECORD_REFUSED = auto()

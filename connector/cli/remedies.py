@@ -62,12 +62,15 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.CUT_EXPIRED: _STATUS,
     ErrorCode.CUT_MISSING: _STATUS,
     ErrorCode.DEAD_LETTER_MISSING: (
-        Template("dead-letters list --state any --json", options=_OF_STREAM),
+        Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
     ErrorCode.REJECTED_RATIO_EXCEEDED: (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
         Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
+    ),
+    ErrorCode.GROUP_TOPICS_MISSING: (
+        Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
@@ -102,7 +105,8 @@ def _change_topic(topic: str) -> str:
     """The change topic that a dead-letter topic or a ledger topic belongs to, or the topic itself:
     the commands take no other.
     """
-    return topic.removesuffix(ledger_topic("")).removesuffix(dead_letter_topic(""))
+    of_group = topic.partition(dead_letter_topic("", ""))
+    return of_group[0].removesuffix(ledger_topic("")).removesuffix(dead_letter_topic(""))
 
 
 def _code(error: ConnectorError) -> ErrorCode | None:

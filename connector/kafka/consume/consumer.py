@@ -1,4 +1,4 @@
-"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-3).
+"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-4).
 
     with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
         for received in consumer:
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from connector.clock import now_us
 from connector.errors import ConfigError, ErrorCode
@@ -25,9 +25,15 @@ from connector.kafka.consume.commit_range import (
     first_positions,
 )
 from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.places import check_reached
+from connector.kafka.consume.options import ReaderOptions, check_options, positions_of_state
 from connector.kafka.consume.reader import RecordReader
-from connector.kafka.consume.record import Start
+from connector.kafka.consume.record import ConsumerRecord, Start
+from connector.kafka.consume.set_aside import (
+    SetAside,
+    already_acknowledged,
+    positions_of,
+    replays_of,
+)
 from connector.kafka.consume.stages import (
     CommitRange,
     Received,
@@ -40,19 +46,27 @@ from connector.records.rejection import Position
 from connector.validation import Limits
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.tracker import WatermarkTracker
-from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES, Item
+from connector.watermarks.tracker import Watermark, WatermarkTracker
+from connector.watermarks.transactions import (
+    DEFAULT_BUFFERED_BYTES,
+    Item,
+    Late,
+    Rejected,
+    WholeTransaction,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from connector.config.settings import KafkaConfig, RegistryConfig
-    from connector.kafka.topics import TopicFacts
+
+Yielded = TypeVar("Yielded")
+"""What a `ChangeConsumer` yields. It follows from its arguments."""
 
 _POLL_S: Final = 0.5
 
 
-class ChangeConsumer:
+class ChangeConsumer(Generic[Yielded]):
     """An iterator over a change stream. Not thread-safe.
 
     Without further arguments, it yields a `ConsumerRecord` for each record. Records of one Kafka
@@ -81,9 +95,78 @@ class ChangeConsumer:
     read is a `Rejected`. Control records are not yielded. `acknowledge` the items in their
     order, and store `state()`.
 
+    **Dead letters of a group.** With `group`, a record that the program cannot process can be
+    `set_aside`. With `replays=True`, the replays of such records come, too, as soon as they are
+    there.
+
     Use it as a context manager. `finished` is True when the iteration has ended. `warnings` are
     sentences about wrong settings of the topic.
     """
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord | Watermark],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: None = ...,
+        watermarks: Literal[True],
+        transactions: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord | Late],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: int | None = ...,
+        end_commit: int | None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[WholeTransaction | Late | Rejected],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: int | None = ...,
+        end_commit: int | None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[True],
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[Received],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: int | None = ...,
+        end_commit: int | None = ...,
+        watermarks: bool = ...,
+        transactions: bool = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -105,6 +188,7 @@ class ChangeConsumer:
         roots: Iterable[str] = (),
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
         state: bytes | None = None,
+        replays: bool = False,
     ) -> None:
         """Check the topic and find the start position.
 
@@ -134,19 +218,21 @@ class ChangeConsumer:
                 middle of the topic need not find their announcements.
             max_buffered_bytes: The bound for transactions that are read and not yielded.
             state: A value of `state()` to continue from, instead of `start`.
+            replays: Read the replays of the dead letters of the group, too. They come between the
+                records of the topic, with the header `connector.replay`.
 
         Raises:
             OutOfRangeError: The range begins in the future, ends before it begins, or begins
                 before the oldest record of the topic.
             TopicError: There is no such topic, it is compacted or was replaced, or records were
-                deleted.
+                deleted. The group has no topic for replays.
             BrokerError: No broker answers.
             ConfigError: A client setting is not allowed, arguments exclude each other, or the
                 state is not one.
         """
         numbers = None if kafka_partitions is None else sorted(set(kafka_partitions))
         has_range = start_commit is not None or end_commit is not None
-        _check_options(
+        check_options(
             {
                 "group": group is not None,
                 "kafka_partitions": numbers is not None,
@@ -155,6 +241,7 @@ class ChangeConsumer:
                 "start_commit": start_commit is not None,
                 "end_commit": end_commit is not None,
                 "state": state is not None,
+                "replays": replays,
             }
         )
         known = None if state is None else ReaderState.from_bytes(state)
@@ -166,7 +253,7 @@ class ChangeConsumer:
         self.warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
         if known is not None:
-            start = _positions_of(known, kafka, facts)
+            start = positions_of_state(known, kafka, facts)
         elif start_commit is not None:
             self.warnings += create_time_warning(facts)
             start = first_positions(
@@ -179,6 +266,7 @@ class ChangeConsumer:
                 kafka_partitions=numbers,
                 has_roots=bool(named),
             )
+        beside = replays_of(kafka, topic, group) if replays and group is not None else None
         self._reader = RecordReader(
             kafka,
             facts,
@@ -189,7 +277,10 @@ class ChangeConsumer:
             kafka_partitions=numbers,
             ends=ends,
             metadata_refresh_s=metadata_refresh_s,
+            replays=beside,
+            replay_ends=topics.end_offsets(kafka, beside) if beside and bounded else None,
         )
+        self._set_aside = SetAside(kafka, topic, group)
         self._stage: WatermarkStage | None = None
         if watermarks or transactions or has_range:
             tracker = WatermarkTracker(
@@ -218,11 +309,9 @@ class ChangeConsumer:
         """True when a bounded consumer has reached its end, or the low watermark is above
         `end_commit`.
         """
-        if self._stage is None:
-            return self._reader.finished
-        return self._stage.is_finished
+        return self._reader.finished if self._stage is None else self._stage.is_finished
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[Yielded]:
         """Yield items and wait for more. It ends only if the consumer is bounded or has an
         `end_commit`. Raises as `poll` does.
         """
@@ -231,7 +320,7 @@ class ChangeConsumer:
             if received is not None:
                 yield received
 
-    def poll(self, timeout_s: float) -> Received | None:
+    def poll(self, timeout_s: float) -> Yielded | None:
         """Return the next item.
 
         After an exception, the next call returns the same item.
@@ -249,6 +338,9 @@ class ChangeConsumer:
                 read.
             BufferFullError: Transactions that wait for the low watermark need too much memory.
         """
+        return cast("Yielded | None", self._poll(timeout_s))
+
+    def _poll(self, timeout_s: float) -> Received | None:
         stage = self._stage
         if stage is None:
             return self._reader.poll(timeout_s)
@@ -291,8 +383,37 @@ class ChangeConsumer:
         """
         return self._transactions.state()
 
+    def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:
+        """Put a record that the program cannot process into the dead letters of the group (SUB-4).
+
+        It returns when all replicas have the letter. `commit` or `acknowledge` the record after
+        that, as one that was processed. If the program stops in between, the record comes again. If
+        it is set aside again, readers count its letter once. The topics of the group must exist
+        (`create_group_topics`).
+
+        Args:
+            received: What this consumer has yielded. All records of a transaction are set aside.
+            detail: Why, for people. It is shortened to 1,024 bytes.
+
+        Raises:
+            ConnectorError: The record was committed or acknowledged before. It is still in its
+                topic.
+            ConfigError: The consumer has no group, or the group cannot have dead letters.
+            TopicError: The record is of another topic, a topic is missing, or the record was
+                deleted.
+            DeliveryError: The letter was not acknowledged. Set the record aside again.
+            BrokerError: No broker answers.
+        """
+        facts, replays = self._reader.facts, self._reader.replays
+        read = {one.topic: one for one in (facts, replays) if one is not None}
+        self._set_aside.check(received, read)
+        for position in positions_of(received):
+            if self._reader.is_committed(position):
+                raise already_acknowledged(position)
+        self._set_aside.publish(received, detail, read)
+
     def commit(self) -> None:
-        """Store the positions of all records that were read for the group.
+        """Store the positions of all records that were read for the group. This includes replays.
 
         Raises:
             BrokerError: Kafka did not store them.
@@ -302,6 +423,7 @@ class ChangeConsumer:
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
         self._reader.close()
+        self._set_aside.close()
         self._decoder.close()
 
     def __enter__(self) -> Self:
@@ -325,45 +447,3 @@ class ChangeConsumer:
                 "Build it with transactions=True",
             )
         return self._stage
-
-
-def _check_options(given: dict[str, bool]) -> None:
-    """Raise `ConfigError` if arguments exclude each other."""
-    excluded = [
-        ("group", "kafka_partitions", "Kafka gives Kafka partitions to the members of a group"),
-        ("transactions", "group", "Whole transactions need all Kafka partitions of the topic"),
-        ("transactions", "kafka_partitions", "Whole transactions need all Kafka partitions"),
-        ("start_commit", "group", "A group has its own stored positions"),
-        ("end_commit", "group", "Each member would end at another time"),
-        ("start_commit", "start", "The start position follows from start_commit"),
-        ("state", "start", "The start position is in the state"),
-    ]
-    for one, other, why in excluded:
-        if given[one] and given[other]:
-            raise ConfigError(
-                ErrorCode.READER_OPTION_INVALID,
-                f"{one} and {other} exclude each other",
-                why,
-                f"Leave out {other}",
-            )
-    if given["state"] and not given["transactions"]:
-        raise ConfigError(
-            ErrorCode.READER_OPTION_INVALID,
-            "state is given without transactions=True",
-            "Only a reader of whole transactions has a state",
-            "Pass positions as start, or set transactions=True",
-        )
-
-
-def _positions_of(
-    state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
-) -> tuple[Position, ...]:
-    """Return the positions to continue from. Raises `TopicError` if the topic lost records that
-    were read. The reader checks whether it is the topic of the state.
-    """
-    if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
-        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
-    return tuple(
-        Position(state.topic, state.topic_id, number, oldest - 1)
-        for number, (oldest, _) in state.offsets.items()
-    )

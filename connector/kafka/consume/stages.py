@@ -113,8 +113,10 @@ class WatermarkStage:
             self._advance()
 
     def _hear(self, received: ConsumerRecord) -> None:
-        if isinstance(received.record, Rejection) or any(
-            name == REPLAY_HEADER for name, _ in received.source.headers
+        if (
+            isinstance(received.record, Rejection)
+            or any(name == REPLAY_HEADER for name, _ in received.source.headers)
+            or received.position.topic != self._reader.facts.topic
         ):
             return
         self._tracker.hear(
