@@ -57,8 +57,12 @@ class ReaderState:
         try:
             stored = json.loads(text)
             frontier = Frontier.from_json(stored.pop("frontier"))
-            return replace(from_stored(ReaderState, stored), frontier=frontier)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            state = replace(from_stored(ReaderState, stored), frontier=frontier)
+            for k, (oldest, following) in state.offsets.items():
+                if not (k >= 0 and 0 <= oldest <= following):
+                    raise ValueError(f"Kafka partition {k} has the offsets {oldest}, {following}")
+            return state
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 ErrorCode.READER_STATE_INVALID,
                 "The given state is not a state of a reader",

@@ -25,7 +25,12 @@ from connector.kafka.consume.commit_range import (
     first_positions,
 )
 from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.options import ReaderOptions, check_options, positions_of_state
+from connector.kafka.consume.options import (
+    ReaderOptions,
+    check_numbers_given,
+    check_options,
+    positions_of_state,
+)
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ConsumerRecord, Start
 from connector.kafka.consume.set_aside import (
@@ -216,7 +221,8 @@ class ChangeConsumer(Generic[Yielded]):
                 partitions.
             roots: The root stream partitions, if you know them. Then a reader that starts in the
                 middle of the topic need not find their announcements.
-            max_buffered_bytes: The bound for transactions that are read and not yielded.
+            max_buffered_bytes: The bound for transactions that are read and not yielded: 1 KiB to
+                1 TiB.
             state: A value of `state()` to continue from, instead of `start`.
             replays: Read the replays of the dead letters of the group, too. They come between the
                 records of the topic, with the header `connector.replay`.
@@ -227,8 +233,8 @@ class ChangeConsumer(Generic[Yielded]):
             TopicError: There is no such topic, it is compacted or was replaced, or records were
                 deleted. The group has no topic for replays.
             BrokerError: No broker answers.
-            ConfigError: A client setting is not allowed, arguments exclude each other, or the
-                state is not one.
+            ConfigError: A client setting is not allowed, arguments exclude each other, a number
+                is out of its range, or the state is not one.
         """
         numbers = None if kafka_partitions is None else sorted(set(kafka_partitions))
         has_range = start_commit is not None or end_commit is not None
@@ -243,6 +249,9 @@ class ChangeConsumer(Generic[Yielded]):
                 "state": state is not None,
                 "replays": replays,
             }
+        )
+        check_numbers_given(
+            start_commit=start_commit, end_commit=end_commit, max_buffered_bytes=max_buffered_bytes
         )
         known = None if state is None else ReaderState.from_bytes(state)
         now, named = now_us(), frozenset(roots)

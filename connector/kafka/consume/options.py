@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from connector.errors import ConfigError, ErrorCode
-from connector.kafka.consume.places import check_reached
+from connector.kafka.consume.places import check_numbers, check_reached
 from connector.kafka.consume.record import Start
+from connector.records.model import MAX_TIMESTAMP
 from connector.records.rejection import Position
 from connector.validation import Limits
 from connector.watermarks.reader_state import ReaderState
@@ -15,6 +16,10 @@ from connector.watermarks.reader_state import ReaderState
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
+
+
+BUFFERED_BYTES: Final = (1024, 1024**4)
+"""The least and the greatest `max_buffered_bytes`."""
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -70,6 +75,25 @@ def check_options(given: dict[str, bool]) -> None:
         )
 
 
+def check_numbers_given(
+    *, start_commit: int | None, end_commit: int | None, max_buffered_bytes: int
+) -> None:
+    """Raise `ConfigError` if a number is out of its range."""
+    given = [
+        ("start_commit", start_commit, 0, MAX_TIMESTAMP, "It is in microseconds since 1970"),
+        ("end_commit", end_commit, 0, MAX_TIMESTAMP, "It is in microseconds since 1970"),
+        ("max_buffered_bytes", max_buffered_bytes, *BUFFERED_BYTES, "It bounds the memory"),
+    ]
+    for name, value, least, most, why in given:
+        if value is not None and not least <= value <= most:
+            raise ConfigError(
+                ErrorCode.READER_OPTION_INVALID,
+                f"{name} is {value}, but must be from {least:,} to {most:,}",
+                why,
+                f"Pass another {name}, or leave it out",
+            )
+
+
 def positions_of_state(
     state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
 ) -> tuple[Position, ...]:
@@ -77,6 +101,7 @@ def positions_of_state(
     were read. The reader checks whether it is the topic of the state.
     """
     if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
+        check_numbers(facts, state.offsets)
         check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
     return tuple(
         Position(state.topic, state.topic_id, number, oldest - 1)
