@@ -117,6 +117,8 @@ class ErrorCode(StrEnum):
     TRANSACTIONS_UNACKNOWLEDGED = auto()
     GROUP_TOPICS_MISSING = auto()
     RECORD_ACKNOWLEDGED = auto()
+    GROUP_STATE_TAKEN = auto()
+    GROUP_STATE_TOO_LARGE = auto()
 
     # producers
     RECORD_REFUSED = auto()

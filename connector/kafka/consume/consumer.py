@@ -12,7 +12,7 @@ read.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from connector.clock import now_us
@@ -25,6 +25,7 @@ from connector.kafka.consume.commit_range import (
     first_positions,
 )
 from connector.kafka.consume.decode import Decoder
+from connector.kafka.consume.group_state import GroupState
 from connector.kafka.consume.options import (
     ReaderOptions,
     check_numbers_given,
@@ -98,11 +99,12 @@ class ChangeConsumer(Generic[Yielded]):
     watermark has passed it, in the order of commit timestamp, transaction id and position. A
     duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot be
     read is a `Rejected`. Control records are not yielded. `acknowledge` the items in their
-    order, and store `state()`.
+    order, and store `state()`. With `group`, `commit()` stores it in the group. The consumer reads
+    all Kafka partitions, also then: a later consumer of the group shuts it out.
 
     **Dead letters of a group.** With `group`, a record that the program cannot process can be
     `set_aside`. With `replays=True`, the replays of such records come, too, as soon as they are
-    there.
+    there. With `transactions=True`, they come as `Late` or `Rejected`.
 
     Use it as a context manager. `finished` is True when the iteration has ended. `warnings` are
     sentences about wrong settings of the topic.
@@ -204,7 +206,7 @@ class ChangeConsumer(Generic[Yielded]):
                 committed position. Kafka partitions that are missing in stored positions are read
                 from the beginning, because they are new.
             group: The consumer group. Kafka distributes the Kafka partitions, and `commit` stores
-                positions.
+                positions. With `transactions`, it only stores the state.
             kafka_partitions: Without a group, the Kafka partitions to read. None: all, including
                 new ones.
             bounded: Stop at the current end of the topic.
@@ -261,41 +263,54 @@ class ChangeConsumer(Generic[Yielded]):
         facts = topics.describe(kafka, topic, admin)
         self.warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
-        if known is not None:
-            start = positions_of_state(known, kafka, facts)
-        elif start_commit is not None:
-            self.warnings += create_time_warning(facts)
-            start = first_positions(
+        beside = replays_of(kafka, topic, group) if replays and group is not None else None
+        self._set_aside = SetAside(kafka, topic, group)
+        self._group_state: GroupState | None = None
+        replayed: Mapping[int, int] | None = None
+        if transactions and group is not None:
+            self._group_state = GroupState(kafka, facts, group, beside)
+            known, replayed = self._group_state.stored, self._group_state.replayed
+        try:
+            if known is not None:
+                start = positions_of_state(known, kafka, facts)
+            elif start_commit is not None:
+                self.warnings += create_time_warning(facts)
+                start = first_positions(
+                    kafka,
+                    facts,
+                    admin,
+                    self._decoder,
+                    start_commit,
+                    now,
+                    kafka_partitions=numbers,
+                    has_roots=bool(named),
+                )
+            self._reader = RecordReader(
                 kafka,
                 facts,
                 admin,
                 self._decoder,
-                start_commit,
-                now,
+                start=start,
+                group=None if transactions else group,
                 kafka_partitions=numbers,
-                has_roots=bool(named),
+                ends=ends,
+                metadata_refresh_s=metadata_refresh_s,
+                replays=beside,
+                replay_ends=topics.end_offsets(kafka, beside) if beside and bounded else None,
+                replayed=replayed,
             )
-        beside = replays_of(kafka, topic, group) if replays and group is not None else None
-        self._reader = RecordReader(
-            kafka,
-            facts,
-            admin,
-            self._decoder,
-            start=start,
-            group=group,
-            kafka_partitions=numbers,
-            ends=ends,
-            metadata_refresh_s=metadata_refresh_s,
-            replays=beside,
-            replay_ends=topics.end_offsets(kafka, beside) if beside and bounded else None,
-        )
-        self._set_aside = SetAside(kafka, topic, group)
+        except BaseException:
+            if self._group_state is not None:
+                self._group_state.close()
+            raise
         self._stage: WatermarkStage | None = None
         if watermarks or transactions or has_range:
             tracker = WatermarkTracker(
                 roots=named,
                 max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
-                only=None if group is None and numbers is None else frozenset(numbers or ()),
+                only=None
+                if transactions or (group is None and numbers is None)
+                else frozenset(numbers or ()),
                 frontier=UNKNOWN if known is None else known.frontier,
             )
             commits = CommitRange(
@@ -401,7 +416,7 @@ class ChangeConsumer(Generic[Yielded]):
         (`create_group_topics`).
 
         Args:
-            received: What this consumer has yielded. All records of a transaction are set aside.
+            received: An item of this consumer. All records of a transaction are set aside.
             detail: Why, for people. It is shortened to 1,024 bytes.
 
         Raises:
@@ -417,22 +432,32 @@ class ChangeConsumer(Generic[Yielded]):
         read = {one.topic: one for one in (facts, replays) if one is not None}
         self._set_aside.check(received, read)
         for position in positions_of(received):
-            if self._reader.is_committed(position):
+            if self._is_acknowledged(received, position):
                 raise already_acknowledged(position)
         self._set_aside.publish(received, detail, read)
 
     def commit(self) -> None:
         """Store the positions of all records that were read for the group. This includes replays.
+        With `transactions=True`, store `state()` for the group instead: what was acknowledged.
 
         Raises:
             BrokerError: Kafka did not store them.
+            WriterConflictError: A later consumer reads transactions for the group.
+            ConnectorError: The state is too large for a group.
         """
-        self._reader.commit()
+        if self._group_state is None:
+            self._reader.commit()
+        else:
+            stage = self._transactions
+            count = self._reader.facts.kafka_partitions
+            self._group_state.store(stage.state(), stage.oldest(), stage.replayed, count)
 
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
         self._reader.close()
         self._set_aside.close()
+        if self._group_state is not None:
+            self._group_state.close()
         self._decoder.close()
 
     def __enter__(self) -> Self:
@@ -445,6 +470,11 @@ class ChangeConsumer(Generic[Yielded]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _is_acknowledged(self, received: ConsumerRecord | Item, position: Position) -> bool:
+        if isinstance(received, ConsumerRecord) or not isinstance(self._stage, TransactionStage):
+            return self._reader.is_committed(position)
+        return self._stage.is_acknowledged(received)
 
     @property
     def _transactions(self) -> TransactionStage:

@@ -43,13 +43,12 @@ def check_options(given: dict[str, bool]) -> None:
     """Raise `ConfigError` if arguments exclude each other."""
     excluded = [
         ("group", "kafka_partitions", "Kafka gives Kafka partitions to the members of a group"),
-        ("transactions", "group", "Whole transactions need all Kafka partitions of the topic"),
         ("transactions", "kafka_partitions", "Whole transactions need all Kafka partitions"),
         ("start_commit", "group", "A group has its own stored positions"),
         ("end_commit", "group", "Each member would end at another time"),
         ("start_commit", "start", "The start position follows from start_commit"),
         ("state", "start", "The start position is in the state"),
-        ("replays", "transactions", "A replayed change is in no transaction"),
+        ("state", "group", "A group stores its own state"),
     ]
     for one, other, why in excluded:
         if given[one] and given[other]:

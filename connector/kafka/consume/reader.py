@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
-from connector.errors import BrokerError, ConnectorError, ErrorCode
+from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode
 from connector.kafka import client, topics
 from connector.kafka.consume.decode import Decoder
 from connector.kafka.consume.places import check_numbers, first_places, records_gone
@@ -25,6 +25,7 @@ from connector.records.codec import ChangeRecord
 from connector.records.model import MAX_INT, Rule
 from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord
+from connector.watermarks.reader_state import is_piece
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -60,9 +61,10 @@ class RecordReader:
         metadata_refresh_s: float = 10.0,
         replays: TopicFacts | None = None,
         replay_ends: Mapping[int, int] | None = None,
+        replayed: Mapping[int, int] | None = None,
     ) -> None:
-        """Find the start position. `ends` are the offsets to stop at, by Kafka partition. Only a
-        reader with a group reads `replays`.
+        """Find the start position. `ends` are the offsets to stop at, by Kafka partition. Without a
+        group, `replayed` are the first offsets of `replays`.
         """
         self._kafka = (
             kafka
@@ -91,6 +93,9 @@ class RecordReader:
         )
         check_numbers(facts, mine)
         places = first_places(kafka, facts, start, mine) if group is None else {}
+        if group is None and replays is not None:
+            every = range(replays.kafka_partitions)
+            places |= _as_replays(first_places(kafka, replays, "beginning", every, replayed))
         self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
         if group is None:
             self._take(places)
@@ -237,6 +242,14 @@ class RecordReader:
         for place in self._client.committed(given, timeout=client.REACH_TIMEOUT_S) if given else ():
             if place.offset >= 0:
                 number = self._number(place.topic, place.partition)
+                if is_piece(place.metadata or ""):
+                    raise ConfigError(
+                        ErrorCode.READER_OPTION_INVALID,
+                        f"The group {self._group} stores the state of a reader of whole"
+                        " transactions",
+                        "A reader of records would replace it",
+                        "Use another group, or read with transactions=True",
+                    )
                 if place.metadata:
                     topics.check_identity(place.metadata, self._facts_of(number))
                 committed[number] = place.offset

@@ -62,7 +62,8 @@ def test_the_reasons_are_a_closed_list() -> None:
         "TOO_LATE",
         "TOO_LARGE",
     ]
-    assert list(Reason) == [*decoding, *judging, *tables, "REJECTED", "RETRIES_EXHAUSTED"]
+    outside = ["REJECTED", "RETRIES_EXHAUSTED", "CONSUMER_FAILED"]
+    assert list(Reason) == [*decoding, *judging, *tables, *outside]
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -179,7 +179,7 @@ def test_records_come_as_before(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"transactions": True, "group": "g"}, "transactions and group exclude each other"),
+        ({"transactions": True, "group": "g", "state": b""}, "state and group exclude each other"),
         ({"transactions": True, "kafka_partitions": [0]}, "transactions and kafka_partitions"),
         ({"group": "g", "kafka_partitions": [0]}, "group and kafka_partitions"),
         ({"start_commit": 5, "group": "g"}, "start_commit and group"),
@@ -191,7 +191,6 @@ def test_records_come_as_before(stream: Stream) -> None:
         ({"state": b"\xff\x00", "transactions": True}, "is not a state of a reader"),
         ({"state": b"[" * 100_000, "transactions": True}, "is not a state of a reader"),
         ({"replays": True}, "replays is given without group"),
-        ({"replays": True, "group": "g", "transactions": True}, "transactions and group"),
         ({"start_commit": -1}, "start_commit is -1"),
         ({"end_commit": 10**18}, "end_commit is 1000000000000000000"),
         ({"max_buffered_bytes": 0, "transactions": True}, "max_buffered_bytes is 0"),
