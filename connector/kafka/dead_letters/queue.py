@@ -78,7 +78,7 @@ Others = Callable[[DeadLetter, LetterStatus], None]
 class DeadLetterQueue:
     """The dead letters of one stream, or those of a group of its readers (SUB-4). Not thread-safe.
 
-    `group` is None for the letters of ingest. `schemas` are used for decoding. A registry is asked
+    `group` has the name of the group, or None. `schemas` are used for decoding. A registry is asked
     when one of its schemas is needed.
 
     All methods raise `TopicError` if the change topic, or a topic of the group, is missing,
