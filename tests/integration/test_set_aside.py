@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import dead_letter_topic, replay_claim, replay_topic
@@ -215,7 +214,6 @@ def test_replays_come_between_the_records_of_a_running_consumer(
 def test_the_commands_of_a_group(
     kafka: KafkaConfig,
     new_topic: NewTopic,
-    admin: AdminClient,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -259,6 +257,3 @@ def test_the_commands_of_a_group(
     assert "replays=True" in sent
     run("dead-letters", "show", "nothing", *of, code=1)
     assert "0 dead letters" in run("dead-letters", "list")
-    admin.delete_topics(
-        [dead_letter_topic(facts.topic, "g") + end for end in ("", ".ledger", ".replays")]
-    )
