@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from connector.config.settings import KafkaConfig
+from connector.dead_letters.envelope import replay_topic
 from connector.dead_letters.filter import LetterFilter
 from connector.errors import ConfigError, ConnectorError, WriterConflictError
 from connector.kafka import (
@@ -188,6 +189,8 @@ def test_whole_transactions_are_set_aside_and_their_replays_come(
     for is_acknowledged in (False, True, True):
         with reader(kafka, facts, group, replays=True) as consumer:
             found = list(consumer)
+            if not is_acknowledged:
+                consumer.set_aside(found[0], "still not")
             if is_acknowledged and found:
                 consumer.acknowledge(found[-1])
                 consumer.commit()
@@ -199,3 +202,26 @@ def test_whole_transactions_are_set_aside_and_their_replays_come(
             ]
     else:
         pytest.fail("the replays come again")
+    (again,) = [letter for letter, _ in letters_of(kafka, facts, group).list() if letter.attempt]
+    assert (again.attempt, again.detail) == (1, "still not")
+    assert again.position.topic == replay_topic(facts.topic, group)
+
+
+def test_a_commit_that_is_cut_off_leaves_the_older_state(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """SUB-3: the offsets of all Kafka partitions, or of none; nothing waits for the dead one."""
+    facts, group = new_topic(kafka_partitions=2), uuid.uuid4().hex
+    publish(kafka, facts.topic, range(8))
+    with reader(kafka, facts, group) as consumer:
+        items = list(consumer)
+        consumer.acknowledge(items[0])
+        consumer.commit()
+        of_group = consumer._group_state
+        assert of_group is not None
+        places = [TopicPartition(facts.topic, k, 7, "half of a state") for k in (0, 1)]
+        of_group._producer.begin_transaction()
+        metadata = of_group._consumer.consumer_group_metadata()
+        of_group._producer.send_offsets_to_transaction(places, metadata, 30)
+        with reader(kafka, facts, group) as other:
+            assert numbers(list(other)) == [1, 2, 3]

@@ -193,7 +193,11 @@ class RecordReader:
         if not places:
             return
         try:
-            self._client.commit(offsets=places, asynchronous=False)
+            stored = self._client.commit(offsets=places, asynchronous=False)
+            # Kafka may have stored some of them only.
+            for place in stored or ():
+                if place.error is not None:
+                    raise KafkaException(place.error)
         except KafkaException as error:
             raise BrokerError(
                 ErrorCode.POSITIONS_NOT_STORED,
@@ -255,6 +259,10 @@ class RecordReader:
                 committed[number] = place.offset
         if any(number >= self.facts.kafka_partitions for number in numbers):
             self.facts = topics.describe(self._kafka, self.facts.topic, self._admin)
+        if self.replays is not None and any(
+            number < -self.replays.kafka_partitions for number in numbers
+        ):
+            self.replays = topics.describe(self._kafka, self.replays.topic, self._admin)
         changes = [number for number in numbers if number >= 0]
         places = (
             first_places(self._kafka, self.facts, self._start, changes, committed)

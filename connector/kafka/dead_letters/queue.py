@@ -153,8 +153,10 @@ class DeadLetterQueue:
         try:
             topics.describe(self._config.kafka, dead_letter_topic(self.topic, self.group))
         except TopicError:
-            source = topics.describe(self._config.kafka, self.topic)
-            replay_target(self._config.kafka, source, self.group)
+            topics.describe(self._config.kafka, self.topic)
+            if self.group is not None:
+                name = dead_letter_topic(self.topic, self.group)
+                topics.describe_of_group(self._config.kafka, self.topic, name, self.group)
             return
         for letter, _ in read_letters(self._config.kafka, self.topic, group=self.group):
             standing = known.standing(letter)
