@@ -305,18 +305,16 @@ class ChangeConsumer(Generic[Yielded]):
             raise
         self._stage: WatermarkStage | None = None
         if watermarks or transactions or has_range:
-            tracker = WatermarkTracker(
-                roots=named,
-                max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
-                only=None
-                if transactions or (group is None and numbers is None)
-                else frozenset(numbers or ()),
-                frontier=UNKNOWN if known is None else known.frontier,
-            )
             commits = CommitRange(
                 start_commit or 0,
                 MAX_LONG if end_commit is None else end_commit,
                 first_arrival(facts, self._decoder.limits, start_commit or 0),
+            )
+            tracker = WatermarkTracker(
+                roots=named,
+                max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
+                only=None if self._reader.is_whole_topic else frozenset(numbers or ()),
+                frontier=UNKNOWN if known is None else known.frontier,
             )
             self._stage = (
                 transaction_stage(

@@ -9,10 +9,12 @@ state. The consumer is not a member of the group. Each commit is a Kafka transac
   no older state replaces a newer one.
 
 The offset is the oldest one that is not acknowledged. Other tools can show how far the group is.
+Since the group has no member, Kafka forgets the state `offsets.retention.minutes` after a commit.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +37,14 @@ if TYPE_CHECKING:
     from connector.kafka.topics import TopicFacts
 
 _MEMBER: Final = "group.instance.id"
+_PASSING: Final = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError._WAIT_COORD,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+"""Errors while the coordinator of the group changes, or a transaction ends."""
 
 
 class GroupState:
@@ -99,10 +109,10 @@ class GroupState:
             raise self._not_stored("An earlier commit of this consumer has failed")
         try:
             self._producer.begin_transaction()
-            self._producer.send_offsets_to_transaction(
-                places, self._consumer.consumer_group_metadata(), transactions.TIMEOUT_S
-            )
-            if (error := transactions.commit(self._producer)) is not None:
+            metadata = self._consumer.consumer_group_metadata()
+            error = transactions.send_offsets(self._producer, places, metadata)
+            error = error or transactions.commit(self._producer)
+            if error is not None:
                 self._fail(error)
         except (KafkaException, SystemError) as error:
             self._fail(client.cause_of(error))
@@ -140,16 +150,22 @@ class GroupState:
 
     def _committed(self, facts: TopicFacts) -> list[TopicPartition]:
         asked = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]
-        try:
-            found = self._consumer.committed(asked, timeout=client.REACH_TIMEOUT_S)
-        except KafkaException as error:
-            raise BrokerError(
-                ErrorCode.GROUP_UNAVAILABLE,
-                f"The positions of the group {self._group} cannot be read",
-                error.args[0].str(),
-                "Check the rights on the group",
-            ) from error
-        return [place for place in found if place.offset >= 0]
+        deadline = time.monotonic() + transactions.START_TIMEOUT_S
+        while True:
+            try:
+                found = self._consumer.committed(asked, timeout=client.REACH_TIMEOUT_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() in _PASSING and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    continue
+                raise BrokerError(
+                    ErrorCode.GROUP_UNAVAILABLE,
+                    f"The positions of the group {self._group} cannot be read",
+                    cause.str(),
+                    "Check the rights on the group",
+                ) from error
+            return [place for place in found if place.offset >= 0]
 
     def _fail(self, error: KafkaError | str) -> NoReturn:
         """Abort, and raise the error. After it, the state that the group has is unknown."""

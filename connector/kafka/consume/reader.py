@@ -43,6 +43,7 @@ class RecordReader:
 
     - `facts` are those of the topic. They change if the topic gets more Kafka partitions.
     - `replays` are those of the topic with the replays of the group, if it is read beside (SUB-4).
+    - `is_whole_topic`: it reads all Kafka partitions of the topic, also new ones.
     - `finished` is True when all Kafka partitions have reached their end.
     - `assignments` counts how often a group gave or took Kafka partitions.
     """
@@ -77,7 +78,7 @@ class RecordReader:
         # Below, a Kafka partition n of the replays is the number -1 - n.
         self._ends = None if ends is None else {**ends, **_as_replays(replay_ends or {})}
         self._committed: dict[int, int] = {}
-        self._whole_topic = group is None and kafka_partitions is None
+        self.is_whole_topic = group is None and kafka_partitions is None
         self._next: dict[int, int] = {}
         self._open: set[int] = set()
         self._unjudged: Message | None = None
@@ -401,7 +402,7 @@ class RecordReader:
             self.replays = replays
         added = range(self.facts.kafka_partitions, facts.kafka_partitions)
         self.facts = facts
-        if added and self._whole_topic and self._ends is None:
+        if added and self.is_whole_topic and self._ends is None:
             self._next.update(dict.fromkeys(added, 0))
             self._client.incremental_assign([self._place(number) for number in added])
 
