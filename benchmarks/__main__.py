@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.report import Figure, figures, number
 
 NAMES = (
-    *("commands", "encoder", "producer"),
+    *("commands", "encoder", "producer", "reader"),
     *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
     *("freshness", "disk"),
     *("letters", "demo"),

@@ -117,6 +117,10 @@ class ErrorCode(StrEnum):
     START_TOO_OLD = auto()
     BUFFER_FULL = auto()
     TRANSACTIONS_UNACKNOWLEDGED = auto()
+    GROUP_TOPICS_MISSING = auto()
+    RECORD_ACKNOWLEDGED = auto()
+    GROUP_STATE_TAKEN = auto()
+    GROUP_STATE_TOO_LARGE = auto()
 
     # producers
     RECORD_REFUSED = auto()

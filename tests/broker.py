@@ -94,6 +94,10 @@ def new_topic(kafka: KafkaConfig, admin: AdminClient) -> Iterator[NewTopic]:
         for name in (topic, f"{topic}.dead-letters", f"{topic}.dead-letters.ledger")
     ]
     if names:
+        of_groups = tuple(f"{topic}.dead-letters.group." for topic in created)
+        names += [
+            name for name in admin.list_topics(timeout=30).topics if name.startswith(of_groups)
+        ]
         for deleted in admin.delete_topics(names).values():
             deleted.exception(30)  # a test may have deleted its topic itself
 

@@ -14,7 +14,13 @@ from typing import Any, TextIO
 import click
 
 from connector.cli import letter_actions, settings
-from connector.cli.letter_options import filter_of, filter_options, letters_of, stream_option
+from connector.cli.letter_options import (
+    filter_of,
+    filter_options,
+    group_option,
+    letters_of,
+    stream_option,
+)
 from connector.cli.letter_view import print_letter, summary
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.dead_letters.envelope import DeadLetter
@@ -42,6 +48,7 @@ for _action in (
 
 @command.command("list")
 @stream_option
+@group_option
 @filter_options
 @click.option("--by", help=f"Count them by these, separated by commas: {', '.join(GROUPINGS)}.")
 @click.option(
@@ -52,7 +59,13 @@ for _action in (
 )
 @click.pass_context
 def list_(
-    ctx: click.Context, /, stream: str | None, by: str | None, as_json: bool, **given: Any
+    ctx: click.Context,
+    /,
+    stream: str | None,
+    group: str | None,
+    by: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Count the open dead letters by reason. With a filter or --json, list each letter. A letter
     counts once, by its id.
@@ -60,7 +73,7 @@ def list_(
     names = tuple((by or "reason,rule").split(","))
     if unknown := [name for name in names if name not in GROUPINGS]:
         raise click.UsageError(f"--by cannot be {unknown[0]!r}; use {', '.join(GROUPINGS)}")
-    queue, which = letters_of(ctx, stream).queue, filter_of(given)
+    queue, which = letters_of(ctx, stream, group).queue, filter_of(given)
     letters = queue.letters(which)
     if by is None and (as_json or which.chooses):
         number = _print_one_by_one(letters, as_json)
@@ -122,16 +135,22 @@ def _print_groups(
 @command.command()
 @click.argument("letter_id", metavar="ID")
 @stream_option
+@group_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object with key, value and headers."
 )
 @click.option("--all", "everything", is_flag=True, help="Print the whole value, also a long one.")
 @click.pass_context
 def show(
-    ctx: click.Context, letter_id: str, stream: str | None, as_json: bool, everything: bool
+    ctx: click.Context,
+    letter_id: str,
+    stream: str | None,
+    group: str | None,
+    as_json: bool,
+    everything: bool,
 ) -> None:
     """Explain one dead letter: its origin, its fault, the remedy, its history, and its content."""
-    letters = letters_of(ctx, stream)
+    letters = letters_of(ctx, stream, group)
     letter, standing, history = letters.find(letter_id)
     if as_json:
         out(to_line(summary(letter, standing, history, whole=True)))
@@ -168,6 +187,7 @@ def _value_view(value: object) -> Any:
 
 @command.command()
 @stream_option
+@group_option
 @filter_options
 @click.option(
     "--output",
@@ -175,11 +195,13 @@ def _value_view(value: object) -> Any:
     help="A new file. Default: standard output.",
 )
 @click.pass_context
-def export(ctx: click.Context, /, stream: str | None, output: str | None, **given: Any) -> None:
+def export(
+    ctx: click.Context, /, stream: str | None, group: str | None, output: str | None, **given: Any
+) -> None:
     """Write dead letters to a file, one JSON object per line: the unchanged key, value and headers,
     and the history of each letter.
     """
-    queue, which = letters_of(ctx, stream).queue, filter_of(given)
+    queue, which = letters_of(ctx, stream, group).queue, filter_of(given)
     ledger, number = queue.ledger(), 0
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
         for letter, standing in queue.letters(which, ledger):

@@ -20,6 +20,7 @@ from connector.cli.letter_options import (
     check_chosen,
     filter_of,
     filter_options,
+    group_option,
     letters_of,
     stream_option,
 )
@@ -49,6 +50,7 @@ _everything = click.option(
 @click.command()
 @_ids
 @stream_option
+@group_option
 @filter_options
 @_everything
 @click.option(
@@ -69,7 +71,7 @@ _everything = click.option(
     default=MAX_ATTEMPTS,
     help="Park a letter after this many attempts.",
 )
-@click.option("--per-second", type=RATE, help="Limit of letters per second.")
+@click.option("--max-changes-per-s", type=RATE, help="Limit of letters per second, without bursts.")
 @click.option(
     "--force",
     is_flag=True,
@@ -98,11 +100,12 @@ def replay(
     /,
     ids: tuple[str, ...],
     stream: str | None,
+    group: str | None,
     everything: bool,
     steps: tuple[Step, ...],
     edit: bool,
     max_attempts: int,
-    per_second: float | None,
+    max_changes_per_s: float | None,
     force: bool,
     wait: bool,
     execute: bool,
@@ -110,8 +113,8 @@ def replay(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Send dead letters to the change topic again. Without --execute it only shows the effect on
-    each letter and on its row.
+    """Send dead letters to the change topic again, or with --group to the readers of the group.
+    Without --execute it only shows the effect on each letter and on its row.
 
     Each letter takes effect once. You can stop the command and run it again: it continues with the
     rest.
@@ -126,10 +129,14 @@ def replay(
         raise click.UsageError("--edit needs exactly one id of a dead letter")
     if wait and not execute:
         raise click.UsageError("--wait needs --execute: a dry run sends nothing")
-    letters = letters_of(ctx, stream)
+    if group is not None and (force or wait):
+        raise click.UsageError(
+            "--group excludes --force and --wait: its letters do not go to tables"
+        )
+    letters = letters_of(ctx, stream, group)
     if edit:
         steps = (*steps, _edit(letters.queue, which, ids[0], steps))
-    how = _How(which, steps, max_attempts, per_second, force)
+    how = _How(which, steps, max_attempts, max_changes_per_s, force)
     if not execute:
         planned = _show_plan(letters, how, as_json=as_json)
         _check_found(ids, planned.verdicts.total(), letters.queue)
@@ -139,7 +146,9 @@ def replay(
     began = now_us()
     done = _execute(letters, how, why, wait=wait)
     _check_found(ids, done.verdicts.total(), letters.queue)
-    if done.verdicts[Verdict.REPLAY] and not wait:
+    if done.verdicts[Verdict.REPLAY] and group is not None:
+        say(f"a consumer of the group {group} with replays=True reads the replayed records")
+    elif done.verdicts[Verdict.REPLAY] and not wait:
         say(
             "the replayed records are in the change topic; `connector run` ingests and applies"
             " them; --wait waits for this"
@@ -155,7 +164,7 @@ class _How:
     which: LetterFilter
     steps: tuple[Step, ...]
     max_attempts: int
-    per_second: float | None
+    max_changes_per_s: float | None
     force: bool
 
 
@@ -242,7 +251,7 @@ def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
             steps=how.steps,
             max_attempts=how.max_attempts,
             force=how.force,
-            per_second=how.per_second,
+            max_changes_per_s=how.max_changes_per_s,
             on_progress=show,
             stop=stop,
         )
@@ -339,6 +348,7 @@ def _check_found(ids: tuple[str, ...], found: int, queue: DeadLetterQueue) -> No
             "",
             "List all dead letters to find their ids",
             stream=queue.topic,
+            group=queue.group,
         )
 
 
@@ -346,6 +356,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     @click.command(name, help=summary)
     @_ids
     @stream_option
+    @group_option
     @filter_options
     @_everything
     @click.option(
@@ -357,6 +368,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         /,
         ids: tuple[str, ...],
         stream: str | None,
+        group: str | None,
         everything: bool,
         why: str,
         **given: Any,
@@ -367,7 +379,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
             raise click.UsageError(
                 "give the reason with --why: the ledger keeps it with your name and the time"
             )
-        queue = letters_of(ctx, stream).queue
+        queue = letters_of(ctx, stream, group).queue
         done, refused = queue.act(action, which, why=why)
         _check_found(ids, done + refused.total(), queue)
         say(f"{counted(done, 'dead letter')} of {queue.topic} {action}")

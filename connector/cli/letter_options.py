@@ -77,6 +77,14 @@ def stream_option(function: _Function) -> _Function:
     )
 
 
+def group_option(function: _Function) -> _Function:
+    """Adds `--group`."""
+    return click.option(
+        "--group",
+        help="The letters that programs of this group of readers set aside, not those of ingest.",
+    )(function)
+
+
 def filter_options(function: _Function) -> _Function:
     """Adds the filter options; the command gets them as keyword arguments, which `filter_of`
     takes.
@@ -117,6 +125,6 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
         )
 
 
-def letters_of(ctx: click.Context, stream: str | None) -> DeadLetters:
-    """The dead letters of the stream that a call is for."""
-    return dead_letters(settings.load(ctx), stream, on_event=tell)
+def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
+    """The dead letters of the stream, or of the group of readers, that a call is for."""
+    return dead_letters(settings.load(ctx), stream, group=group, on_event=tell)

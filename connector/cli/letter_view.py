@@ -43,6 +43,7 @@ def summary(
         "rule": letter.rule or None,
         "detail": letter.detail,
         "table": letter.table,
+        "group": letter.group,
         "topic": letter.position.topic,
         "topic_id": letter.position.topic_id,
         "kafka_partition": letter.position.kafka_partition,
@@ -89,6 +90,7 @@ def print_letter(
             f" {position.kafka_partition}, offset {position.offset}"
         ),
         "table": letter.table,
+        "group": letter.group,
         "arrived": view_of_time(letter.record_timestamp),
         "first failed": view_of_time(letter.first_failed_at),
         "attempt": standing.attempt,

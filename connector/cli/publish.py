@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from connector.cli import settings
+from connector.cli.parameters import RATE
 from connector.cli.terminal import Progress, say
 from connector.config.settings import find_stream
 from connector.errors import (
@@ -19,6 +20,7 @@ from connector.errors import (
     InvalidChangeError,
     JsonViewError,
 )
+from connector.rate import RateLimit
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
 @click.option(
     "--stream", help="The stream to publish to. You can leave it out if there is only one."
 )
+@click.option("--max-changes-per-s", type=RATE, help="Limit of records per second, without bursts.")
 @click.pass_context
-def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
+def command(
+    ctx: click.Context, file: IO[bytes], stream: str | None, max_changes_per_s: float | None
+) -> None:
     """Publish the records in FILE or from standard input. Each line is one JSON object, as
     `connector tail` prints it.
 
@@ -58,19 +63,28 @@ def command(ctx: click.Context, file: IO[bytes], stream: str | None) -> None:
     for warning in producer.warnings:
         say(f"warning: {warning}")
     with producer:
-        _send_all(producer, _lines(file))
+        limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
+        _send_all(producer, _lines(file), limit)
     seconds = time.monotonic() - began
     say(f"published {counted(producer.delivered, 'record')} to {of.topic} in {seconds:.1f} s")
 
 
-def _send_all(producer: ChangeProducer, lines: Iterator[tuple[int, bytes]]) -> None:
+def _send_all(
+    producer: ChangeProducer,
+    lines: Iterator[tuple[int, bytes]],
+    limit: RateLimit | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
     from connector.records.json_view import from_json
 
     progress = Progress("records sent")
     number = 0
     try:
         for number, line in lines:
-            producer.send(from_json(line.decode()).record)
+            record = from_json(line.decode()).record
+            if limit is not None and (wait_s := limit.wait_s(time.monotonic())):
+                wait(wait_s)
+            producer.send(record)
             if number % 100 == 0:
                 progress.show(number, time.monotonic())
     except (JsonViewError, InvalidChangeError, UnicodeDecodeError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
+from connector.dead_letters.envelope import change_topic
 from connector.errors import ConnectorError, ErrorCode
 
 
@@ -63,12 +63,15 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.CUT_MISSING: _STATUS,
     ErrorCode.DATA_FILE_MISSING: _REBUILD,
     ErrorCode.DEAD_LETTER_MISSING: (
-        Template("dead-letters list --state any --json", options=_OF_STREAM),
+        Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
     ErrorCode.REJECTED_RATIO_EXCEEDED: (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
         Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
+    ),
+    ErrorCode.GROUP_TOPICS_MISSING: (
+        Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
@@ -92,18 +95,11 @@ def command_for(error: ConnectorError) -> str | None:
     code = _code(error)
     fields = dict(error.fields)
     if fields.get("topic") is not None:
-        fields["topic"] = _change_topic(str(fields["topic"]))
+        fields["topic"] = change_topic(str(fields["topic"]))
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]
     lines = [line for line in found if line is not None]
     return " && ".join(lines) if lines and len(lines) == len(found) else None
-
-
-def _change_topic(topic: str) -> str:
-    """The change topic that a dead-letter topic or a ledger topic belongs to, or the topic itself:
-    the commands take no other.
-    """
-    return topic.removesuffix(ledger_topic("")).removesuffix(dead_letter_topic(""))
 
 
 def _code(error: ConnectorError) -> ErrorCode | None:

@@ -39,6 +39,10 @@ def command() -> None:
     type=click.IntRange(1),
     help="How many brokers keep each record. Default: the default of the cluster.",
 )
+@click.option(
+    "--group",
+    help="Create only the topics for the dead letters of this group of readers.",
+)
 @click.pass_context
 def create(
     ctx: click.Context,
@@ -46,17 +50,26 @@ def create(
     kafka_partitions: int,
     retention: int,
     replication_factor: int | None,
+    group: str | None,
 ) -> None:
     """Create the topic of STREAM, its dead-letter topic and the ledger, if they do not exist. Print
     the name of the topic.
 
     STREAM is the name of a stream in the configuration, or the name of its topic. You can leave it
     out if there is only one stream.
+
+    With --group, the topic of STREAM must exist. The topics of the group get its number of Kafka
+    partitions and its replication factor.
     """
-    from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_topic
+    from connector.kafka.topics import DEFAULT_MAX_MESSAGE_BYTES, create_group_topics, create_topic
 
     config = settings.load(ctx)
     of = find_stream(config, stream)
+    if group is not None:
+        facts = create_group_topics(config.kafka, of.topic, group)
+        say(f"{facts.topic} exists, with its ledger and its topic for replays")
+        out(facts.topic)
+        return
     facts = create_topic(
         config.kafka,
         of.topic,

@@ -37,7 +37,7 @@ from connector.config.settings_reader import (
     is_plain,
     written,
 )
-from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
+from connector.dead_letters.envelope import change_topic, dead_letter_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import NAME_PATTERN
@@ -152,12 +152,12 @@ def _stream(name: str, section: Section) -> StreamConfig:
             "1 to 229 of the characters - _ . a-z A-Z 0-9",
             "name the Kafka topic of this stream",
         )
-    elif topic.endswith((dead_letter_topic(""), ledger_topic(""))):
+    elif change_topic(topic) != topic:
         section.fault(
             "topic",
             topic,
-            f"a name that does not end with {dead_letter_topic('')} or {ledger_topic('')}: these"
-            " are the topics of the dead letters of a stream",
+            f"a change topic: a name with {dead_letter_topic('')} at its end, or before a group, is"
+            " that of a topic for dead letters",
             "name the topic to which the changes are published",
         )
     stream = StreamConfig(

@@ -7,8 +7,8 @@ original headers:
 
     __connect.errors.*    the names that Kafka Connect writes and other tools read
     connector.dlq.*       lowmark's own: id, reason, rule, detail, attempt, first_failed_at,
-                          record_timestamp, schema_id, ingest_batch, order_position, table.
-                          Absent values are omitted
+                          record_timestamp, schema_id, ingest_batch, order_position, table,
+                          group. Absent values are omitted
 
 All are UTF-8 text. Numbers are decimal, and times are in microseconds. The block begins with
 `__connect.errors.topic`, which occurs once in the block. So the block starts at the last header
@@ -20,14 +20,18 @@ A replay of a dead letter has none of these headers. It has the header `connecto
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from connector.dead_letters.third_party_headers import describe_failure
+from connector.errors import ConfigError, ErrorCode
+from connector.records.codec import schema_id as schema_of
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Headers, Position, Reason
 from connector.text import truncate_utf8
+from connector.validation import KafkaRecord
 
 CONNECT_PREFIX: Final = "__connect.errors."
 _TOPIC, _PARTITION, _OFFSET = (
@@ -35,6 +39,8 @@ _TOPIC, _PARTITION, _OFFSET = (
 )
 OWN_PREFIX: Final = "connector.dlq."
 MAX_ATTEMPT: Final = 999_999_999
+_LEDGER, _REPLAYS = ".ledger", ".replays"
+_GROUP: Final = re.compile(r"[-_.a-zA-Z0-9]{1,64}")
 REPLAY_HEADER: Final = "connector.replay"
 """The header of a replay. It names the dead letter and the attempt: `<letter id>/<attempt>`
 (DLQ-10).
@@ -59,6 +65,7 @@ class DeadLetter:
     - `order_position` is the text of the order position (MRG-2).
     - `table` is set for a table letter: the changelog has the change, but one table could not
       contain it (TBL-9).
+    - `group` is set if a program set the record aside: the group of its readers (SUB-4).
     """
 
     position: Position
@@ -75,6 +82,7 @@ class DeadLetter:
     ingest_batch: int
     order_position: str
     table: str | None = None
+    group: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", truncate_utf8(self.detail))
@@ -94,14 +102,45 @@ def letter_id(position: Position, table: str | None = None) -> str:
     return f"{position.topic_id}{_id_tail(position.kafka_partition, position.offset, table)}"
 
 
-def dead_letter_topic(topic: str) -> str:
-    """Return the name of the dead-letter topic of a change topic (DLQ-1)."""
-    return f"{topic}.dead-letters"
+def dead_letter_topic(topic: str, group: str | None = None) -> str:
+    """Return the name of the dead-letter topic of a change topic (DLQ-1), or of a group of its
+    readers (SUB-4).
+    """
+    return f"{topic}.dead-letters" + ("" if group is None else f".group.{group}")
 
 
-def ledger_topic(topic: str) -> str:
-    """Return the name of the ledger topic of a change topic (DLQ-1, DLQ-11)."""
-    return f"{topic}.dead-letters.ledger"
+def ledger_topic(topic: str, group: str | None = None) -> str:
+    """Return the name of the ledger topic of a change topic (DLQ-1, DLQ-11), or of a group."""
+    return f"{dead_letter_topic(topic, group)}{_LEDGER}"
+
+
+def replay_topic(topic: str, group: str) -> str:
+    """Return the name of the topic to which the dead letters of a group are replayed (SUB-4)."""
+    return f"{dead_letter_topic(topic, group)}{_REPLAYS}"
+
+
+def change_topic(topic: str) -> str:
+    """Return the change topic that a topic of dead letters, of a ledger or of a group belongs to.
+    Any other topic is returned unchanged.
+    """
+    of_stream = topic.partition(dead_letter_topic("", ""))[0]
+    return of_stream.removesuffix(ledger_topic("")).removesuffix(dead_letter_topic(""))
+
+
+def check_group(group: str) -> str:
+    """Return a group that may have dead letters (SUB-4). Raises `ConfigError` if its topics cannot
+    have its name.
+    """
+    # The topics of a group "a.ledger" would be those of the group "a".
+    if _GROUP.fullmatch(group) and not group.endswith((_LEDGER, _REPLAYS)):
+        return group
+    raise ConfigError(
+        ErrorCode.NAME_INVALID,
+        f"The group {truncate_utf8(group)!r} cannot have dead letters",
+        "The name is a part of the names of topics. It must have 1 to 64 characters of a-z A-Z 0-9"
+        f" . - _ and must not end with {_LEDGER} or {_REPLAYS}",
+        "Use another group",
+    )
 
 
 def replay_header(letter: str, attempt: int) -> tuple[str, bytes]:
@@ -142,6 +181,30 @@ def source_letter(
     reason = Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED
     return _outside_ingest(
         Position(topic, "", NOWHERE, NOWHERE), key, value, headers, reason, why, now
+    )
+
+
+def consumer_letter(source: KafkaRecord, group: str, detail: str, *, now: int) -> DeadLetter:
+    """Return the dead letter of a record that a program of a group could not process (SUB-4).
+
+    `now` is in microseconds. The attempt is the one that the replay header of the record claims.
+    """
+    claim = replay_claim(source.headers)
+    letter = _outside_ingest(
+        source.position,
+        source.key,
+        source.value,
+        source.headers,
+        Reason.CONSUMER_FAILED,
+        detail,
+        now,
+    )
+    return replace(
+        letter,
+        attempt=0 if claim is None else claim[1],
+        record_timestamp=source.record_timestamp,
+        schema_id=schema_of(source.value),
+        group=group,
     )
 
 
@@ -202,6 +265,7 @@ def to_headers(letter: DeadLetter) -> Headers:
         f"{OWN_PREFIX}ingest_batch": str(letter.ingest_batch),
         f"{OWN_PREFIX}order_position": letter.order_position,
         f"{OWN_PREFIX}table": letter.table,
+        f"{OWN_PREFIX}group": letter.group,
     }
     return letter.headers + tuple(
         (name, text.encode()) for name, text in block.items() if text is not None
@@ -290,6 +354,7 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
             ingest_batch=_number(block[f"{OWN_PREFIX}ingest_batch"], MAX_LONG),
             order_position=block[f"{OWN_PREFIX}order_position"],
             table=table,
+            group=block.get(f"{OWN_PREFIX}group"),
         )
     except (KeyError, ValueError):
         return None

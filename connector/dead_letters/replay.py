@@ -78,8 +78,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """The change topic, its limits, and how its records are validated. `tables` are those of the
-    stream, by name.
+    """The topic to which records are sent, its limits, and how its records are validated.
+
+    - `tables` are those of the stream, by name.
+    - `group` is set if it is the topic of a group of readers (SUB-4). It takes control records of
+      the change topic, too.
     """
 
     topic: str
@@ -87,6 +90,7 @@ class ReplayTarget:
     max_message_bytes: int
     validate_record: Judge
     tables: Mapping[str, TableDefinition]
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +246,8 @@ def _why_not_sent(
     elif is_repaired:
         return "it is a control record: it cannot be repaired, and a later one replaces it"
     elif (
-        letter.position.topic != target.topic
-        or letter.position.kafka_partition >= target.kafka_partitions
-    ):
+        letter.position.topic != target.topic and target.group is None
+    ) or letter.position.kafka_partition >= target.kafka_partitions:
         return f"it is a control record: {target.topic} does not have its Kafka partition"
     if (size := _size_on_wire(content)) > target.max_message_bytes:
         return (

@@ -13,7 +13,7 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
-from connector.kafka.topics import TopicFacts, create_topic, describe
+from connector.kafka.topics import TopicFacts, create_group_topics, create_topic, describe
 from connector.watermarks.tracker import Watermark
 from connector.watermarks.transactions import Late, Rejected, WholeTransaction
 
@@ -31,6 +31,7 @@ __all__ = [
     "TopicFacts",
     "Watermark",
     "WholeTransaction",
+    "create_group_topics",
     "create_topic",
     "describe",
     "read_letters",

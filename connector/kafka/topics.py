@@ -10,7 +10,13 @@ from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
+from connector.dead_letters.envelope import (
+    change_topic,
+    check_group,
+    dead_letter_topic,
+    ledger_topic,
+    replay_topic,
+)
 from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError
 from connector.kafka import client
 
@@ -154,12 +160,11 @@ def create_topic(
             "",
             "Set how many Kafka partitions the topic gets",
         )
-    if topic.endswith((dead_letter_topic(""), ledger_topic(""))):
+    if change_topic(topic) != topic:
         raise ConfigError(
             ErrorCode.SETTING_INVALID,
             f"{topic} is not the name of a change topic",
-            f"Topics with the end {dead_letter_topic('')} or {ledger_topic('')} have the dead"
-            " letters of a change topic. They are created with it",
+            f"It is a topic for the dead letters of {change_topic(topic)}",
             "Name the change topic",
             topic=topic,
         )
@@ -188,11 +193,60 @@ def create_topic(
     return facts
 
 
-def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
+def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
+    """Create the topics for the dead letters of a group of readers: the letters, their ledger, and
+    the replays (SUB-4). Existing topics are not changed.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic, which must exist.
+        group: The consumer group. It has 1 to 64 characters of a-z A-Z 0-9 . - _
+
+    Returns:
+        The properties of the topic of the letters.
+
+    Raises:
+        ConfigError: The group cannot have such topics.
+        TopicError: There is no such change topic.
+        BrokerError: No broker answers.
+    """
+    admin = client.admin(kafka)
+    source = _describe(admin, kafka, topic)
+    _create_dead_letter_topics(admin, kafka, source, check_group(group))
+    return _describe_new(admin, kafka, dead_letter_topic(topic, group))
+
+
+def describe_of_group(kafka: KafkaConfig, topic: str, name: str, group: str) -> TopicFacts:
+    """Ask for the properties of a topic `name` of a group of readers of `topic`. Raises
+    `TopicError` if it was not created, and `BrokerError`.
+    """
+    try:
+        return describe(kafka, name)
+    except TopicError as error:
+        if error.code != ErrorCode.TOPIC_MISSING:
+            raise
+        raise TopicError(
+            ErrorCode.GROUP_TOPICS_MISSING,
+            f"The group {group} has no topics for dead letters",
+            f"There is no topic {name}",
+            "Create the topics of the group",
+            topic=topic,
+            group=group,
+        ) from error
+
+
+def create_dead_letter_topics(
+    kafka: KafkaConfig, source: TopicFacts, group: str | None = None
+) -> None:
     """Create the dead-letter topic and the ledger of a change topic, if they do not exist (DLQ-1).
 
-    If both exist, only the right to describe them is necessary.
+    If both exist, only the right to describe them is necessary. Those of a group are not created:
+    raises `TopicError` if they do not exist.
     """
+    if group is not None:
+        for name in (dead_letter_topic(source.topic, group), ledger_topic(source.topic, group)):
+            describe_of_group(kafka, source.topic, name, group)
+        return
     admin = client.admin(kafka)
     if (
         not {dead_letter_topic(source.topic), ledger_topic(source.topic)}
@@ -232,7 +286,9 @@ def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> 
     return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
 
 
-def _create_dead_letter_topics(admin: AdminClient, kafka: KafkaConfig, source: TopicFacts) -> None:
+def _create_dead_letter_topics(
+    admin: AdminClient, kafka: KafkaConfig, source: TopicFacts, group: str | None = None
+) -> None:
     largest = min(source.max_message_bytes + LETTER_HEADROOM_BYTES, 2**31 - 1)
     letters = {
         "cleanup.policy": "delete",
@@ -246,15 +302,12 @@ def _create_dead_letter_topics(admin: AdminClient, kafka: KafkaConfig, source: T
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(LETTER_HEADROOM_BYTES),
     }
-    _create(
-        admin,
-        kafka,
-        dead_letter_topic(source.topic),
-        source.kafka_partitions,
-        source.replication_factor,
-        letters,
-    )
-    _create(admin, kafka, ledger_topic(source.topic), 1, source.replication_factor, ledger)
+    names = [dead_letter_topic(source.topic, group)]
+    if group is not None:
+        names.append(replay_topic(source.topic, group))
+    for name in names:
+        _create(admin, kafka, name, source.kafka_partitions, source.replication_factor, letters)
+    _create(admin, kafka, ledger_topic(source.topic, group), 1, source.replication_factor, ledger)
 
 
 def _create(

@@ -24,7 +24,7 @@ from connector.kafka import client
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from confluent_kafka import Producer
+    from confluent_kafka import Producer, TopicPartition
 
     from connector.config.settings import KafkaConfig
 
@@ -63,6 +63,13 @@ def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None
     error = _call(producer.init_transactions, START_TIMEOUT_S)
     if error is not None:
         raise client.explain(error, kafka, f"start transactions as {transactional_id}")
+
+
+def send_offsets(
+    producer: Producer, places: list[TopicPartition], group: object
+) -> KafkaError | None:
+    """Store offsets and their metadata for a group with the open transaction."""
+    return _call(lambda left: producer.send_offsets_to_transaction(places, group, left), TIMEOUT_S)
 
 
 def commit(producer: Producer) -> KafkaError | None:

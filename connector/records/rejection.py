@@ -37,6 +37,7 @@ class Reason(StrEnum):
     TOO_LARGE = "TOO_LARGE"
     REJECTED = "REJECTED"
     RETRIES_EXHAUSTED = "RETRIES_EXHAUSTED"
+    CONSUMER_FAILED = "CONSUMER_FAILED"
 
     @property
     def cause(self) -> str:
@@ -195,6 +196,13 @@ _CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
         (
             "Check the broker and the network, then replay the letter. If the record was"
             " delivered after all, the replay changes nothing"
+        ),
+    ),
+    Reason.CONSUMER_FAILED: (
+        "A program that reads the stream could not process the record, and set it aside",
+        (
+            "The detail is from the program. Repair the program or what it depends on, then replay"
+            " the letter of its group. Tables are not affected"
         ),
     ),
 }

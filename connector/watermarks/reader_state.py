@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -57,8 +60,12 @@ class ReaderState:
         try:
             stored = json.loads(text)
             frontier = Frontier.from_json(stored.pop("frontier"))
-            return replace(from_stored(ReaderState, stored), frontier=frontier)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            state = replace(from_stored(ReaderState, stored), frontier=frontier)
+            for k, (oldest, following) in state.offsets.items():
+                if not (k >= 0 and 0 <= oldest <= following):
+                    raise ValueError(f"Kafka partition {k} has the offsets {oldest}, {following}")
+            return state
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 ErrorCode.READER_STATE_INVALID,
                 "The given state is not a state of a reader",
@@ -66,5 +73,57 @@ class ReaderState:
                 "Pass the bytes that state() returned, or read without a state",
             ) from error
 
+
+def to_pieces(state: bytes, count: int) -> list[str] | None:
+    """Return a state as texts of ASCII, each at most `MAX_PIECE_BYTES`. `from_pieces` is the
+    inverse. None: it does not fit into so many.
+    """
+    text = base64.b85encode(zlib.compress(state, 9)).decode()
+    room = MAX_PIECE_BYTES - len(_head(count, count, 0))
+    needed = max(1, -(-len(text) // room))
+    if needed > count:
+        return None
+    check = zlib.crc32(state)
+    return [
+        _head(number, needed, check) + text[number * room : (number + 1) * room]
+        for number in range(needed)
+    ]
+
+
+def from_pieces(pieces: Mapping[int, str]) -> bytes:
+    """Return the state of texts by number, which may have others behind. Raises `ValueError` if
+    they are not the pieces of one state.
+    """
+    found = _HEAD.match(pieces.get(0, ""))
+    if found is None:
+        raise ValueError("the first piece is not one of a state")
+    needed, check = int(found[2]), int(found[3], 16)
+    text = ""
+    for number in range(needed):
+        head = _head(number, needed, check)
+        if not pieces.get(number, "").startswith(head):
+            raise ValueError(f"piece {number} is not one of the same state")
+        text += pieces[number][len(head) :]
+    try:
+        state = zlib.decompress(base64.b85decode(text))
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if zlib.crc32(state) != check:
+        raise ValueError("the pieces are damaged")
+    return state
+
+
+def is_piece(text: str) -> bool:
+    """Return whether a text is a piece of a state."""
+    return _HEAD.match(text) is not None
+
+
+def _head(number: int, needed: int, check: int) -> str:
+    return f"transactions.v1 {number} {needed} {check:08x} "
+
+
+_HEAD: Final = re.compile(r"transactions\.v1 (\d{1,6}) (\d{1,6}) ([0-9a-f]{8}) ")
+MAX_PIECE_BYTES: Final = 4000
+"""By default, a broker takes 4,096 bytes of metadata for each Kafka partition."""
 
 NOTHING: Final = Place(0, "", -1, -1)

@@ -218,6 +218,19 @@ class TransactionAssembler:
             self._set_aside(Rejected(rejection, position))
         self.reached(k, offset + 1)
 
+    def pass_on(self, item: Late | Rejected) -> int:
+        """Hand out an item of another topic, which is no part of the state. Return its number."""
+        self._send_out(item, None, (), 0)
+        return self._number
+
+    def is_acknowledged(self, item: Item) -> bool:
+        """Return whether an item was acknowledged."""
+        return item.number < (self._released[0].number if self._released else self._number + 1)
+
+    def oldest(self) -> dict[int, int]:
+        """Return the oldest offset that is not acknowledged, by Kafka partition."""
+        return {k: self._oldest(k) for k in sorted(self._next)}
+
     def reached(self, kafka_partition: int, following: int) -> None:
         """Take that all records of a Kafka partition before an offset were read."""
         if following > self._next.get(kafka_partition, -1):
@@ -248,7 +261,10 @@ class TransactionAssembler:
             return None
         item, size = self._out.popleft()
         self._buffered -= size
-        self._handed_out += len(item.positions) if isinstance(item, WholeTransaction) else 1
+        if isinstance(item, WholeTransaction):
+            self._handed_out += len(item.positions)
+        elif item.position.topic == self._topic:
+            self._handed_out += 1
         return item
 
     def acknowledge(self, item: Item) -> None:

@@ -50,6 +50,7 @@ PUBLIC = {
         "TopicFacts",
         "Watermark",
         "WholeTransaction",
+        "create_group_topics",
         "create_topic",
         "describe",
         "read_letters",

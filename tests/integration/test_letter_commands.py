@@ -131,7 +131,7 @@ def test_from_the_first_look_to_the_last_letter(
             "--execute",
             "--why",
             "the table is declared",
-            "--per-second",
+            "--max-changes-per-s",
             "100",
         )
         == 0

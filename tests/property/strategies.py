@@ -242,4 +242,5 @@ def dead_letters(draw: st.DrawFn) -> DeadLetter:
         ingest_batch=draw(NATURAL),
         order_position=draw(st.sampled_from(["7/0/123/0", "12/3/0/2"])),
         table=draw(st.none() | TABLE),
+        group=draw(st.none() | TABLE),
     )

@@ -1,4 +1,4 @@
-"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-3).
+"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-4).
 
     with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
         for received in consumer:
@@ -12,8 +12,8 @@ read.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from connector.clock import now_us
 from connector.errors import ConfigError, ErrorCode
@@ -24,9 +24,21 @@ from connector.kafka.consume.commit_range import (
     first_positions,
 )
 from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.places import check_reached
+from connector.kafka.consume.group_state import GroupState
+from connector.kafka.consume.options import (
+    ReaderOptions,
+    check_numbers_given,
+    check_options,
+    positions_of_state,
+)
 from connector.kafka.consume.reader import RecordReader
-from connector.kafka.consume.record import Start
+from connector.kafka.consume.record import ConsumerRecord, Start
+from connector.kafka.consume.set_aside import (
+    SetAside,
+    already_acknowledged,
+    positions_of,
+    replays_of,
+)
 from connector.kafka.consume.stages import (
     CommitRange,
     Received,
@@ -40,17 +52,25 @@ from connector.validation import Limits
 from connector.watermarks.commit_range import check_range
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.tracker import WatermarkTracker
-from connector.watermarks.transactions import DEFAULT_BUFFERED_BYTES, Item
+from connector.watermarks.tracker import Watermark, WatermarkTracker
+from connector.watermarks.transactions import (
+    DEFAULT_BUFFERED_BYTES,
+    Item,
+    Late,
+    Rejected,
+    WholeTransaction,
+)
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
-    from connector.kafka.topics import TopicFacts
+
+Yielded = TypeVar("Yielded")
+"""What a `ChangeConsumer` yields. It follows from its arguments."""
 
 _POLL_S: Final = 0.5
 
 
-class ChangeConsumer:
+class ChangeConsumer(Generic[Yielded]):
     """An iterator over a change stream. Not thread-safe.
 
     Without further arguments, it yields a `ConsumerRecord` for each record. Records of one Kafka
@@ -77,11 +97,81 @@ class ChangeConsumer:
     watermark has passed it, in the order of commit timestamp, transaction id and position. A
     duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot be
     read is a `Rejected`. Control records are not yielded. `acknowledge` the items in their
-    order, and store `state()`.
+    order, and store `state()`. With `group`, `commit()` stores it in the group. The consumer reads
+    all Kafka partitions, also then: a later consumer of the group shuts it out.
+
+    **Dead letters of a group.** With `group`, a record that the program cannot process can be
+    `set_aside`. With `replays=True`, the replays of such records come, too, as soon as they are
+    there. With `transactions=True`, they come as `Late` or `Rejected`.
 
     Use it as a context manager. `finished` is True when the iteration has ended. `warnings` are
     sentences about wrong settings of the topic.
     """
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord | Watermark],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: None = ...,
+        watermarks: Literal[True],
+        transactions: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord | Late],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: int | None = ...,
+        end_commit: int | None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[WholeTransaction | Late | Rejected],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: int | None = ...,
+        end_commit: int | None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[True],
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[Received],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: int | None = ...,
+        end_commit: int | None = ...,
+        watermarks: bool = ...,
+        transactions: bool = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -103,6 +193,7 @@ class ChangeConsumer:
         roots: Iterable[str] = (),
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
         state: bytes | None = None,
+        replays: bool = False,
     ) -> None:
         """Check the topic and find the start position.
 
@@ -113,7 +204,7 @@ class ChangeConsumer:
                 committed position. Kafka partitions that are missing in stored positions are read
                 from the beginning, because they are new.
             group: The consumer group. Kafka distributes the Kafka partitions, and `commit` stores
-                positions.
+                positions. With `transactions`, it only stores the state.
             kafka_partitions: Without a group, the Kafka partitions to read. None: all, including
                 new ones.
             bounded: Stop at the current end of the topic.
@@ -130,21 +221,24 @@ class ChangeConsumer:
                 partitions.
             roots: The root stream partitions, if you know them. Then a reader that starts in the
                 middle of the topic need not find their announcements.
-            max_buffered_bytes: The bound for transactions that are read and not yielded.
+            max_buffered_bytes: The bound for transactions that are read and not yielded: 1 KiB to
+                1 TiB.
             state: A value of `state()` to continue from, instead of `start`.
+            replays: Read the replays of the dead letters of the group, too. They come between the
+                records of the topic, with the header `connector.replay`.
 
         Raises:
             OutOfRangeError: The range begins in the future, ends before it begins, or begins
                 before the oldest record of the topic.
             TopicError: There is no such topic, it is compacted or was replaced, or records were
-                deleted.
+                deleted. The group has no topic for replays.
             BrokerError: No broker answers.
-            ConfigError: A client setting is not allowed, arguments exclude each other, or the
-                state is not one.
+            ConfigError: A client setting is not allowed, arguments exclude each other, a number
+                is out of its range, or the state is not one.
         """
         numbers = None if kafka_partitions is None else sorted(set(kafka_partitions))
         has_range = start_commit is not None or end_commit is not None
-        _check_options(
+        check_options(
             {
                 "group": group is not None,
                 "kafka_partitions": numbers is not None,
@@ -153,7 +247,11 @@ class ChangeConsumer:
                 "start_commit": start_commit is not None,
                 "end_commit": end_commit is not None,
                 "state": state is not None,
+                "replays": replays,
             }
+        )
+        check_numbers_given(
+            start_commit=start_commit, end_commit=end_commit, max_buffered_bytes=max_buffered_bytes
         )
         known = None if state is None else ReaderState.from_bytes(state)
         now, named = now_us(), frozenset(roots)
@@ -163,43 +261,58 @@ class ChangeConsumer:
         facts = topics.describe(kafka, topic, admin)
         self.warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
-        if known is not None:
-            start = _positions_of(known, kafka, facts)
-        elif start_commit is not None:
-            self.warnings += create_time_warning(facts)
-            start = first_positions(
+        beside = replays_of(kafka, topic, group) if replays and group is not None else None
+        self._set_aside = SetAside(kafka, topic, group)
+        self._group_state: GroupState | None = None
+        replayed: Mapping[int, int] | None = None
+        if transactions and group is not None:
+            self._group_state = GroupState(kafka, facts, group, beside)
+            known, replayed = self._group_state.stored, self._group_state.replayed
+        try:
+            if known is not None:
+                start = positions_of_state(known, kafka, facts)
+            elif start_commit is not None:
+                self.warnings += create_time_warning(facts)
+                start = first_positions(
+                    kafka,
+                    facts,
+                    admin,
+                    self._decoder,
+                    start_commit,
+                    now,
+                    kafka_partitions=numbers,
+                    has_roots=bool(named),
+                )
+            self._reader = RecordReader(
                 kafka,
                 facts,
                 admin,
                 self._decoder,
-                start_commit,
-                now,
+                start=start,
+                group=None if transactions else group,
                 kafka_partitions=numbers,
-                has_roots=bool(named),
+                ends=ends,
+                metadata_refresh_s=metadata_refresh_s,
+                replays=beside,
+                replay_ends=topics.end_offsets(kafka, beside) if beside and bounded else None,
+                replayed=replayed,
             )
-        self._reader = RecordReader(
-            kafka,
-            facts,
-            admin,
-            self._decoder,
-            start=start,
-            group=group,
-            kafka_partitions=numbers,
-            ends=ends,
-            metadata_refresh_s=metadata_refresh_s,
-        )
+        except BaseException:
+            if self._group_state is not None:
+                self._group_state.close()
+            raise
         self._stage: WatermarkStage | None = None
         if watermarks or transactions or has_range:
-            tracker = WatermarkTracker(
-                roots=named,
-                max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
-                only=None if group is None and numbers is None else frozenset(numbers or ()),
-                frontier=UNKNOWN if known is None else known.frontier,
-            )
             commits = CommitRange(
                 start_commit or 0,
                 MAX_LONG if end_commit is None else end_commit,
                 first_arrival(facts, self._decoder.limits, start_commit or 0),
+            )
+            tracker = WatermarkTracker(
+                roots=named,
+                max_clock_skew_s=self._decoder.limits.max_clock_skew_s,
+                only=None if self._reader.is_whole_topic else frozenset(numbers or ()),
+                frontier=UNKNOWN if known is None else known.frontier,
             )
             self._stage = (
                 transaction_stage(
@@ -216,11 +329,9 @@ class ChangeConsumer:
         """True when a bounded consumer has reached its end, or the low watermark is above
         `end_commit`.
         """
-        if self._stage is None:
-            return self._reader.finished
-        return self._stage.is_finished
+        return self._reader.finished if self._stage is None else self._stage.is_finished
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[Yielded]:
         """Yield items and wait for more. It ends only if the consumer is bounded or has an
         `end_commit`. Raises as `poll` does.
         """
@@ -229,7 +340,7 @@ class ChangeConsumer:
             if received is not None:
                 yield received
 
-    def poll(self, timeout_s: float) -> Received | None:
+    def poll(self, timeout_s: float) -> Yielded | None:
         """Return the next item.
 
         After an exception, the next call returns the same item.
@@ -247,6 +358,9 @@ class ChangeConsumer:
                 read.
             BufferFullError: Transactions that wait for the low watermark need too much memory.
         """
+        return cast("Yielded | None", self._poll(timeout_s))
+
+    def _poll(self, timeout_s: float) -> Received | None:
         stage = self._stage
         if stage is None:
             return self._reader.poll(timeout_s)
@@ -289,17 +403,57 @@ class ChangeConsumer:
         """
         return self._transactions.state()
 
+    def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:
+        """Put a record that the program cannot process into the dead letters of the group (SUB-4).
+
+        It returns when all replicas have the letter. `commit` or `acknowledge` the record after
+        that, as one that was processed. If the program stops in between, the record comes again. If
+        it is set aside again, readers count its letter once. The topics of the group must exist
+        (`create_group_topics`).
+
+        Args:
+            received: An item of this consumer. All records of a transaction are set aside.
+            detail: Why, for people. It is shortened to 1,024 bytes.
+
+        Raises:
+            ConnectorError: The record was committed or acknowledged before. It is still in its
+                topic.
+            ConfigError: The consumer has no group, or the group cannot have dead letters.
+            TopicError: The record is of another topic, a topic is missing, or the record was
+                deleted.
+            DeliveryError: The letter was not acknowledged. Set the record aside again.
+            BrokerError: No broker answers.
+        """
+        facts, replays = self._reader.facts, self._reader.replays
+        read = {one.topic: one for one in (facts, replays) if one is not None}
+        self._set_aside.check(received, read)
+        for position in positions_of(received):
+            if self._is_acknowledged(received, position):
+                raise already_acknowledged(position)
+        self._set_aside.publish(received, detail, read)
+
     def commit(self) -> None:
-        """Store the positions of all records that were read for the group.
+        """Store the positions of all records that were read for the group. This includes replays.
+        With `transactions=True`, store `state()` for the group instead: what was acknowledged.
 
         Raises:
             BrokerError: Kafka did not store them.
+            WriterConflictError: A later consumer reads transactions for the group.
+            ConnectorError: The state is too large for a group.
         """
-        self._reader.commit()
+        if self._group_state is None:
+            self._reader.commit()
+        else:
+            stage = self._transactions
+            count = self._reader.facts.kafka_partitions
+            self._group_state.store(stage.state(), stage.oldest(), stage.replayed, count)
 
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
         self._reader.close()
+        self._set_aside.close()
+        if self._group_state is not None:
+            self._group_state.close()
         self._decoder.close()
 
     def __enter__(self) -> Self:
@@ -307,6 +461,11 @@ class ChangeConsumer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _is_acknowledged(self, received: ConsumerRecord | Item, position: Position) -> bool:
+        if isinstance(received, ConsumerRecord) or not isinstance(self._stage, TransactionStage):
+            return self._reader.is_committed(position)
+        return self._stage.is_acknowledged(received)
 
     @property
     def _transactions(self) -> TransactionStage:
@@ -318,45 +477,3 @@ class ChangeConsumer:
                 "Build it with transactions=True",
             )
         return self._stage
-
-
-def _check_options(given: dict[str, bool]) -> None:
-    """Raise `ConfigError` if arguments exclude each other."""
-    excluded = [
-        ("group", "kafka_partitions", "Kafka gives Kafka partitions to the members of a group"),
-        ("transactions", "group", "Whole transactions need all Kafka partitions of the topic"),
-        ("transactions", "kafka_partitions", "Whole transactions need all Kafka partitions"),
-        ("start_commit", "group", "A group has its own stored positions"),
-        ("end_commit", "group", "Each member would end at another time"),
-        ("start_commit", "start", "The start position follows from start_commit"),
-        ("state", "start", "The start position is in the state"),
-    ]
-    for one, other, why in excluded:
-        if given[one] and given[other]:
-            raise ConfigError(
-                ErrorCode.READER_OPTION_INVALID,
-                f"{one} and {other} exclude each other",
-                why,
-                f"Leave out {other}",
-            )
-    if given["state"] and not given["transactions"]:
-        raise ConfigError(
-            ErrorCode.READER_OPTION_INVALID,
-            "state is given without transactions=True",
-            "Only a reader of whole transactions has a state",
-            "Pass positions as start, or set transactions=True",
-        )
-
-
-def _positions_of(
-    state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
-) -> tuple[Position, ...]:
-    """Return the positions to continue from. Raises `TopicError` if the topic lost records that
-    were read. The reader checks whether it is the topic of the state.
-    """
-    if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
-        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
-    return tuple(
-        Position(state.topic, state.topic_id, number, oldest - 1)
-        for number, (oldest, _) in state.offsets.items()
-    )

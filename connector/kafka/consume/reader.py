@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
-from connector.errors import BrokerError, ConnectorError, ErrorCode
+from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode
 from connector.kafka import client, topics
 from connector.kafka.consume.decode import Decoder
 from connector.kafka.consume.places import check_numbers, first_places, records_gone
 from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord, Start
 from connector.records.codec import ChangeRecord
-from connector.records.model import Rule
+from connector.records.model import MAX_INT, Rule
 from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import KafkaRecord
+from connector.watermarks.reader_state import is_piece
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -41,6 +42,8 @@ class RecordReader:
     """Reads a topic record by record. Not thread-safe.
 
     - `facts` are those of the topic. They change if the topic gets more Kafka partitions.
+    - `replays` are those of the topic with the replays of the group, if it is read beside (SUB-4).
+    - `is_whole_topic`: it reads all Kafka partitions of the topic, also new ones.
     - `finished` is True when all Kafka partitions have reached their end.
     - `assignments` counts how often a group gave or took Kafka partitions.
     """
@@ -57,8 +60,13 @@ class RecordReader:
         kafka_partitions: Iterable[int] | None = None,
         ends: Mapping[int, int] | None = None,
         metadata_refresh_s: float = 10.0,
+        replays: TopicFacts | None = None,
+        replay_ends: Mapping[int, int] | None = None,
+        replayed: Mapping[int, int] | None = None,
     ) -> None:
-        """Find the start position. `ends` are the offsets to stop at, by Kafka partition."""
+        """Find the start position. `ends` are the offsets to stop at, by Kafka partition. Without a
+        group, `replayed` are the first offsets of `replays`.
+        """
         self._kafka = (
             kafka
             if group is None
@@ -66,8 +74,11 @@ class RecordReader:
         )
         self._admin, self._decoder = admin, decoder
         self.facts, self.finished, self.assignments = facts, False, 0
-        self._start, self._group, self._ends = start, group, ends
-        self._whole_topic = group is None and kafka_partitions is None
+        self._start, self._group, self.replays = start, group, replays
+        # Below, a Kafka partition n of the replays is the number -1 - n.
+        self._ends = None if ends is None else {**ends, **_as_replays(replay_ends or {})}
+        self._committed: dict[int, int] = {}
+        self.is_whole_topic = group is None and kafka_partitions is None
         self._next: dict[int, int] = {}
         self._open: set[int] = set()
         self._unjudged: Message | None = None
@@ -83,13 +94,16 @@ class RecordReader:
         )
         check_numbers(facts, mine)
         places = first_places(kafka, facts, start, mine) if group is None else {}
+        if group is None and replays is not None:
+            every = range(replays.kafka_partitions)
+            places |= _as_replays(first_places(kafka, replays, "beginning", every, replayed))
         self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
         if group is None:
             self._take(places)
             self._client.assign([self._place(number) for number in places])
         else:
             self._client.subscribe(
-                [facts.topic],
+                [facts.topic] if replays is None else [facts.topic, replays.topic],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_revoke,
@@ -130,8 +144,7 @@ class RecordReader:
         if (error := message.error()) is not None:
             self._meet(error, message)
             return None
-        number, offset = message.partition(), message.offset()
-        assert number is not None
+        number, offset = self._number(message.topic(), message.partition()), message.offset()
         assert offset is not None
         if number not in self._next:
             return None  # the group has assigned this Kafka partition to another consumer
@@ -148,8 +161,15 @@ class RecordReader:
 
     @property
     def next_offsets(self) -> Mapping[int, int]:
-        """The next offset to read of each Kafka partition that is assigned."""
-        return self._next
+        """The next offset to read of each Kafka partition of the topic that is assigned."""
+        if self.replays is None:
+            return self._next
+        return {number: offset for number, offset in self._next.items() if number >= 0}
+
+    def is_committed(self, position: Position) -> bool:
+        """Return whether `commit` has stored that this record was read."""
+        number = self._number(position.topic, position.kafka_partition)
+        return position.offset < self._committed.get(number, 0)
 
     def commit(self) -> None:
         """Store the positions of all returned records for the group.
@@ -162,14 +182,23 @@ class RecordReader:
         )
         # Store the topic's id, too: the next time, another topic may have the same name (REC-4).
         places = [
-            TopicPartition(self.facts.topic, number, offset, self.facts.topic_id)
+            TopicPartition(
+                self._facts_of(number).topic,
+                _kafka_partition(number),
+                offset,
+                self._facts_of(number).topic_id,
+            )
             for number, offset in self._next.items()
             if offset >= 0
         ]
         if not places:
             return
         try:
-            self._client.commit(offsets=places, asynchronous=False)
+            stored = self._client.commit(offsets=places, asynchronous=False)
+            # Kafka may have stored some of them only.
+            for place in stored or ():
+                if place.error is not None:
+                    raise KafkaException(place.error)
         except KafkaException as error:
             raise BrokerError(
                 ErrorCode.POSITIONS_NOT_STORED,
@@ -178,13 +207,25 @@ class RecordReader:
                 "You need not do anything: the reader reads the records after its last stored"
                 " positions again",
             ) from error
+        self._committed.update(
+            {self._number(place.topic, place.partition): place.offset for place in places}
+        )
 
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
         self._client.close()
 
+    def _number(self, topic: str | None, kafka_partition: int | None) -> int:
+        assert kafka_partition is not None
+        return kafka_partition if topic == self.facts.topic else -1 - kafka_partition
+
+    def _facts_of(self, number: int) -> TopicFacts:
+        return self.facts if number >= 0 or self.replays is None else self.replays
+
     def _place(self, number: int) -> TopicPartition:
-        return TopicPartition(self.facts.topic, number, self._next[number])
+        return TopicPartition(
+            self._facts_of(number).topic, _kafka_partition(number), self._next[number]
+        )
 
     def _take(self, places: dict[int, int]) -> None:
         self._next.update(places)
@@ -201,20 +242,35 @@ class RecordReader:
         self._guarded(lambda: self._assign(given))
 
     def _assign(self, given: list[TopicPartition]) -> None:
-        numbers = [place.partition for place in given]
+        numbers = [self._number(place.topic, place.partition) for place in given]
         committed: dict[int, int] = {}
         for place in self._client.committed(given, timeout=client.REACH_TIMEOUT_S) if given else ():
             if place.offset >= 0:
+                number = self._number(place.topic, place.partition)
+                if is_piece(place.metadata or ""):
+                    raise ConfigError(
+                        ErrorCode.READER_OPTION_INVALID,
+                        f"The group {self._group} stores the state of a reader of whole"
+                        " transactions",
+                        "A reader of records would replace it",
+                        "Use another group, or read with transactions=True",
+                    )
                 if place.metadata:
-                    topics.check_identity(place.metadata, self.facts)
-                committed[place.partition] = place.offset
+                    topics.check_identity(place.metadata, self._facts_of(number))
+                committed[number] = place.offset
         if any(number >= self.facts.kafka_partitions for number in numbers):
             self.facts = topics.describe(self._kafka, self.facts.topic, self._admin)
+        if self.replays is not None and any(
+            number < -self.replays.kafka_partitions for number in numbers
+        ):
+            self.replays = topics.describe(self._kafka, self.replays.topic, self._admin)
+        changes = [number for number in numbers if number >= 0]
         places = (
-            first_places(self._kafka, self.facts, self._start, numbers, committed)
-            if numbers
+            first_places(self._kafka, self.facts, self._start, changes, committed)
+            if changes
             else {}
         )
+        places |= self._replay_places(numbers, committed)
         self._take(places)
         self.assignments += 1
         chosen = [self._place(number) for number in places]
@@ -223,11 +279,22 @@ class RecordReader:
         else:
             self._client.assign(chosen)
 
+    def _replay_places(
+        self, numbers: Iterable[int], committed: Mapping[int, int]
+    ) -> dict[int, int]:
+        mine = [_kafka_partition(number) for number in numbers if number < 0]
+        if not mine or self.replays is None:
+            return {}
+        stored = {_kafka_partition(n): offset for n, offset in committed.items() if n < 0}
+        return _as_replays(first_places(self._kafka, self.replays, "beginning", mine, stored))
+
     def _on_revoke(self, _consumer: object, taken: list[TopicPartition]) -> None:
         self.assignments += 1
         for place in taken:
-            self._next.pop(place.partition, None)
-            self._open.discard(place.partition)
+            number = self._number(place.topic, place.partition)
+            self._next.pop(number, None)
+            self._committed.pop(number, None)
+            self._open.discard(number)
         self._guarded(
             lambda: (
                 self._client.incremental_unassign(taken)
@@ -258,12 +325,12 @@ class RecordReader:
     # Records.
 
     def _receive(self, message: Message, number: int, offset: int) -> ConsumerRecord:
-        facts = self.facts
+        facts = self._facts_of(number)
         key, value, headers, arrived = client.contents(message)
-        source = KafkaRecord(
-            Position(facts.topic, facts.topic_id, number, offset), arrived, key, value, headers
-        )
-        verdict = self._decoder.decode(source, self.facts.kafka_partitions)
+        position = Position(facts.topic, facts.topic_id, _kafka_partition(number), offset)
+        source = KafkaRecord(position, arrived, key, value, headers)
+        # The replay of a change names the Kafka partitions of the change topic.
+        verdict = self._decoder.decode(source, facts.kafka_partitions if number >= 0 else MAX_INT)
         # The topic may have got more Kafka partitions (REC-14). A record from before the last
         # refresh needs no new check.
         if _names_too_many(verdict) and arrived > self._looked_at_us - ARRIVAL_MARGIN_S * 1_000_000:
@@ -281,13 +348,18 @@ class RecordReader:
             and self._next[number] >= self._ends[number]
         ):
             self._open.discard(number)
-            self._client.pause([TopicPartition(self.facts.topic, number)])
+            self._client.pause([self._place(number)])
             self.finished = not self._open
 
     def _meet(self, error: KafkaError, message: Message) -> None:
         """Handle an error. The end of a Kafka partition is not an error."""
-        number, offset = message.partition(), message.offset()
-        code = error.code()
+        offset, code = message.offset(), error.code()
+        kafka_partition = message.partition()
+        number = (
+            None
+            if kafka_partition is None or kafka_partition < 0
+            else self._number(message.topic(), kafka_partition)
+        )
         if code == KafkaError._PARTITION_EOF:
             if number in self._next and offset is not None:
                 self._reach(number, offset)
@@ -297,11 +369,12 @@ class RecordReader:
             and number in self._next
         ):
             self._look_again()
+            facts, kafka_partition = self._facts_of(number), _kafka_partition(number)
             first, last = (
-                ask(self._kafka, self.facts)[number]
+                ask(self._kafka, facts)[kafka_partition]
                 for ask in (topics.beginning_offsets, topics.end_offsets)
             )
-            raise records_gone(self.facts, number, self._next[number], first, last)
+            raise records_gone(facts, kafka_partition, self._next[number], first, last)
         if code in (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
             KafkaError._UNKNOWN_TOPIC,
@@ -323,9 +396,13 @@ class RecordReader:
         self._looked_at, self._looked_at_us = time.monotonic(), now_us()
         facts = topics.describe(self._kafka, self.facts.topic, self._admin)
         topics.check_identity(self.facts.topic_id, facts)
+        if self.replays is not None:
+            replays = topics.describe(self._kafka, self.replays.topic, self._admin)
+            topics.check_identity(self.replays.topic_id, replays)
+            self.replays = replays
         added = range(self.facts.kafka_partitions, facts.kafka_partitions)
         self.facts = facts
-        if added and self._whole_topic and self._ends is None:
+        if added and self.is_whole_topic and self._ends is None:
             self._next.update(dict.fromkeys(added, 0))
             self._client.incremental_assign([self._place(number) for number in added])
 
@@ -341,6 +418,14 @@ class RecordReader:
             raise client.unreachable(self._kafka, heard or error.args[0].str()) from error
         self._errors.clear()
         self._heard_at = now
+
+
+def _kafka_partition(number: int) -> int:
+    return number if number >= 0 else -1 - number
+
+
+def _as_replays(offsets: Mapping[int, int]) -> dict[int, int]:
+    return {-1 - kafka_partition: offset for kafka_partition, offset in offsets.items()}
 
 
 def _names_too_many(verdict: ChangeRecord | Rejection) -> bool:

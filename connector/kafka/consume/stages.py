@@ -15,7 +15,7 @@ from connector.errors import BufferFullError
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ConsumerRecord
 from connector.records.model import MAX_LONG, DataChange, Heartbeat
-from connector.records.rejection import Rejection
+from connector.records.rejection import Position, Rejection
 from connector.records.sizes import size_of
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import Watermark, WatermarkTracker
@@ -113,8 +113,10 @@ class WatermarkStage:
             self._advance()
 
     def _hear(self, received: ConsumerRecord) -> None:
-        if isinstance(received.record, Rejection) or any(
-            name == REPLAY_HEADER for name, _ in received.source.headers
+        if (
+            isinstance(received.record, Rejection)
+            or any(name == REPLAY_HEADER for name, _ in received.source.headers)
+            or received.position.topic != self._reader.facts.topic
         ):
             return
         self._tracker.hear(
@@ -162,6 +164,8 @@ class TransactionStage(WatermarkStage):
     ) -> None:
         super().__init__(reader, tracker, yields_watermarks, commits)
         self._assembler = assembler
+        self._replays: deque[tuple[int, Position]] = deque()
+        self.replayed: dict[int, int] = {}
 
     def pop(self) -> Received | None:
         # A watermark comes after the transactions that it releases.
@@ -177,6 +181,15 @@ class TransactionStage(WatermarkStage):
 
     def acknowledge(self, item: Item) -> None:
         self._assembler.acknowledge(item)
+        while self._replays and self._replays[0][0] <= item.number:
+            position = self._replays.popleft()[1]
+            self.replayed[position.kafka_partition] = position.offset + 1
+
+    def is_acknowledged(self, item: Item) -> bool:
+        return self._assembler.is_acknowledged(item)
+
+    def oldest(self) -> dict[int, int]:
+        return self._assembler.oldest()
 
     def state(self) -> bytes:
         self._advance()
@@ -186,7 +199,14 @@ class TransactionStage(WatermarkStage):
         """Raises `BufferFullError`. Then `unread` is the record, which must be taken again."""
         record, position = received.record, received.position
         self.unread = None
-        if isinstance(record, Rejection) and not self._is_before_range(received):
+        if position.topic != self._reader.facts.topic:
+            if isinstance(record, Rejection):
+                self._replays.append(
+                    (self._assembler.pass_on(Rejected(record, position)), position)
+                )
+            elif isinstance(record, DataChange):
+                self._replays.append((self._assembler.pass_on(Late(record, position)), position))
+        elif isinstance(record, Rejection) and not self._is_before_range(received):
             self._assembler.reject(record, position)
         elif isinstance(record, DataChange):
             source = received.source

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 from confluent_kafka import KafkaError, KafkaException, Message, murmur2
 
 from connector.dead_letters.batching import in_batches
-from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
+from connector.dead_letters.envelope import dead_letter_topic, ledger_topic, replay_topic
 from connector.dead_letters.ledger import (
     Ledger,
     LedgerEntry,
@@ -91,13 +91,14 @@ class LedgerWrite(NamedTuple):
         return 0 if self.record is None else self.record.size
 
 
-def read_ledger(kafka: KafkaConfig, topic: str) -> Ledger:
-    """Read the committed ledger of a change topic. It is empty if the ledger topic does not exist.
+def read_ledger(kafka: KafkaConfig, topic: str, group: str | None = None) -> Ledger:
+    """Read the committed ledger of a change topic, or of a group of its readers. It is empty if the
+    ledger topic does not exist.
 
     Raises `TopicError` if the ledger is not compacted or has an invalid record, and `BrokerError`.
     """
     ledger = Ledger()
-    if (found := _found(kafka, topic)) is None:
+    if (found := _found(kafka, topic, group)) is None:
         return ledger
     for key, value in _records(kafka, *found):
         if isinstance(value, Totals):
@@ -126,13 +127,15 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
     return totals[-1] if totals else None
 
 
-def _found(kafka: KafkaConfig, topic: str) -> tuple[topics.TopicFacts, int, int] | None:
+def _found(
+    kafka: KafkaConfig, topic: str, group: str | None = None
+) -> tuple[topics.TopicFacts, int, int] | None:
     """Return the ledger topic, its first offset and its end offset. None: it does not exist.
 
     The change topic must exist.
     """
     try:
-        facts = topics.describe(kafka, ledger_topic(topic))
+        facts = topics.describe(kafka, ledger_topic(topic, group))
     except TopicError:
         topics.describe(kafka, topic)
         return None
@@ -172,6 +175,17 @@ def _records(
         consumer.close()
 
 
+def replay_target(
+    kafka: KafkaConfig, source: topics.TopicFacts, group: str | None
+) -> topics.TopicFacts:
+    """Return the topic to which dead letters are replayed: the change topic, or that of a group.
+    Raises `TopicError` if the group has none, and `BrokerError`.
+    """
+    if group is None:
+        return source
+    return topics.describe_of_group(kafka, source.topic, replay_topic(source.topic, group), group)
+
+
 class LedgerWriter:
     """The only writer of the ledger of a change topic. A new writer shuts out the older one. Not
     thread-safe.
@@ -181,30 +195,36 @@ class LedgerWriter:
     """
 
     def __init__(
-        self, kafka: KafkaConfig, topic: str, on_step: Callable[[str], None] = lambda step: None
+        self,
+        kafka: KafkaConfig,
+        topic: str,
+        on_step: Callable[[str], None] = lambda step: None,
+        group: str | None = None,
     ) -> None:
         """Shut out any other writer, and read the ledger. Its topic is created if necessary.
-        `on_step` is called before each step.
+        `on_step` is called before each step. The topics of a `group` must exist. Its records are
+        sent to its topic for replays, not to the change topic.
 
         Raises `TopicError`, `BrokerError`.
         """
         self._kafka, self._on_step = kafka, on_step
         self.source = topics.describe(kafka, topic)
-        topics.create_dead_letter_topics(kafka, self.source)
-        self._ledger_topic = topics.describe(kafka, ledger_topic(topic))
+        topics.create_dead_letter_topics(kafka, self.source, group)
+        self.target = replay_target(kafka, self.source, group)
+        self._ledger_topic = topics.describe(kafka, ledger_topic(topic, group))
         check(self._ledger_topic)
         self._is_closed = False
         self._failures: list[KafkaError] = []
         self._delivered: dict[int, int] = {}
         self._errors = client.LastError()
-        self._id = f"lowmark.{dead_letter_topic(topic)}"
+        self._id = f"lowmark.{dead_letter_topic(topic, group)}"
         sizes = client.sizes(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES))
         self._producer = client.producer(
             kafka, self._errors, {**transactions.settings(self._id), **sizes}
         )
         try:
             transactions.start(self._producer, kafka, self._id)
-            self.ledger = read_ledger(kafka, topic)
+            self.ledger = read_ledger(kafka, topic, group)
         except BaseException:
             self.close()
             raise
@@ -230,7 +250,7 @@ class LedgerWriter:
             self._producer.begin_transaction()
             for number, deed in enumerate(deeds):
                 if deed.record is not None:
-                    self._send(self.source.topic, deed.record.key, deed.record, self._on_record)
+                    self._send(self.target.topic, deed.record.key, deed.record, self._on_record)
                 self._on_step("record")
                 history = Outgoing(
                     deed.letter_id.encode(), history_to_json(histories[deed.letter_id]), (), 0
@@ -255,8 +275,8 @@ class LedgerWriter:
         self._on_step("committed")
         for letter_id, entries in histories.items():
             self.ledger.keep(letter_id, entries)
-        known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.source.topic_id else {}
-        self.ledger.sent = Sent(self.source.topic_id, {**known, **self._delivered})
+        known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.target.topic_id else {}
+        self.ledger.sent = Sent(self.target.topic_id, {**known, **self._delivered})
 
     def write_totals(self, open_since: int) -> None:
         """Store that all open dead letters first failed at `open_since` (µs) or later, and the end
@@ -289,7 +309,7 @@ class LedgerWriter:
         self, topic: str, key: bytes, record: Outgoing, on_delivery: DeliveryCallback | None = None
     ) -> None:
         partition = (
-            murmur2(key, self.source.kafka_partitions)
+            murmur2(key, self.target.kafka_partitions)
             if record.kafka_partition is None
             else record.kafka_partition
         )

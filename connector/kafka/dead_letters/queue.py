@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from connector.clock import now_us
 from connector.dead_letters.batching import LEAST_RATE, MOST_RATE, in_batches
-from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
+from connector.dead_letters.envelope import DeadLetter, check_group, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import (
     OPEN_STATES,
@@ -53,9 +53,11 @@ from connector.kafka.dead_letters.ledger_topic import (
     Outgoing,
     in_transactions,
     read_ledger,
+    replay_target,
 )
 from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.schema_registry import RegistryClient
+from connector.rate import RateLimit
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.rejection import Rejection
 from connector.validation import KafkaRecord, validate_record
@@ -74,16 +76,23 @@ Others = Callable[[DeadLetter, LetterStatus], None]
 
 
 class DeadLetterQueue:
-    """The dead letters of one stream. Not thread-safe.
+    """The dead letters of one stream, or those of a group of its readers (SUB-4). Not thread-safe.
 
-    `schemas` are used for decoding. A registry is asked when one of its schemas is needed.
+    `group` has the name of the group, or None. `schemas` are used for decoding. A registry is asked
+    when one of its schemas is needed.
 
-    All methods raise `TopicError` if the change topic is missing, `BrokerError`, and
-    `RegistryError` if a needed schema cannot be read.
+    All methods raise `TopicError` if the change topic, or a topic of the group, is missing,
+    `BrokerError`, and `RegistryError` if a needed schema cannot be read.
     """
 
     def __init__(
-        self, config: ConnectorConfig, stream: StreamConfig, *, by: str, horizon: int | None = None
+        self,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        *,
+        by: str,
+        horizon: int | None = None,
+        group: str | None = None,
     ) -> None:
         """Create the queue without a connection.
 
@@ -93,24 +102,28 @@ class DeadLetterQueue:
             by: Who acts. The ledger stores it.
             horizon: The horizon of the stream, if it is known (µs). An older change is not
                 replayed.
+            group: The group of readers. Its letters are replayed to its own topic. None: the
+                letters of ingest.
 
-        Raises `ConfigError` if `by` is not a text, or an empty one.
+        Raises:
+            ConfigError: The group cannot have dead letters, or `by` is not a text, or an empty one.
         """
         check_note("by", by)
+        self.group = None if group is None else check_group(group)
         self._config, self._stream, self._by, self._horizon = config, stream, by, horizon
         self.topic = stream.topic
         self.schemas = Schemas(_Registered(config.registry))
 
     def ledger(self) -> Ledger:
         """Read the ledger."""
-        return read_ledger(self._config.kafka, self.topic)
+        return read_ledger(self._config.kafka, self.topic, self.group)
 
     def at_most(self) -> int:
         """Return the maximum number of dead letters: the records in their topic. Some may be
         duplicates.
         """
         try:
-            facts = topics.describe(self._config.kafka, dead_letter_topic(self.topic))
+            facts = topics.describe(self._config.kafka, dead_letter_topic(self.topic, self.group))
         except TopicError:
             return 0
         begin, ends = (
@@ -139,11 +152,14 @@ class DeadLetterQueue:
         """
         known = self.ledger() if ledger is None else ledger
         try:
-            topics.describe(self._config.kafka, dead_letter_topic(self.topic))
+            topics.describe(self._config.kafka, dead_letter_topic(self.topic, self.group))
         except TopicError:
             topics.describe(self._config.kafka, self.topic)
+            if self.group is not None:
+                name = dead_letter_topic(self.topic, self.group)
+                topics.describe_of_group(self._config.kafka, self.topic, name, self.group)
             return
-        for letter, _ in read_letters(self._config.kafka, self.topic):
+        for letter, _ in read_letters(self._config.kafka, self.topic, group=self.group):
             standing = known.standing(letter)
             if which.means(letter, standing, self.schemas):
                 yield letter, standing
@@ -196,7 +212,7 @@ class DeadLetterQueue:
         steps: Sequence[Step] = (),
         max_attempts: int = MAX_ATTEMPTS,
         force: Force | None = None,
-        per_second: float | None = None,
+        max_changes_per_s: float | None = None,
         on_progress: Callable[[int, int], None] = lambda looked, done: None,
         stop: threading.Event | None = None,
         on_step: OnStep = lambda step: None,
@@ -214,8 +230,8 @@ class DeadLetterQueue:
             steps: The repair steps.
             max_attempts: A dead letter is parked after so many attempts.
             force: As in `connector.dead_letters.replay.decide`.
-            per_second: The maximum number of dead letters that are sent in a second, from 0.001 to
-                1,000,000. None: no limit.
+            max_changes_per_s: The maximum number of dead letters that are sent in a second, from
+                0.001 to 1,000,000. They are spread over it (PUB-7). None: no limit.
             on_progress: Called after each transaction with two numbers: the dead letters that were
                 read, of at most `at_most()`, and those that were replayed or parked.
             stop: When it is set, no further transaction begins.
@@ -225,27 +241,27 @@ class DeadLetterQueue:
             The number of dead letters by decision.
 
         Raises:
-            ConfigError: `why` is not a text, or an empty one, or `per_second` is not allowed.
+            ConfigError: `why` is not a text, or an empty one. Or `max_changes_per_s` is not
+                allowed.
             WriterConflictError: Another process acts on the dead letters.
             DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
         check_note("why", why)
-        _check_rate(per_second)
+        _check_rate(max_changes_per_s)
         tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
-        at_once = MAX_DEEDS if per_second is None else max(1, min(MAX_DEEDS, int(per_second)))
-        with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+        limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
+        at_once = MAX_DEEDS if limit is None else min(MAX_DEEDS, limit.at_once)
+        with LedgerWriter(self._config.kafka, self.topic, on_step, self.group) as writer:
             begun_at = now_us()
-            if force is None and per_second is None and self.at_most() >= MANY:
+            if force is None and limit is None and self.at_most() >= MANY:
                 settled = self._settled_elsewhere(which, tuple(steps), max_attempts)
             else:
                 settled = self._settled(which, tuple(steps), max_attempts, writer.ledger, force)
             with closing(settled):
                 deeds = self._deeds(settled, tally, looked, str(which), why)
-                began, done = time.monotonic(), 0
+                done = 0
                 for some in in_transactions(deeds, at_once):
-                    if stopped.wait(
-                        max(0.0, began + done / per_second - time.monotonic()) if per_second else 0
-                    ):
+                    if stopped.wait(limit.wait_s(time.monotonic(), len(some)) if limit else 0):
                         return tally
                     writer.commit(some)
                     tally.verdicts.update(
@@ -303,7 +319,7 @@ class DeadLetterQueue:
                     refused[standing.state] += 1
                     left.other(letter, standing)
 
-        with LedgerWriter(self._config.kafka, self.topic, on_step) as writer:
+        with LedgerWriter(self._config.kafka, self.topic, on_step, self.group) as writer:
             begun_at = now_us()
             for some in in_transactions(deeds(writer.ledger)):
                 writer.commit(some)
@@ -349,7 +365,14 @@ class DeadLetterQueue:
     ) -> Generator[tuple[list[_Settled], _Looked]]:
         """The same as `_settled`, computed ahead in a child process."""
         alone = partial(
-            _settled_alone, self._config, self._stream, self._horizon, which, steps, max_attempts
+            _settled_alone,
+            self._config,
+            self._stream,
+            self._horizon,
+            self.group,
+            which,
+            steps,
+            max_attempts,
         )
         for some, looked in from_child(alone):
             yield [_Settled.unpacked(one) for one in some], looked
@@ -389,7 +412,9 @@ class DeadLetterQueue:
             for name, table in self._config.tables.items()
             if table.stream == self._stream.name
         }
-        rejects_others = self._stream.unknown_tables == "reject"
+        # A group may read tables that are not declared.
+        rejects_others = self._stream.unknown_tables == "reject" and self.group is None
+        to = replay_target(self._config.kafka, facts, self.group)
         declared = frozenset(table.source for table in tables.values()) if rejects_others else None
 
         def validated(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
@@ -403,7 +428,7 @@ class DeadLetterQueue:
             )
 
         return ReplayTarget(
-            facts.topic, facts.kafka_partitions, facts.max_message_bytes, validated, tables
+            to.topic, to.kafka_partitions, to.max_message_bytes, validated, tables, self.group
         )
 
 
@@ -413,7 +438,9 @@ def _check_rate(per_second: object) -> None:
     is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
     if not is_number or not LEAST_RATE <= per_second <= MOST_RATE:  # type: ignore[operator]
         raise argument_invalid(
-            "per_second", per_second, f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None"
+            "max_changes_per_s",
+            per_second,
+            f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None",
         )
 
 
@@ -465,6 +492,7 @@ def _settled_alone(
     config: ConnectorConfig,
     stream: StreamConfig,
     horizon: int | None,
+    group: str | None,
     which: LetterFilter,
     steps: tuple[Step, ...],
     max_attempts: int,
@@ -472,7 +500,7 @@ def _settled_alone(
     """Runs in the child process. It reads the ledger itself. Meanwhile only the parent process
     writes to the ledger.
     """
-    queue = DeadLetterQueue(config, stream, by="a child process", horizon=horizon)
+    queue = DeadLetterQueue(config, stream, by="a child process", horizon=horizon, group=group)
     for some, looked in queue._settled(which, steps, max_attempts, queue.ledger()):
         yield [one.packed() for one in some], looked
 

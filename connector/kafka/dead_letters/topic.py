@@ -38,16 +38,19 @@ class DeadLetterPublisher:
     Use it as a context manager.
     """
 
-    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+    def __init__(self, kafka: KafkaConfig, topic: str, group: str | None = None) -> None:
         """Create the publisher without a connection. A stream without dead letters needs no rights
         on their topic.
 
         Args:
             kafka: The brokers and client settings.
             topic: The name of the change topic.
+            group: The group of readers whose dead letters these are (SUB-4). Its topics must exist.
         """
         self._kafka = kafka
         self._source = topic
+        self._group = group
+        self._topic = dead_letter_topic(topic, group)
         self._errors = client.LastError()
         self._client: Producer | None = None
         self._failures: Counter[str] = Counter()
@@ -102,7 +105,7 @@ class DeadLetterPublisher:
         while True:
             try:
                 producer.produce(
-                    dead_letter_topic(self._source),
+                    self._topic,
                     letter.value,
                     letter.key,
                     headers=headers,
@@ -121,11 +124,14 @@ class DeadLetterPublisher:
 
     def _connect(self) -> Producer:
         source = topics.describe(self._kafka, self._source)
-        try:
-            facts = topics.describe(self._kafka, dead_letter_topic(self._source))
-        except TopicError:
-            topics.create_dead_letter_topics(self._kafka, source)
-            facts = topics.describe(self._kafka, dead_letter_topic(self._source))
+        if self._group is None:
+            try:
+                facts = topics.describe(self._kafka, self._topic)
+            except TopicError:
+                topics.create_dead_letter_topics(self._kafka, source)
+                facts = topics.describe(self._kafka, self._topic)
+        else:
+            facts = topics.describe_of_group(self._kafka, self._source, self._topic, self._group)
         if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
             raise TopicError(
                 ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
@@ -168,7 +174,7 @@ class DeadLetterPublisher:
         self._drop()
         return DeliveryError(
             ErrorCode.DEAD_LETTERS_UNDELIVERED,
-            f"{undelivered} dead letters were not delivered to {dead_letter_topic(self._source)}",
+            f"{undelivered} dead letters were not delivered to {self._topic}",
             cause,
             "Remove the cause, then publish all of them again. Readers count each dead letter once",
             undelivered=undelivered,
@@ -185,7 +191,11 @@ class DeadLetterPublisher:
 
 
 def read_letters(
-    kafka: KafkaConfig, topic: str, *, after: tuple[Position, ...] = ()
+    kafka: KafkaConfig,
+    topic: str,
+    *,
+    after: tuple[Position, ...] = (),
+    group: str | None = None,
 ) -> Iterator[tuple[DeadLetter, Position]]:
     """Read the dead letters of a change topic up to its current end, each once.
 
@@ -196,6 +206,7 @@ def read_letters(
         kafka: The brokers and client settings.
         topic: The name of the change topic.
         after: The last position that was read in each Kafka partition.
+        group: The group of readers whose dead letters are read. None: those of ingest.
 
     Yields:
         The dead letter, and its position in the dead-letter topic.
@@ -204,7 +215,7 @@ def read_letters(
         TopicError: There is no dead-letter topic, or it was replaced.
         BrokerError: No broker answers.
     """
-    facts = topics.describe(kafka, dead_letter_topic(topic))
+    facts = topics.describe(kafka, dead_letter_topic(topic, group))
     for position in after:
         topics.check_identity(position.topic_id, facts)
     begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)

@@ -56,8 +56,8 @@ class LetterReport:
 
 
 class DeadLetters:
-    """The dead letters of one stream. Make it with `dead_letters`. Each method may raise
-    `BrokerError` and `TopicError`.
+    """The dead letters of one stream, or of a group of its readers. Make it with `dead_letters`.
+    Each method may raise `BrokerError` and `TopicError`.
 
     An action is done once per letter and stored in the ledger, with who, when and why. You can stop
     it at any time and repeat it. A filter without `states` selects the letters that an action can
@@ -65,18 +65,26 @@ class DeadLetters:
     """
 
     def __init__(
-        self, config: ConnectorConfig, stream: StreamConfig, by: str, on_event: OnEvent
+        self,
+        config: ConnectorConfig,
+        stream: StreamConfig,
+        by: str,
+        on_event: OnEvent,
+        group: str | None = None,
     ) -> None:
         from connector.kafka.dead_letters.queue import DeadLetterQueue
 
         self._config, self._stream, self._by, self._on_event = config, stream, by, on_event
-        self.queue = DeadLetterQueue(config, stream, by=by)
+        self._group = group
+        self.queue = DeadLetterQueue(config, stream, by=by, group=group)
 
     @cached_property
     def _replaying(self) -> DeadLetterQueue:
         """The queue with the horizon of the stream: only a replay needs it, so only a replay reads
-        the warehouse for it.
+        the warehouse for it. Letters of a group do not go to tables.
         """
+        if self._group is not None:
+            return self.queue
         from connector.kafka.dead_letters.queue import DeadLetterQueue
 
         return DeadLetterQueue(
@@ -103,13 +111,14 @@ class DeadLetters:
         named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
         letter, status = next(self.queue.letters(named, ledger), (None, None))
         if letter is None or status is None:
-            cause = f"{dead_letter_topic(self.queue.topic)} has no dead letter with this id"
+            topic = dead_letter_topic(self.queue.topic, self._group)
             raise ConnectorError(
                 ErrorCode.DEAD_LETTER_MISSING,
                 f"There is no dead letter {letter_id}",
-                cause,
+                f"{topic} has no dead letter with this id",
                 "List all dead letters to find its id",
                 stream=self._stream.name,
+                group=self._group,
             )
         return letter, status, tuple(ledger.history(letter.id))
 
@@ -117,7 +126,7 @@ class DeadLetters:
         self, letter: DeadLetter, status: LetterStatus
     ) -> tuple[Mapping[str, Mapping[str, object] | None], Decision, Mapping[str, Effect]]:
         """The row of a letter by table, the verdict of a replay, and its effect on the row, as in
-        `LetterReport`.
+        `LetterReport`. Letters of a group have no effect on rows.
         """
         found = decode(letter.value, self.queue.schemas)
         effects = self._effects()
@@ -161,14 +170,14 @@ class DeadLetters:
         steps: Iterable[Step] = (),
         max_attempts: int = MAX_ATTEMPTS,
         force: bool = False,
-        per_second: float | None = None,
+        max_changes_per_s: float | None = None,
         stop: threading.Event | None = None,
         on_progress: Callable[[int, int], None] = lambda looked, done: None,
     ) -> Tally:
         """Send letters to the change topic again. Each takes effect once.
 
-        `per_second` limits the rate. `stop` ends it after the transaction in flight. Returns the
-        number of letters by verdict.
+        `max_changes_per_s` limits the rate, without bursts (PUB-7). `stop` ends it after the
+        transaction in flight. Returns the number of letters by verdict.
         """
         return self._replaying.replay(
             which,
@@ -176,7 +185,7 @@ class DeadLetters:
             steps=tuple(steps),
             max_attempts=max_attempts,
             force=self._forced(self._effects()) if force else None,
-            per_second=per_second,
+            max_changes_per_s=max_changes_per_s,
             on_progress=on_progress,
             stop=stop or threading.Event(),
         )
@@ -199,8 +208,9 @@ class DeadLetters:
 
     def wait(self, which: LetterFilter, *, since: int | None = None) -> bool:
         """Wait until each table has what is in the change topic now. False: a replay of `which`
-        since `since` was rejected again.
+        since `since` was rejected again. Not for letters of a group, which no table has.
         """
+        assert self._group is None, "replays of a group are read by its own programs"
         began = now_us() if since is None else since
         return (
             wait_for_tables(
@@ -216,8 +226,10 @@ class DeadLetters:
 
     def _effects(self) -> Effects | None:
         """The rows of the stream's tables as they are now; None, with a warning, if the warehouse
-        cannot be read.
+        cannot be read. None for letters of a group, too.
         """
+        if self._group is not None:
+            return None
         return Effects.of(self._config, self._stream, self._on_event)
 
     @staticmethod
@@ -237,9 +249,10 @@ def dead_letters(
     stream: str | None = None,
     *,
     by: str | None = None,
+    group: str | None = None,
     on_event: OnEvent = log_event,
 ) -> DeadLetters:
-    """The dead letters of a stream.
+    """The dead letters of a stream, or of a group of its readers (SUB-4).
 
     For example: `dead_letters(config, "orders").replay(LetterFilter(), why="the schema is
     registered now")`.
@@ -248,6 +261,8 @@ def dead_letters(
         config: It has the stream.
         stream: The name or topic of the stream. None: the only one of the configuration.
         by: The person or program that acts. None: the user and the host of this process.
+        group: The group of readers that set the records aside with `ChangeConsumer.set_aside`.
+            A replay sends them to this group only. None: the records that ingest rejected.
         on_event: Receives warnings, for example that the horizon is unknown because the warehouse
             cannot be read.
 
@@ -255,9 +270,11 @@ def dead_letters(
         Methods on the letters.
 
     Raises:
-        ConfigError: There is no such stream, or `by` is not a text, or an empty one.
+        ConfigError: There is no such stream, or the group cannot have dead letters, or `by` is not
+            a text, or an empty one.
     """
-    return DeadLetters(config, find_stream(config, stream), who() if by is None else by, on_event)
+    by = who() if by is None else by
+    return DeadLetters(config, find_stream(config, stream), by, on_event, group)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:

@@ -17,6 +17,7 @@ from tests.error_codes import PACKAGE
 
 FIELDS = {
     "folder": ".lowmark/my broker",
+    "group": "index",
     "ingest_batch": 7,
     "port": 9092,
     "stream": "orders",

@@ -7,18 +7,23 @@ import pytest
 from connector.dead_letters.envelope import (
     MAX_ATTEMPT,
     DeadLetter,
+    check_group,
+    consumer_letter,
     dead_letter_topic,
     from_record,
     ledger_topic,
     letter_id,
     replay_claim,
     replay_header,
+    replay_topic,
     source_letter,
     to_headers,
 )
+from connector.errors import ConfigError
 from connector.records.rejection import Position, Reason, Rejection
 from connector.records.sizes import size_of
 from connector.text import MAX_DETAIL_BYTES, truncate_utf8
+from connector.validation import KafkaRecord
 
 POSITION = Position("orders", "MkU3OEVBNTcwNTJENDM2Qg", 3, 17)
 
@@ -62,7 +67,8 @@ def test_the_reasons_are_a_closed_list() -> None:
         "TOO_LATE",
         "TOO_LARGE",
     ]
-    assert list(Reason) == [*decoding, *judging, *tables, "REJECTED", "RETRIES_EXHAUSTED"]
+    outside = ["REJECTED", "RETRIES_EXHAUSTED", "CONSUMER_FAILED"]
+    assert list(Reason) == [*decoding, *judging, *tables, *outside]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -280,3 +286,40 @@ def test_the_size_of_a_record_is_that_of_its_key_value_and_headers() -> None:
     """DLQ-10: what the change topic takes is compared with it."""
     assert size_of(b"key", b"value!", (("é", b"1234"), ("none", None))) == 3 + 6 + 2 + 4 + 4
     assert size_of(None, None, ()) == 0
+
+
+# ── letters of a group (SUB-4) ────────────────────────────────────────────────────────────────────
+
+
+def test_a_record_that_a_program_set_aside_is_a_letter_of_its_group() -> None:
+    """SUB-4, DLQ-1: its bytes and headers, and the attempt of the replay that it was."""
+    headers = (("trace", b"1"), ("connector.replay", b"id-3-1/2"))
+    source = KafkaRecord(POSITION, 5, b"k", b"\x00\x00\x00\x00\x07body", headers)
+    made = consumer_letter(source, "index", "the index refused it", now=9)
+    assert made.id == letter().id
+    added = dict(to_headers(made)[2:])
+    assert {name: added[f"connector.dlq.{name}"] for name in ("reason", "group", "schema_id")} == {
+        "reason": b"CONSUMER_FAILED",
+        "group": b"index",
+        "schema_id": b"7",
+    }
+    assert (made.attempt, made.record_timestamp, made.first_failed_at) == (2, 5, 9)
+    assert from_record(source.key, source.value, to_headers(made)) == made
+
+
+def test_the_topics_of_a_group() -> None:
+    """SUB-4."""
+    assert dead_letter_topic("t", "g") == "t.dead-letters.group.g"
+    assert ledger_topic("t", "g") == "t.dead-letters.group.g.ledger"
+    assert replay_topic("t", "g") == "t.dead-letters.group.g.replays"
+    for name in ("a", "A-b_c.9", "x" * 64, "ledger"):
+        assert check_group(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 65, "two words", "a/b", "ä", "a\n", "a.ledger", "a.replays", "\ud800"]
+)
+def test_a_group_whose_topics_cannot_have_its_name_is_refused(name: str) -> None:
+    """SUB-4: also one whose topics would be those of another group."""
+    with pytest.raises(ConfigError, match="cannot have dead letters"):
+        check_group(name)

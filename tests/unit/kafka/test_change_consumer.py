@@ -16,7 +16,13 @@ from confluent_kafka import Producer
 
 from connector import cli
 from connector.config.settings import KafkaConfig
-from connector.errors import BufferFullError, ConfigError, OutOfRangeError, TopicError
+from connector.errors import (
+    BufferFullError,
+    ConfigError,
+    ConnectorError,
+    OutOfRangeError,
+    TopicError,
+)
 from connector.kafka import (
     ChangeConsumer,
     ConsumerRecord,
@@ -156,7 +162,7 @@ def test_records_come_as_before(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"transactions": True, "group": "g"}, "transactions and group exclude each other"),
+        ({"transactions": True, "group": "g", "state": b""}, "state and group exclude each other"),
         ({"transactions": True, "kafka_partitions": [0]}, "transactions and kafka_partitions"),
         ({"group": "g", "kafka_partitions": [0]}, "group and kafka_partitions"),
         ({"start_commit": 5, "group": "g"}, "start_commit and group"),
@@ -165,9 +171,16 @@ def test_records_come_as_before(stream: Stream) -> None:
         ({"state": b"", "start": "end", "transactions": True}, "state and start"),
         ({"state": b""}, "without transactions=True"),
         ({"state": b"", "transactions": True}, "is not a state of a reader"),
+        ({"state": b"\xff\x00", "transactions": True}, "is not a state of a reader"),
+        ({"state": b"[" * 100_000, "transactions": True}, "is not a state of a reader"),
+        ({"replays": True}, "replays is given without group"),
+        ({"start_commit": -1}, "start_commit is -1"),
+        ({"end_commit": 10**18}, "end_commit is 1000000000000000000"),
+        ({"max_buffered_bytes": 0, "transactions": True}, "max_buffered_bytes is 0"),
+        ({"max_buffered_bytes": 2**41, "transactions": True}, "from 1,024 to 1,099,511,627,776"),
     ],
 )
-def test_arguments_that_exclude_each_other_are_refused(
+def test_arguments_that_are_not_allowed_are_refused(
     arguments: dict[str, object], text: str
 ) -> None:
     """SUB-1, SUB-3: before anything is asked of Kafka."""
@@ -322,6 +335,29 @@ def test_a_state_of_another_topic_is_refused(stream: Stream) -> None:
     stream.facts = replace(FACTS, topic_id="other")
     with pytest.raises(TopicError, match="not the topic that was read before"):
         ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
+    stream.facts = replace(FACTS, topic="u")
+    with pytest.raises(TopicError, match="belongs to the topic t, not to u"):
+        ChangeConsumer(stream.kafka, "u", transactions=True, state=state)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [
+        ({"0": [5, 4]}, "offsets 5, 4"),
+        ({"-1": [0, 4]}, "offsets 0, 4"),
+        ({"0": [-1, 4]}, "offsets -1, 4"),
+        ({"2": [0, 0]}, "has no Kafka partition 2"),
+    ],
+)
+def test_a_state_with_impossible_offsets_is_refused(
+    stream: Stream, offsets: dict[str, list[int]], text: str
+) -> None:
+    """SUB-3: a damaged state does not lead to a wrong place."""
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        state = json.loads(consumer.state()) | {"offsets": offsets}
+    with pytest.raises(ConnectorError, match=r"state of a reader|has no Kafka") as caught:
+        ChangeConsumer(stream.kafka, "t", transactions=True, state=json.dumps(state).encode())
+    assert text in str(caught.value)
 
 
 def test_a_state_beyond_the_end_is_an_error(stream: Stream) -> None:

@@ -77,8 +77,8 @@ def test_a_rate_of_replay_that_is_not_allowed_is_refused(
     config: ConnectorConfig, rate: Any
 ) -> None:
     """DLQ-14."""
-    with pytest.raises(ConfigError, match="The argument per_second is"):
-        dead_letters(config, "s").replay(LetterFilter(), why="a reason", per_second=rate)
+    with pytest.raises(ConfigError, match="The argument max_changes_per_s is"):
+        dead_letters(config, "s").replay(LetterFilter(), why="a reason", max_changes_per_s=rate)
 
 
 @pytest.mark.parametrize("bound", [math.nan, math.inf, -1, -0.5, True, "60"])

@@ -179,7 +179,7 @@ def test_a_variable_with_characters_that_are_not_allowed_is_an_error(
 def test_a_topic_of_dead_letters_is_not_a_change_topic(file: Path, topic: str) -> None:
     """REC-1, DLQ-1: the commands for dead letters would take it for the topic of another stream."""
     file.write_text(f'{TEXT}[streams.s]\ntopic = "{topic}"\n')
-    with pytest.raises(ConfigError, match=r"a name that does not end with \.dead-letters"):
+    with pytest.raises(ConfigError, match="a change topic"):
         load_config(file, {})
     file.write_text(f'{TEXT}[streams.s]\ntopic = "{topic}x"\n')
     assert load_config(file, {}).streams["s"].topic == f"{topic}x"

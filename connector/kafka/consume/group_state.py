@@ -1,0 +1,196 @@
+"""Keeps the state of a reader of whole transactions in a consumer group (SUB-3).
+
+A group stores an offset and a short text for each Kafka partition. The texts together are the
+state. The consumer is not a member of the group. Each commit is a Kafka transaction:
+
+- All texts of a state are stored, or none.
+- A later consumer of the same group and topic starts with the same transactional id. From then on,
+  Kafka refuses each commit of the earlier one. So of two consumers, only the later one goes on, and
+  no older state replaces a newer one.
+
+The offset is the oldest one that is not acknowledged. Other tools can show how far the group is.
+Since the group has no member, Kafka forgets the state `offsets.retention.minutes` after a commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    ErrorCode,
+    WriterConflictError,
+)
+from connector.kafka import client, topics, transactions
+from connector.watermarks.reader_state import ReaderState, from_pieces, to_pieces
+
+if TYPE_CHECKING:
+    from connector.config.settings import KafkaConfig
+    from connector.kafka.topics import TopicFacts
+
+_MEMBER: Final = "group.instance.id"
+_PASSING: Final = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError._WAIT_COORD,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+"""Errors while the coordinator of the group changes, or a transaction ends."""
+
+
+class GroupState:
+    """The state that a group stores for one topic. Not thread-safe.
+
+    - `stored` is the state. None: the group has none yet.
+    - `replayed` are the next offsets of the topic with its replays, by Kafka partition.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, facts: TopicFacts, group: str, replays: TopicFacts | None = None
+    ) -> None:
+        """Shut out an earlier consumer of the group, and read the state.
+
+        Raises `ConfigError` if the group has other positions of the topic, `TopicError` if the
+        replays were read from another topic, and `BrokerError`.
+        """
+        settings = {name: one for name, one in kafka.settings.items() if name != _MEMBER}
+        kafka = replace(kafka, settings={**settings, "group.id": group})
+        self._topic, self._group, self._replays = facts.topic, group, replays
+        self._id = f"lowmark.reader.{facts.topic}.{group}"
+        self._errors = client.LastError()
+        self._is_closed = False
+        self._producer = client.producer(kafka, self._errors, transactions.settings(self._id))
+        self._consumer = client.consumer(kafka, self._errors, {})
+        try:
+            transactions.start(self._producer, kafka, self._id)
+            self.stored = self._load(facts)
+            self.replayed = {} if replays is None else self._load_replayed(replays)
+        except BaseException:
+            self.close()
+            raise
+
+    def store(
+        self, state: bytes, oldest: Mapping[int, int], replayed: Mapping[int, int], count: int
+    ) -> None:
+        """Store a state, the oldest offsets of the topic with `count` Kafka partitions, and the
+        next offsets of its replays. Raises as `ChangeConsumer.commit` does.
+        """
+        pieces = to_pieces(state, count)
+        if pieces is None:
+            raise ConnectorError(
+                ErrorCode.GROUP_STATE_TOO_LARGE,
+                f"The state of the reader is too large for the group {self._group}: it has"
+                f" {len(state):,} bytes",
+                f"Kafka stores 4,096 bytes for each of the {count} Kafka partitions. The state"
+                " lists the stream partitions, and records that came late or twice since the"
+                " oldest unacknowledged one",
+                "Acknowledge earlier. Or read without a group, and store the state yourself",
+                topic=self._topic,
+            )
+        places = [
+            TopicPartition(self._topic, k, oldest.get(k, 0), pieces[k] if k < len(pieces) else "")
+            for k in range(count)
+        ]
+        if self._replays is not None:
+            places += [
+                TopicPartition(self._replays.topic, k, offset, self._replays.topic_id)
+                for k, offset in replayed.items()
+            ]
+        if self._is_closed:
+            raise self._not_stored("An earlier commit of this consumer has failed")
+        try:
+            self._producer.begin_transaction()
+            metadata = self._consumer.consumer_group_metadata()
+            error = transactions.send_offsets(self._producer, places, metadata)
+            error = error or transactions.commit(self._producer)
+            if error is not None:
+                self._fail(error)
+        except (KafkaException, SystemError) as error:
+            self._fail(client.cause_of(error))
+
+    def close(self) -> None:
+        """Close the clients. A second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._consumer.close()
+            with suppress(KafkaException, SystemError):
+                self._producer.flush(1)
+
+    def _load(self, facts: TopicFacts) -> ReaderState | None:
+        found = self._committed(facts)
+        if not found:
+            return None
+        try:
+            pieces = {place.partition: place.metadata or "" for place in found}
+            return ReaderState.from_bytes(from_pieces(pieces))
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(
+                ErrorCode.READER_STATE_INVALID,
+                f"The group {self._group} has positions in {self._topic} that are not a state of a"
+                " reader of whole transactions",
+                str(error),
+                "Use another group, or read without transactions",
+            ) from error
+
+    def _load_replayed(self, replays: TopicFacts) -> dict[int, int]:
+        found = self._committed(replays)
+        for place in found:
+            if place.metadata:
+                topics.check_identity(place.metadata, replays)
+        return {place.partition: place.offset for place in found}
+
+    def _committed(self, facts: TopicFacts) -> list[TopicPartition]:
+        asked = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]
+        deadline = time.monotonic() + transactions.START_TIMEOUT_S
+        while True:
+            try:
+                found = self._consumer.committed(asked, timeout=client.REACH_TIMEOUT_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if cause.code() in _PASSING and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    continue
+                raise BrokerError(
+                    ErrorCode.GROUP_UNAVAILABLE,
+                    f"The positions of the group {self._group} cannot be read",
+                    cause.str(),
+                    "Check the rights on the group",
+                ) from error
+            return [place for place in found if place.offset >= 0]
+
+    def _fail(self, error: KafkaError | str) -> NoReturn:
+        """Abort, and raise the error. After it, the state that the group has is unknown."""
+        aborted: KafkaError | None = None
+        with suppress(KafkaException, SystemError):
+            aborted = transactions.abort(self._producer)
+        heard = [one for one in (error, self._errors.fatal, aborted) if isinstance(one, KafkaError)]
+        self.close()
+        if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
+            raise WriterConflictError(
+                ErrorCode.GROUP_STATE_TAKEN,
+                f"Another consumer reads transactions of {self._topic} for the group"
+                f" {self._group} now",
+                shut_out.str(),
+                "Stop one of the two. This one has stored nothing since the other one has begun",
+                topic=self._topic,
+                group=self._group,
+            )
+        raise self._not_stored(error.str() if isinstance(error, KafkaError) else error)
+
+    def _not_stored(self, cause: str) -> BrokerError:
+        return BrokerError(
+            ErrorCode.POSITIONS_NOT_STORED,
+            f"The state of the reader was not stored for the group {self._group}, or the result is"
+            " unknown",
+            cause,
+            "Start the consumer again. It continues from the state that the group has",
+        )

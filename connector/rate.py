@@ -1,0 +1,35 @@
+"""Spaces actions in time, so that a limit for a second holds without bursts (PUB-7)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SMOOTH_S: Final = 0.01
+"""Shorter waits are not made, because sleeping is not that exact. They add up."""
+
+
+class RateLimit:
+    """Says how long to wait before the next actions, so that there are at most `per_second` in a
+    second. Time that was not used is not made up for.
+
+    Times are seconds of any clock that does not go back.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        assert per_second > 0, per_second
+        self._per_second = per_second
+        self._next_at: float | None = None
+
+    @property
+    def at_once(self) -> int:
+        """The number of actions that may be taken together: those of a tenth of a second."""
+        return max(1, int(self._per_second / 10))
+
+    def wait_s(self, now: float, count: int = 1) -> float:
+        """Return how long to wait, and take that `count` actions follow then.
+
+        Waits below `SMOOTH_S` are 0.
+        """
+        at = now if self._next_at is None else max(now, self._next_at)
+        self._next_at = at + count / self._per_second
+        return at - now if at - now >= SMOOTH_S else 0.0
