@@ -2,7 +2,9 @@
 records between them.
 
 It announces the stream partitions with their key ranges, and reports when one ends, as a source
-does that knows this (WMK-6, WMK-7).
+does that knows this (WMK-6, WMK-7). While it publishes window by window, it sends a heartbeat for
+each window itself. After that, it only reports how far it is, and the producer sends heartbeats
+(PUB-1).
 """
 
 from __future__ import annotations
@@ -121,7 +123,8 @@ class Publisher:
         self._targets: list[DataChange] = []
         self._mistake: Mistake | None = None
         self._windows = 0
-        self._announced = 0
+        self._by_itself = 0
+        self._reports = False
         self.done = Published()
         self.deliveries: dict[str, Delivery] = {}
         for source in sources:
@@ -191,9 +194,10 @@ class Publisher:
         """Publish the rest of all sources side by side, bad records, and a last heartbeat of every
         stream partition.
 
-        `watch` gets the number of changes sent so far, after every hundred.
+        `watch` gets the number of changes sent so far, after every hundred. The last heartbeats are
+        sent when the producer is closed. Call `finish` after that.
         """
-        self._watch = watch
+        self._watch, self._reports = watch, True
         going = list(self.deliveries.values())
         while going:
             going = [delivery for delivery in going if self._take(delivery) is not None]
@@ -204,6 +208,10 @@ class Publisher:
         for delivery in self.deliveries.values():
             self._beat(delivery, now)
         self._producer.flush()
+        self._count_announced()
+
+    def finish(self) -> None:
+        """Count what the producer has sent by itself until it was closed."""
         self._count_announced()
 
     def _take(
@@ -278,18 +286,21 @@ class Publisher:
                 self._heartbeat(name, timestamp)
 
     def _heartbeat(self, stream_partition: str, timestamp: int) -> None:
-        self._control(Heartbeat(stream_partition, timestamp, str(timestamp).encode()))
+        token = str(timestamp).encode()
+        if self._reports:
+            self._producer.reached(stream_partition, timestamp, token)
+        else:
+            self._control(Heartbeat(stream_partition, timestamp, token))
 
     def _control(self, record: Heartbeat | ChildPartitions) -> None:
         self._producer.send(record)
         self.done.control_records += self._producer.kafka_partitions
 
     def _count_announced(self) -> None:
-        """Count the announcements that the producer has repeated by itself."""
-        self.done.control_records += (
-            self._producer.announced - self._announced
-        ) * self._producer.kafka_partitions
-        self._announced = self._producer.announced
+        """Count the control records that the producer has sent by itself."""
+        by_itself = self._producer.announced + self._producer.heartbeats
+        self.done.control_records += (by_itself - self._by_itself) * self._producer.kafka_partitions
+        self._by_itself = by_itself
 
     def _counted(self, source: Source) -> Iterable[tuple[DataChange, ...]]:
         commits = self.done.commits.setdefault(source.table, [])

@@ -167,6 +167,7 @@ def _run_and_kill(
         time.sleep(random.Random(choices.seed).uniform(0, _KILLED_WITHIN_S))
         run.kill()
         seconds = time.monotonic() - run.started
+    publisher.finish()
     ingested = pipeline.records_ingested(folder, STREAM)
     say(
         f"killed the pipeline with SIGKILL after {seconds:.1f} s, with {ingested:,} of"
@@ -189,8 +190,8 @@ def _publish_rest(publisher: Publisher, chosen: Input, outcome: Outcome) -> Publ
     again = published.deliveries.total() - published.changes.total()
     say(
         f"published {published.changes.total():,} changes in {published.transactions:,}"
-        f" transactions, out of order, {again:,} of them twice; {published.control_records:,}"
-        f" control records; {len(published.poison):,} bad records"
+        f" transactions, out of order, {again:,} of them twice; {len(published.poison):,} bad"
+        " records"
     )
     if chosen.capture is not None and chosen.capture.paths_left_out:
         count = len(chosen.capture.paths_left_out)

@@ -96,7 +96,9 @@ def _run(
 
 
 class AutomaticHeartbeats:
-    """The automatic heartbeats of one producer. `has_failed` means that `check` raises."""
+    """The automatic heartbeats of one producer. `has_failed` means that `check` raises. `count` is
+    how many were sent.
+    """
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class AutomaticHeartbeats:
         self._bytes, self._transactions = record_bytes, transactions
         self._schedule = schedule
         self._failures: dict[str, tuple[int, Exception]] = {}
-        self._largest_token = 0
+        self._largest_token = self.count = 0
         self.is_stopped = False
         self._timer = new_timer(self.tick)
 
@@ -231,6 +233,7 @@ class AutomaticHeartbeats:
                     ):
                         return  # the queue is full
                     self._schedule.sent(heartbeat, now)
+                    self.count += 1
         except DeliveryError as error:
             for heartbeat in heartbeats:
                 self._settled(heartbeat, error.cause)

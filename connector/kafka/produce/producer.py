@@ -58,7 +58,8 @@ class ChangeProducer:
 
     - `kafka_partitions` is the current number of Kafka partitions, over which keys are distributed.
     - `delivered` is the number of acknowledged records that were given to `send`.
-    - `announced` is the number of announcements that the producer sent.
+    - `announced` is the number of announcements that the producer sent, and `heartbeats` that of
+      automatic heartbeats. Each is one record in every Kafka partition.
     - `ignored_claims` is the number of changes whose estimated low watermark was not a claim, and
       was sent as 0 (WMK-5).
     - `warnings` are sentences about wrong settings of the topic, and about stream partitions that
@@ -200,6 +201,10 @@ class ChangeProducer:
     @property
     def announced(self) -> int:
         return self._control.announced
+
+    @property
+    def heartbeats(self) -> int:
+        return self._heartbeats.count
 
     def send(
         self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None

@@ -145,7 +145,9 @@ def test_low_watermark_stands_at_each_mark_and_all_records_are_counted(
         assert reader.low() == mark.timestamp + 1
 
         publisher.rest(lambda _: None)
-        reader.read(publisher.done.records)
+    publisher.finish()
+    reader.read(publisher.done.records)
+    assert producer.heartbeats >= len(reader.frontier.live)
     written = {(change.table, change.row_key, change.commit_timestamp) for change in reader.changes}
     assert written == {
         (change.table, change.row_key, change.commit_timestamp)
