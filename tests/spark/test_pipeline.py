@@ -488,7 +488,10 @@ def test_a_compacted_topic_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """REC-2: compaction would lose partial updates; nothing is started."""
-    topic = f"{new_topic().topic}.dead-letters.ledger"
+    topic = f"{new_topic().topic}.compacted"
+    compacted = KafkaTopic(topic, 1, 1, config={"cleanup.policy": "compact"})
+    for created in admin.create_topics([compacted]).values():
+        created.result(30)
     said = connector_run(write_config(tmp_path, kafka.bootstrap_servers, topic), capsys)
     assert "is compacted" in said
     assert not (tmp_path / "wh").exists()
