@@ -53,17 +53,35 @@ BEGINNING: Final = 1
 
 
 class UnknownFields(StrEnum):
-    """What becomes of a record whose writer schema has fields that are not known here (EVO-10)."""
+    """How ingest treats a record whose schema has fields that are not known here (EVO-10)."""
 
     KEEP_AND_COUNT = "keep-and-count"
     REJECT = "reject"
 
 
 class RowImages(StrEnum):
-    """What becomes of a change whose row image contradicts its entries (ING-7)."""
+    """How ingest treats a change whose row image contradicts its entries (ING-7)."""
 
     COUNT = "count"
     REJECT = "reject"
+
+
+RULES_BY_SETTING: Final = (
+    (
+        Rule.UNKNOWN_FIELDS,
+        "",
+        'with `unknown_fields = "reject"`: the schema of the record has only known fields',
+    ),
+    (
+        Rule.ROW_IMAGE,
+        "",
+        (
+            'with `row_images = "reject"`: a change whose row_image says DELETE sets no cell, and'
+            " one that says INSERT sets a cell"
+        ),
+    ),
+)
+"""Each rule that only a setting turns on, its field and what must be true, for documents."""
 
 
 @dataclass(frozen=True, slots=True)

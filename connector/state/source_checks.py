@@ -1,4 +1,4 @@
-"""What ingest finds out about the producers of a stream, beyond single records (PUB-4, ING-1,
+"""The findings of ingest about the producers of a stream, beyond single records (PUB-4, ING-1,
 ING-3, ING-4, ING-7).
 
 A finding rejects nothing. It is counted with the progress of the stream, and `status` shows it.

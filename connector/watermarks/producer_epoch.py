@@ -1,4 +1,4 @@
-"""The epoch of a producer: which of two producers of a stream partition started later (PUB-4).
+"""The epoch of a producer says which of two producers of a stream partition began later (PUB-4).
 
 Each control record of a producer has the Kafka header `EPOCH_HEADER`, with the epoch in decimal.
 Kafka cannot shut out an older producer without a transactional id. But an older epoch behind a
@@ -75,7 +75,7 @@ def older_producer(
     Args:
         kafka_partition: Where the records were read.
         runs: The records of a batch, each epoch once.
-        newest_before: The newest epoch of the batches before. 0: there is none.
+        newest_before: The newest epoch of the batches before, or 0.
 
     Returns:
         The greatest older epoch, with the newest epoch that it is behind. None: each record has at
