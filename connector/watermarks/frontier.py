@@ -228,7 +228,7 @@ class Frontier:
                 in_hex = [keys.start.hex(), None if keys.end is None else keys.end.hex()]
                 stored["partitions"][name]["key_range"] = in_hex
             if not partition.epochs:
-                del stored["partitions"][name]["epochs"]
+                stored["partitions"][name].pop("epochs", None)
         return stored
 
     @staticmethod

@@ -525,6 +525,7 @@ def test_the_epoch_is_after_every_epoch_that_resuming_has_read(
     topic = new_topic(kafka_partitions=2).topic
     with ChangeProducer(kafka, topic) as producer:
         producer.send(Heartbeat("p", 5, b"five"))
+        producer.flush()
         before = producer._control.epoch.value
         producer.resume_token("p")
         assert producer._control.epoch.value == before, "its own epoch"
