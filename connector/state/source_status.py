@@ -75,7 +75,7 @@ def hints_of_checks(checks: SourceChecks, now: int) -> Iterator[str]:
     if example is not None:
         yield (
             f"{placement.misplaced:,} of {placement.sampled:,} changes in samples are not in the"
-            f" Kafka partition of their key, for example {view_of_bytes(example.key)} in Kafka"
+            f" Kafka partition of their key, for example {_key(example.key)} in Kafka"
             f" partition {example.kafka_partition} at offset {example.offset}, not in"
             f" {example.right_partition}: a producer has another partitioner. Set it to murmur2,"
             " as Java's clients have it, over the number of Kafka partitions that the record names"
@@ -122,6 +122,11 @@ def view_of_checks(checks: SourceChecks) -> dict[str, Any]:
             },
         },
     }
+
+
+def _key(key: bytes) -> str:
+    shown = view_of_bytes(key)
+    return shown if isinstance(shown, str) else f"base64:{shown['base64']}"
 
 
 def _most_ignored(checks: SourceChecks) -> list[str]:

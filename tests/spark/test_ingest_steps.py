@@ -342,4 +342,4 @@ def test_checks_of_producers_take_no_job_of_their_own(spark: SparkSession, tmp_p
     stream.topic.send(account("a", 5, name="Ada"))
     before = job_count(spark)
     stream.ingest()
-    assert job_count(spark) - before == taken[1]
+    assert job_count(spark) - before == taken[1] <= 3
