@@ -63,54 +63,8 @@ def count_rows(
     `unknown_fields` returns those of the schemas with these ids (ING-3). None: no valid record of
     the batch has a schema with unknown fields.
     """
-    names = ", ".join(f"'{table}'" for table in sorted(known_tables)) or "NULL"
-    low = constant(before.low_watermark or 0, "kafka_partition")
-    # The same rule as `frontier.is_claim`.
-    is_claim = (
-        f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark -"
-        f" {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
-    )
-    said = (
-        f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0"
-        " END ELSE heartbeat.timestamp + 1 END"
-    )
-    contradicts = row_image_contradicts("row_image", "entries")
-    # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
-    claim = f"CASE WHEN NOT {_IS_REPLAY} THEN {said} END"
-    counted = (
-        _with_epochs(rows)
-        .groupBy(
-            "kind",
-            "reason",
-            "rule",
-            "stream_partition",
-            "kafka_partition",
-            F.expr(f"coalesce(table IN ({names}), false)").alias("known"),
-            "epoch",
-            F.expr(
-                "cast(NULL AS bigint)"
-                if unknown_fields is None
-                else f"CASE WHEN reason IS NULL AND value IS NOT NULL THEN {CONFLUENT_ID} END"
-            ).alias("schema_id"),
-        )
-        .agg(
-            F.count("*").alias("count"),
-            F.expr(f"max({claim})").alias("claim"),
-            F.expr(f"count_if(NOT ({is_claim}) AND estimated_low_watermark > 0)").alias("beyond"),
-            F.expr(f"count_if(unix_micros(commit_timestamp) < {low})").alias("late"),
-            F.expr("max(kafka_partitions)").alias("kafka_partitions"),
-            F.expr(f"count(CASE WHEN NOT {_IS_REPLAY} THEN child_partitions END)").alias("lineage"),
-            F.expr("max(unix_micros(ingest_time))").alias("read_at"),
-            F.min("epoch_offset").alias("first_offset"),
-            F.max("epoch_offset").alias("last_offset"),
-            *(
-                F.expr(f"count_if(row_image.mod_type = '{mod_type}' AND {contradicts})").alias(
-                    f"contradicting_{mod_type.lower()}"
-                )
-                for mod_type in _CHECKED_TYPES
-            ),
-        )
-        .collect()
+    counted = _counted(
+        rows, known_tables, before.low_watermark or 0, max_clock_skew_s, unknown_fields is not None
     )
     good = [row for row in counted if row["reason"] is None]
     lineage = _lineage(rows) if any(row["lineage"] for row in good) else ()
@@ -173,6 +127,65 @@ def sample_of_keys(rows: DataFrame) -> list[Placed]:
         .collect()
     )
     return [Placed(bytes(key), *place) for key, *place in sample]
+
+
+def _counted(
+    rows: DataFrame,
+    known_tables: Iterable[str],
+    low_watermark: int,
+    max_clock_skew_s: int,
+    with_schemas: bool,
+) -> list[Row]:
+    """The counts of `count_rows`, by kind, reason, stream partition, Kafka partition and epoch."""
+    names = ", ".join(f"'{table}'" for table in sorted(known_tables)) or "NULL"
+    low = constant(low_watermark, "kafka_partition")
+    # The same rule as `frontier.is_claim`.
+    is_claim = (
+        f"estimated_low_watermark BETWEEN 1 AND {MAX_TIMESTAMP} AND estimated_low_watermark -"
+        f" {skew_us(max_clock_skew_s)} <= {_ARRIVAL}"
+    )
+    said = (
+        f"CASE WHEN kind = 'change' THEN CASE WHEN {is_claim} THEN estimated_low_watermark ELSE 0"
+        " END ELSE heartbeat.timestamp + 1 END"
+    )
+    contradicts = row_image_contradicts("row_image", "entries")
+    # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
+    claim = f"CASE WHEN NOT {_IS_REPLAY} THEN {said} END"
+    return (
+        _with_epochs(rows)
+        .groupBy(
+            "kind",
+            "reason",
+            "rule",
+            "stream_partition",
+            "kafka_partition",
+            F.expr(f"coalesce(table IN ({names}), false)").alias("known"),
+            "epoch",
+            F.expr(
+                "cast(NULL AS bigint)"
+                if not with_schemas
+                else f"CASE WHEN reason IS NULL AND value IS NOT NULL THEN {CONFLUENT_ID} END"
+            ).alias("schema_id"),
+        )
+        .agg(
+            F.count("*").alias("count"),
+            F.expr(f"max({claim})").alias("claim"),
+            F.expr(f"count_if(NOT ({is_claim}) AND estimated_low_watermark > 0)").alias("beyond"),
+            F.expr(f"count_if(unix_micros(commit_timestamp) < {low})").alias("late"),
+            F.expr("max(kafka_partitions)").alias("kafka_partitions"),
+            F.expr(f"count(CASE WHEN NOT {_IS_REPLAY} THEN child_partitions END)").alias("lineage"),
+            F.expr("max(unix_micros(ingest_time))").alias("read_at"),
+            F.min("epoch_offset").alias("first_offset"),
+            F.max("epoch_offset").alias("last_offset"),
+            *(
+                F.expr(f"count_if(row_image.mod_type = '{mod_type}' AND {contradicts})").alias(
+                    f"contradicting_{mod_type.lower()}"
+                )
+                for mod_type in _CHECKED_TYPES
+            ),
+        )
+        .collect()
+    )
 
 
 def _claims(counted: Iterable[Row]) -> dict[str, dict[int, int]]:
