@@ -133,6 +133,7 @@ class Stage:
             outside=lambda known, published: external_dead_letters(
                 self.kafka, topic.topic, known, published
             ),
+            partition_of=topics.partition_of,
         )
         earliest = partial(topics.beginning_offsets, self.kafka, topic)
         return StreamIngest(

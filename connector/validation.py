@@ -20,25 +20,68 @@ rules, the first one of this list is reported:
     10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record
         WATERMARK_IN_FUTURE           timestamp (REC-15)
     11  COMMIT_TIMESTAMP_TOO_OLD      a time is before `min_commit_timestamp` (ING-6)
-    12  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
-    13  TOO_LATE                      the change is older than the horizon. Newer deletes may be
+    12  INVALID                       rules UNKNOWN_FIELDS and ROW_IMAGE, if the stream rejects
+                                      such records (EVO-10, ING-7)
+    13  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
+    14  TOO_LATE                      the change is older than the horizon. Newer deletes may be
                                       forgotten (MRG-11)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from connector.errors import ConfigError, ErrorCode, InvalidChangeError
-from connector.records.codec import ChangeRecord, Schemas, decode
-from connector.records.model import MAX_TIMESTAMP, DataChange, Heartbeat, Record, kafka_key
+from connector.records.codec import ChangeRecord, Schemas, decode, schema_id, unknown_fields
+from connector.records.model import (
+    MAX_TIMESTAMP,
+    DataChange,
+    Heartbeat,
+    ModType,
+    Record,
+    Rule,
+    kafka_key,
+)
 from connector.records.rejection import Headers, Position, Reason, Rejection
 from connector.records.units import unit_hint
 from connector.tables.retention import is_too_late
 
 BEGINNING: Final = 1
 """The time of a control record that means the beginning, and has no unit."""
+
+
+class UnknownFields(StrEnum):
+    """How ingest treats a record whose schema has fields that are not known here (EVO-10)."""
+
+    KEEP_AND_COUNT = "keep-and-count"
+    REJECT = "reject"
+
+
+class RowImages(StrEnum):
+    """How ingest treats a change whose row image contradicts its entries (ING-7)."""
+
+    COUNT = "count"
+    REJECT = "reject"
+
+
+RULES_BY_SETTING: Final = (
+    (
+        Rule.UNKNOWN_FIELDS,
+        "",
+        'with `unknown_fields = "reject"`: the schema of the record has only known fields',
+    ),
+    (
+        Rule.ROW_IMAGE,
+        "",
+        (
+            'with `row_images = "reject"`: a change whose row_image says DELETE sets no cell, and'
+            " one that says INSERT sets a cell"
+        ),
+    ),
+)
+"""Each rule that only a setting turns on, its field and what must be true, for documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +94,14 @@ class Limits:
       the topic, which is checked elsewhere.
     - `min_commit_timestamp`: the least commit timestamp of a change, in microseconds. 0 sets no
       limit. See `check_age`.
+    - `unknown_fields` and `row_images`: whether such records are rejected.
     """
 
     max_clock_skew_s: int = 300
     max_record_bytes: int = 10_000_000
     min_commit_timestamp: int = 0
+    unknown_fields: UnknownFields = UnknownFields.KEEP_AND_COUNT
+    row_images: RowImages = RowImages.COUNT
 
     def __post_init__(self) -> None:
         if self.max_clock_skew_s < 0:
@@ -127,6 +173,8 @@ def validate_record(
         _judge_key(record, decoded.record)
         or _judge_clock(record, decoded.record, limits)
         or _judge_least(decoded.record, limits.min_commit_timestamp)
+        or _judge_schema(record, schemas, limits)
+        or _judge_row_image(decoded.record, limits)
         or _judge_table(decoded.record, tables)
         or _judge_age(decoded.record, horizon)
         or decoded
@@ -202,6 +250,37 @@ def _judge_least(decoded: Record, min_commit_timestamp: int) -> Rejection | None
     except InvalidChangeError as error:
         return Rejection(Reason.COMMIT_TIMESTAMP_TOO_OLD, error.problem)
     return None
+
+
+def _judge_schema(record: KafkaRecord, schemas: Schemas, limits: Limits) -> Rejection | None:
+    if limits.unknown_fields is not UnknownFields.REJECT:
+        return None
+    schema = schemas.writer(record.value)
+    assert isinstance(schema, str), "the record was decoded"
+    unknown = unknown_fields(schema)
+    if not unknown:
+        return None
+    return Rejection(
+        Reason.INVALID,
+        f"the schema {schema_id(record.value)} has fields that this release does not know:"
+        f" {', '.join(unknown)}",
+        Rule.UNKNOWN_FIELDS,
+    )
+
+
+def _judge_row_image(decoded: Record, limits: Limits) -> Rejection | None:
+    if (
+        limits.row_images is not RowImages.REJECT
+        or not isinstance(decoded, DataChange)
+        or decoded.row_image is None
+        or not decoded.row_image.contradicts(decoded.entries)
+    ):
+        return None
+    mod_type = decoded.row_image.mod_type
+    done = "set cells" if mod_type is ModType.DELETE else "set no cell"
+    return Rejection(
+        Reason.INVALID, f"row_image.mod_type is {mod_type}, but the entries {done}", Rule.ROW_IMAGE
+    )
 
 
 def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | None:

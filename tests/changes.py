@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from io import BytesIO
 from typing import Any
 
+import fastavro
+
+from connector.records.codec import READER_SCHEMA, frame, to_datum
 from connector.records.model import (
     DataChange,
     DeleteCells,
     DeleteFamily,
     Entry,
+    Record,
     SetCell,
     Transaction,
 )
@@ -58,3 +64,28 @@ def delete_cells(
 
 def delete_family(family: str = "f") -> DeleteFamily:
     return DeleteFamily(family)
+
+
+def _newer_schema() -> str:
+    schema = json.loads(READER_SCHEMA)
+    (change_schema,) = (
+        field["type"][1] for field in schema["fields"] if field["name"] == "data_change"
+    )
+    change_schema["fields"].append({"name": "colour", "type": "string", "default": ""})
+    schema["fields"].append({"name": "note", "type": "string", "default": ""})
+    return json.dumps(schema)
+
+
+NEWER_SCHEMA = _newer_schema()
+"""A writer schema with the fields `ChangeRecord.note` and `DataChange.colour` (EVO-10)."""
+_NEWER = fastavro.parse_schema(json.loads(NEWER_SCHEMA))
+
+
+def in_newer_schema(record: Record, kafka_partitions: int, schema_id: int) -> bytes:
+    """The framed value of a record in `NEWER_SCHEMA`."""
+    body = BytesIO()
+    datum = {**to_datum(record, kafka_partitions), "note": "new"}
+    if isinstance(record, DataChange):
+        datum["data_change"]["colour"] = "red"
+    fastavro.schemaless_writer(body, _NEWER, datum)
+    return frame(body.getvalue(), schema_id)

@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from connector import validation
 from connector.dead_letters.repair import STEPS
 from connector.records import checks
 from connector.records.rejection import Reason
@@ -87,7 +88,7 @@ def _rules() -> list[tuple[str, str, str]]:
         field,
         f"{words}, and at most the number of Kafka partitions of the topic",
     )
-    return list(found.values())
+    return [*found.values(), *validation.RULES_BY_SETTING]
 
 
 def with_reasons(page: str) -> str:

@@ -18,6 +18,7 @@ from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services.status import StatusReport, status
 from connector.state.jobs import Job, JobKind
+from connector.state.source_status import facts_of_checks
 from connector.state.status_json import FEW, summarize_names
 from connector.state.stream_status import StreamStatus
 from connector.state.table_status import TableStatus
@@ -140,11 +141,9 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     if stream.ignored_claims:
         yield (
             "ignored claims",
-            (
-                f"{stream.ignored_claims:,}: later than their arrival, or below an earlier"
-                " claim; they did not move the low watermark"
-            ),
+            (f"{stream.ignored_claims:,}: they did not move the low watermark"),
         )
+    yield from facts_of_checks(stream.checks, stream.now)
     if stream.dead_letters.count or stream.rejected:
         yield "dead letters", _dead_letters(stream)
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:

@@ -45,7 +45,7 @@ from connector.tables.definition import MAX_BUCKETS, Column, TableDefinition, Ve
 from connector.tables.keys import DEFAULT_DELIMITER, Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Encoding
 from connector.text import nearest, one_of
-from connector.validation import Limits
+from connector.validation import Limits, RowImages, UnknownFields
 
 _Built = TypeVar("_Built")
 _BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
@@ -173,6 +173,10 @@ def _stream(name: str, section: Section) -> StreamConfig:
             max_clock_skew_s=section.duration_s("max_clock_skew", 300),
             max_record_bytes=section.number("max_record_bytes", 10_000_000, 1, 1_000_000_000),
             min_commit_timestamp=section.time_us("min_commit_timestamp", 0),
+            unknown_fields=section.choice(
+                "unknown_fields", UnknownFields, UnknownFields.KEEP_AND_COUNT
+            ),
+            row_images=section.choice("row_images", RowImages, RowImages.COUNT),
         ),
         unknown_tables=section.choice("unknown_tables", UnknownTables, UnknownTables.KEEP),
         max_dead_letter_ratio=section.ratio("max_dead_letter_ratio", 0.5),

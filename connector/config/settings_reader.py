@@ -127,6 +127,10 @@ def parse_time_us(value: object) -> int:
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 
+def _plainly(name: str) -> str:
+    return re.sub(r"[- ]", "_", name.lower())
+
+
 class Section:
     """One table of the document. `path` is its name from the root. All sections of a document share
     `faults`.
@@ -325,11 +329,8 @@ class Section:
         if not self.has(key):
             return default
         value = self._content[key]
-        spelt = {choice.value.lower(): choice for choice in choices}
-        if (
-            isinstance(value, str)
-            and (found := spelt.get(re.sub(r"[- ]", "_", value.lower()))) is not None
-        ):
+        spelt = {_plainly(choice.value): choice for choice in choices}
+        if isinstance(value, str) and (found := spelt.get(_plainly(value))) is not None:
             return found
         known = [choice.value for choice in choices]
         text = written(value)

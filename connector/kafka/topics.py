@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition, murmur2
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
@@ -60,6 +60,11 @@ class TopicFacts:
     timestamp_type: str
     retention_ms: int
     max_message_bytes: int
+
+
+def partition_of(key: bytes, kafka_partitions: int) -> int:
+    """Return the Kafka partition of a key among so many Kafka partitions (REC-1)."""
+    return murmur2(key, kafka_partitions)
 
 
 def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -> TopicFacts:

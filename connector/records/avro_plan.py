@@ -54,6 +54,18 @@ def compile_reader(writer: Datum, reader: Datum) -> Reader:
     return _Compiler(_names(writer), _names(reader)).resolving(writer, reader)
 
 
+def find_unknown_fields(writer: Datum, reader: Datum) -> tuple[str, ...]:
+    """Return the fields that the records of `writer` have and those of `reader` lack, sorted. Their
+    values are skipped (EVO-10).
+
+    Each one is named by its record and its name, for example `DataChange.colour`. Schemas are as in
+    `compile_reader`, and so is `UnreadableSchemaError`.
+    """
+    compiler = _Compiler(_names(writer), _names(reader))
+    compiler.resolving(writer, reader)
+    return tuple(sorted(compiler.unknown_fields))
+
+
 def _names(schema: Datum) -> dict[str, Datum]:
     """Return every named type of a parsed schema, by its full name."""
     found: dict[str, Datum] = {}
@@ -83,6 +95,7 @@ class _Compiler:
         self.writer_names = writer_names
         self.reader_names = reader_names
         self.open_records: list[str] = []
+        self.unknown_fields: set[str] = set()
         self.nodes = 0
         self.depth = 0
 
@@ -230,6 +243,8 @@ class _Compiler:
             target = field["name"] if field["name"] in wanted else aliases.get(field["name"], "")
             found = wanted.pop(target, None)
             if found is None:
+                if reader is not None:
+                    self.unknown_fields.add(f"{_last_part(writer['name'])}.{field['name']}")
                 steps.append((str(field["name"]), self.resolving(field["type"], None), False))
             else:
                 steps.append((target, self.resolving(field["type"], found["type"]), True))

@@ -31,7 +31,11 @@ from fastavro.schema import (
 
 from connector.records.avro_decoder import DamagedError, Reader
 from connector.records.avro_encoder import encode_body
-from connector.records.avro_plan import UnreadableSchemaError, compile_reader
+from connector.records.avro_plan import (
+    UnreadableSchemaError,
+    compile_reader,
+    find_unknown_fields,
+)
 from connector.records.checks import to_record
 from connector.records.model import (
     DataChange,
@@ -249,6 +253,16 @@ def _reader(schema: str) -> Reader | str:
         return str(error)
     except _SCHEMA_FAULTS as error:
         return f"is not an Avro schema: {error}"
+
+
+@lru_cache(maxsize=256)
+def unknown_fields(schema: str) -> tuple[str, ...]:
+    """Return the fields of a writer schema that the newest schema lacks, for example
+    `DataChange.colour` (EVO-10). Empty: it has none, or it cannot be used.
+    """
+    if isinstance(_reader(schema), str):
+        return ()
+    return find_unknown_fields(parse_schema(json.loads(schema)), _PARSED)
 
 
 _SCHEMA_FAULTS: Final = (

@@ -65,7 +65,8 @@ class Rule(StrEnum):
     REC-16).
 
     The rules are checked in this order, in Python and in the JVM. If several are broken, the first
-    one is reported.
+    one is reported. A stream only rejects records by the last two if its settings say so (EVO-10,
+    ING-7).
     """
 
     BRANCHES = "BRANCHES"
@@ -86,6 +87,8 @@ class Rule(StrEnum):
     HEARTBEAT_TIMESTAMP = "HEARTBEAT_TIMESTAMP"
     START_TIMESTAMP = "START_TIMESTAMP"
     CHILDREN = "CHILDREN"
+    UNKNOWN_FIELDS = "UNKNOWN_FIELDS"
+    ROW_IMAGE = "ROW_IMAGE"
 
 
 class ChangeType(StrEnum):
@@ -251,6 +254,15 @@ class RowImage:
 
     def __post_init__(self) -> None:
         _check_text("value_capture_type", self.value_capture_type)
+
+    def contradicts(self, entries: Iterable[Entry]) -> bool:
+        """Return whether `mod_type` is not what the entries do: a DELETE that sets a cell, or an
+        INSERT that sets none (ING-7).
+        """
+        if self.mod_type is ModType.UPDATE:
+            return False
+        sets_cells = any(isinstance(entry, SetCell) for entry in entries)
+        return sets_cells == (self.mod_type is ModType.DELETE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

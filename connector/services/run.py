@@ -245,6 +245,7 @@ def ports_of(
         outside=lambda known, published: external_dead_letters(
             config.kafka, stream.topic, known, published
         ),
+        partition_of=topics.partition_of,
     )
 
 

@@ -13,6 +13,7 @@ from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import ErrorCode, StaleTableError
 from connector.records.views import view_of_time
 from connector.state.overrides import ClosePartition
+from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
 from connector.state.table_state import TableState
 from connector.stored import from_stored, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
@@ -26,9 +27,7 @@ class BatchCounts:
 
     - `rejected` is by reason. `INVALID` has its rule after a slash, for example `INVALID/TABLE`.
     - `late` is the number of changes below the low watermark of the batch before (WMK-11).
-    - `ignored_claims` is the number of estimated low watermarks too far in the future (REC-15). It
-      also counts each stream partition once that claimed less than before in a Kafka partition
-      (WMK-2).
+    - `ignored_claims` is the number of claims without effect (ING-4). `findings` has their reasons.
     - `read_at` is the latest ingest time, in microseconds.
     """
 
@@ -40,6 +39,7 @@ class BatchCounts:
     rejected: Mapping[str, int] = field(default_factory=dict)
     heard: BatchClaims = field(default_factory=lambda: BatchClaims(0))
     read_at: int = 0
+    findings: BatchFindings = field(default_factory=BatchFindings)
 
     @property
     def records(self) -> int:
@@ -80,6 +80,7 @@ class Progress:
     - `ends` are the stream partitions that operators closed and that `ingest_batch` took. All of
       them up to the number `closed_to` were taken (WMK-8).
     - `external_dead_letters` counts the external dead letters that ingest has read (DLQ-7).
+    - `checks` are the findings about the producers.
     """
 
     ingest_batch: int = 0
@@ -96,6 +97,7 @@ class Progress:
     ends: tuple[ClosePartition, ...] = ()
     closed_to: int = 0
     external_dead_letters: ExternalDeadLetters = NO_EXTERNAL
+    checks: SourceChecks = NOTHING_FOUND
     frontier: Frontier = UNKNOWN
 
     @property
@@ -128,11 +130,13 @@ class Progress:
         retention: Retention,
         roots: frozenset[str],
         overrides: Sequence[ClosePartition] = (),
+        placement: KeyPlacement | None = None,
     ) -> Progress:
         """Return the progress after `ingest_batch`, the next batch, was read up to `ends`.
 
         `roots` are as in `connector.watermarks.frontier.advance`. `overrides` are those of the
-        batch. One that was already taken is ignored.
+        batch. One that was already taken is ignored. `placement` is that of the keys, if a sample
+        was taken (ING-1).
         """
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
@@ -161,6 +165,7 @@ class Progress:
             freshness=self.freshness.after(ingest_batch, ends, asked),
             ends=taken,
             closed_to=max((self.closed_to, *(override.number for override in taken))),
+            checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
             frontier=frontier,
         )
 
@@ -244,6 +249,8 @@ class Progress:
         """
         stored = to_stored(replace(self, frontier=UNKNOWN))
         del stored["frontier"]
+        if self.checks == NOTHING_FOUND:
+            del stored["checks"]
         horizons = stored["batch_horizons"]["kept"]
         return {**stored, "batch_horizons": horizons, "low_watermark": self.low_watermark}
 

@@ -11,6 +11,8 @@ from typing import Any
 from connector.records.views import view_of_time
 from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.state.source_checks import NOTHING_FOUND, SourceChecks
+from connector.state.source_status import hints_of_checks, view_of_checks
 from connector.state.status_json import (
     failed_maintenance,
     summarize_names,
@@ -29,9 +31,7 @@ from connector.watermarks.stream_partition import KeyRange
 class StreamStatus:
     """The status of a stream after its newest batch.
 
-    ignored_claims      watermark claims without effect: ahead of their arrival (REC-15), or below
-                        an earlier claim of the same stream partition in the same Kafka partition
-                        (WMK-2)
+    ignored_claims      watermark claims without effect; `checks` has their reasons (ING-4)
     lag                 offsets between that batch and the end of the topic, as Kafka reported it at
                         `topic_read_at`
     lagging_partition   the live stream partition with the least low watermark; None: there are none
@@ -49,6 +49,7 @@ class StreamStatus:
     maintenance         the last compaction and the last clean-up of the changelog (TBL-15)
     undefined_sources   the source tables of the newest changes that no table definition names
                         (TBL-7)
+    checks              the findings about the producers
     """
 
     name: str
@@ -73,6 +74,7 @@ class StreamStatus:
     without_key_range: tuple[str, ...]
     maintenance: tuple[Job, ...] = ()
     undefined_sources: tuple[str, ...] = ()
+    checks: SourceChecks = NOTHING_FOUND
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -114,13 +116,15 @@ class StreamStatus:
                 " stream partitions"
             )
         found += self._stall_hints()
+        found += hints_of_checks(self.checks, self.now)
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
             )
             remedy = "let producers send 0 if they know no low watermark, and check their clocks"
             found.append(
-                f"{claims} without effect, in the future or below an earlier claim: {remedy}"
+                f"{claims} without effect, for example in the future or below an earlier one:"
+                f" {remedy}"
             )
         if self.dead_letters.under_way:
             found.append("replayed dead letters are not ingested yet: check that ingest runs")
@@ -156,8 +160,11 @@ class StreamStatus:
             if self.uncovered is None
             else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
         )
-        return view(self) | {
+        shown = view(self)
+        del shown["checks"]
+        return shown | {
             **view_of_letters(self.dead_letters),
+            **view_of_checks(self.checks),
             "low_watermark_age_s": self.low_watermark_age_s,
             "rejected": dict(self.rejected),
             "lagging_partition": (
@@ -286,6 +293,7 @@ def stream_status(
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),
         undefined_sources=tuple(undefined_sources),
+        checks=progress.checks,
     )
 
 

@@ -17,7 +17,7 @@ All times are microseconds. `now` is the clock of the reader. All other times ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -95,11 +95,14 @@ class BatchClaims:
       record named (WMK-4).
     - `claims` has the greatest claim by stream partition and Kafka partition. It is 0 if records
       were read, but no claim.
+    - `epochs` has the newest epoch of the producers in the same form (PUB-4). It counts for the
+      stream partitions that have not ended.
     """
 
     kafka_partitions: int
     claims: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     lineage: tuple[LineageRecord, ...] = ()
+    epochs: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,8 @@ class Frontier:
             if (keys := partition.key_range) is not None:
                 in_hex = [keys.start.hex(), None if keys.end is None else keys.end.hex()]
                 stored["partitions"][name]["key_range"] = in_hex
+            if not partition.epochs:
+                stored["partitions"][name].pop("epochs", None)
         return stored
 
     @staticmethod
@@ -274,12 +279,14 @@ def advance(
         if not _parents_in(lineage.record):
             said = join(said, _said_by_announcement(lineage, frontier))
     spoke = {
-        name: StreamPartition(claims, roots=roots & {name}) for name, claims in heard.claims.items()
+        name: StreamPartition(claims, roots=roots & {name}, epochs=heard.epochs.get(name, {}))
+        for name, claims in heard.claims.items()
     }
     facts = join(frontier, join(said, Frontier(partitions=spoke)))
     facts = _with_ends(
         facts, [lineage for lineage in heard.lineage if _parents_in(lineage.record)], horizon
     )
+    facts = _with_epochs(facts, heard.epochs, heard.claims)
     for name in ends:
         facts = _ended(facts, name)
     return _settled(_without_omitted(_with_roots(facts), roots), now, horizon, roots)
@@ -333,6 +340,20 @@ def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
 _NOTHING: Final = StreamPartition()
 _NEVER: Final = (-1, -1)
 _NO_ANNOUNCEMENT: Final = Announcement(*_NEVER, 0, ())
+
+
+def _with_epochs(
+    facts: Frontier, epochs: Mapping[str, Mapping[int, int]], spoke: Container[str]
+) -> Frontier:
+    """Add the epochs of known stream partitions that are not in `spoke`. An epoch makes no stream
+    partition known: it may be that of an announcement, and the root may send no records.
+    """
+    known = {
+        name: StreamPartition(epochs=of_one)
+        for name, of_one in epochs.items()
+        if name in facts.partitions and name not in spoke
+    }
+    return join(facts, Frontier(partitions=known)) if known else facts
 
 
 def _parents_in(record: ChildPartitions) -> set[str]:

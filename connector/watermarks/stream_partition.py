@@ -41,6 +41,8 @@ class StreamPartition:
     - `end_expected_in`: the end must be read in the first so many Kafka partitions. The record of
       the end has this number. It is 0 if the end is only known from announcements that omit the
       stream partition.
+    - `epochs` has the newest epoch of its producers for each Kafka partition (PUB-4). A Kafka
+      partition without an epoch is left out.
     """
 
     claims: Mapping[int, int] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class StreamPartition:
     ended_in: frozenset[int] = frozenset()
     end_expected_in: int = 0
     ends_at: int = 0
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
     def has_ended(self, kafka_partitions: int) -> bool:
         """Return whether its end was read in every Kafka partition that it may have written to.
@@ -81,13 +84,9 @@ class StreamPartition:
 
     def join(self, other: StreamPartition) -> StreamPartition:
         """Combine the facts of both."""
-        claims = {
-            k: max(self.claims.get(k, 0), other.claims.get(k, 0))
-            for k in sorted({*self.claims, *other.claims})
-        }
         ranges = sorted(filter(None, (self.key_range, other.key_range)), key=repr)
         return StreamPartition(
-            claims=claims,
+            claims=_greatest(self.claims, other.claims),
             start=max(self.start, other.start),
             roots=self.roots | other.roots,
             introduced_by=min(self.introduced_by, other.introduced_by),
@@ -96,4 +95,9 @@ class StreamPartition:
             ended_in=self.ended_in | other.ended_in,
             end_expected_in=max(self.end_expected_in, other.end_expected_in),
             ends_at=max(self.ends_at, other.ends_at),
+            epochs=_greatest(self.epochs, other.epochs),
         )
+
+
+def _greatest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {k: max(one.get(k, 0), other.get(k, 0)) for k in sorted({*one, *other})}

@@ -35,13 +35,19 @@ def progress_again(text: str) -> str:
     return as_text(Progress.from_json(stored, of_frontier).to_json())
 
 
+def frontier_again(text: str) -> str:
+    return as_text(Frontier.from_json(json.loads(text)).to_json())
+
+
 AGAIN: dict[str, Callable[[str], str]] = {
     "table commit": lambda text: as_text(
         TableState.from_json(json.loads(text)).to_json("accounts")
     ),
     "progress": progress_again,
-    "frontier": lambda text: as_text(Frontier.from_json(json.loads(text)).to_json()),
+    "frontier": frontier_again,
     "history": lambda text: history_to_json(history_from_json(text.encode())).decode(),
+    "progress with findings": progress_again,
+    "frontier with epochs": frontier_again,
     "totals": lambda text: totals_to_json(totals_from_json(text.encode())).decode(),
 }
 

@@ -35,7 +35,7 @@ from connector.kafka import (
     read_letters,
     topics,
 )
-from connector.kafka.produce import resume
+from connector.kafka.produce import control_records, resume
 from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, decode
 from connector.records.model import (
     CONTROL_KEY,
@@ -516,6 +516,23 @@ def test_the_resume_token_is_that_of_the_newest_heartbeat(
         producer.flush()
         assert producer.resume_token("p") == b"seven"
         assert producer.resume_token("another") == b"nor this"
+
+
+def test_the_epoch_is_after_every_epoch_that_resuming_has_read(
+    kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PUB-4, REC-19: a machine whose clock is behind takes over."""
+    topic = new_topic(kafka_partitions=2).topic
+    with ChangeProducer(kafka, topic) as producer:
+        producer.send(Heartbeat("p", 5, b"five"))
+        producer.flush()
+        before = producer._control.epoch.value
+        producer.resume_token("p")
+        assert producer._control.epoch.value == before, "its own epoch"
+    monkeypatch.setattr(control_records, "now_us", lambda: 7)
+    with ChangeProducer(kafka, topic) as producer:
+        producer.resume_token("p")
+        assert producer._control.epoch.value == before + 1
 
 
 # ── automatic heartbeats (PUB-1) ──────────────────────────────────────────────────────────────────

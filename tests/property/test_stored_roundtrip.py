@@ -127,7 +127,7 @@ def test_the_checks_notice_a_broken_form(
 ) -> None:
     """The canary: sets in another order, and a last field that is forgotten."""
     frontier = replace(
-        UNKNOWN, partitions={"p": StreamPartition(ended_in=frozenset({1, 2}), ends_at=1)}
+        UNKNOWN, partitions={"p": StreamPartition(ended_in=frozenset({1, 2}), epochs={0: 1})}
     )
     before = frontier.to_json()
     monkeypatch.setattr(stored, name, broken, raising=False)

@@ -35,6 +35,7 @@ from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import RowState, join, lift, visible
 from connector.tables.row import read_change, row_of
 from connector.tables.values import DataType
+from connector.watermarks.producer_epoch import EPOCH_HEADER
 from tests.changes import change, put
 
 ROWS = """key binary, value binary, topic string, partition int, offset bigint,
@@ -119,10 +120,15 @@ class Topic:
             value = codec.frame(codec.encode(record, len(self.records)), schema_id)
             self.raw((kafka_key(record), value), at=sum(kafka_key(record)) % len(self.records))
 
-    def send_everywhere(self, *records: Record) -> None:
-        """Control records go to every Kafka partition (REC-3)."""
+    def send_everywhere(self, *records: Record, epoch: int = 0) -> None:
+        """Control records go to every Kafka partition (REC-3), with the epoch of their producer, if
+        it has one (PUB-4).
+        """
         for record in records:
             for kafka_partition in range(len(self.records)):
+                if epoch:
+                    place = kafka_partition, len(self.records[kafka_partition])
+                    self.headers[place] = (*HEADERS, (EPOCH_HEADER, b"%d" % epoch))
                 self.raw(
                     (kafka_key(record), codec.frame(codec.encode(record, len(self.records)), None)),
                     at=kafka_partition,
@@ -186,6 +192,7 @@ class Stream:
     known_tables: frozenset[str] = frozenset({"t"})
     reject_unknown_tables: bool = False
     schema_by_id: Callable[[int], str | None] | None = None
+    partition_of: Callable[[bytes, int], int] | None = None
     overrides: list[ClosePartition] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
@@ -224,6 +231,7 @@ class Stream:
             ends=lambda taken_to: [
                 override for override in self.overrides if override.number > taken_to
             ],
+            partition_of=self.partition_of,
         )
         return Ingest(
             self.config,
@@ -369,6 +377,12 @@ def versions(spark: SparkSession, path: str) -> int:
     found = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").selectExpr("max(version)").first()
     assert found is not None
     return int(found[0])
+
+
+def job_count(spark: SparkSession) -> int:
+    """How many Spark jobs there were so far."""
+    jvm_context: Any = spark.sparkContext._jsc
+    return int(jvm_context.sc().dagScheduler().numTotalJobs())
 
 
 def copied(stream: Stream, folder: Path) -> Stream:

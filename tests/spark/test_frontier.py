@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.records.model import ChildPartition, ChildPartitions, Heartbeat
+from connector.lake.state_reader import progress_of
+from connector.records.codec import encode, frame
+from connector.records.model import CONTROL_KEY, ChildPartition, ChildPartitions, Heartbeat
 from connector.state.overrides import ClosePartition
+from connector.state.source_checks import Ignored
 from connector.state.stream_progress import Progress
+from connector.state.stream_status import stream_status
+from connector.watermarks.producer_epoch import EPOCH_HEADER
 from tests.spark.streams import (
     ARRIVAL,
     STREAM,
@@ -87,6 +92,59 @@ def test_claims_that_cannot_be_are_ignored_and_counted(stream: Stream) -> None:
     stream.topic.send(*sentinels, ahead)
     progress = stream.ingest()
     assert (progress.changes, progress.low_watermark, progress.ignored_claims) == (3, None, 2)
+
+
+def test_two_producers_of_a_stream_partition_are_named_within_one_batch(stream: Stream) -> None:
+    """PUB-4: the older one behind the newer one, in a batch or after it. The claims of both count,
+    a successor is no second producer, and a replay says nothing.
+    """
+    stream.topic.send_everywhere(announcement("p", "q"), epoch=5)
+    stream.topic.send_everywhere(Heartbeat("p", 10 * S), Heartbeat("q", 10 * S), epoch=5)
+    stream.topic.send_everywhere(Heartbeat("p", 20 * S), epoch=7)
+    progress = stream.ingest()
+    assert (progress.checks.two_producers, progress.frontier.partitions["p"].epochs) == (
+        {},
+        {0: 7, 1: 7},
+    )
+    stream.topic.send_everywhere(Heartbeat("q", 20 * S))
+    replayed = frame(encode(Heartbeat("p", 20 * S), 2), None)
+    stream.topic.replay("id-1-0-0", 1, CONTROL_KEY, replayed, at=1)
+    place = 1, len(stream.topic.records[1]) - 1
+    stream.topic.headers[place] = (*stream.topic.headers[place], (EPOCH_HEADER, b"1"))
+    assert stream.ingest().checks.two_producers == {}
+
+    stream.topic.send_everywhere(Heartbeat("p", 30 * S), epoch=5)
+    stream.topic.send_everywhere(Heartbeat("q", 30 * S), epoch=8)
+    stream.topic.send_everywhere(Heartbeat("q", 31 * S), epoch=5)
+    progress = stream.ingest()
+    found = {
+        name: (two.older_epoch, two.newer_epoch)
+        for name, two in progress.checks.two_producers.items()
+    }
+    assert found == {"p": (5, 7), "q": (5, 8)}
+    assert progress.low_watermark == 30 * S + 1
+    assert progress_of(str(stream.folder), "s", with_frontier=True) == progress
+    status = stream_status("s", progress, stream.clock, stall_after_s=9)
+    assert any("two producers write stream partition p" in hint for hint in status.hints)
+
+
+def test_ignored_claims_are_counted_by_stream_partition_and_reason(stream: Stream) -> None:
+    """ING-4, WMK-2, WMK-6, WMK-8, REC-15"""
+    stream.topic.send_everywhere(announcement("p", "gone", at=5), Heartbeat("p", 10 * S))
+    stream.overrides.append(ClosePartition(1, "s", "gone", "writer is gone", NOW, "ada"))
+    stream.ingest()
+    ahead = replace(account("c", 10 * S, name="Cy"), estimated_low_watermark=NOW + 3600 * S)
+    stream.topic.send(ahead)
+    stream.topic.send_everywhere(
+        announcement("p", at=4), Heartbeat("p", 9 * S), Heartbeat("gone", 9 * S)
+    )
+    progress = stream.ingest()
+    assert progress.checks.ignored == {
+        "gone": {Ignored.ENDED: 2},
+        "p": {Ignored.IN_FUTURE: 1, Ignored.BACKWARDS: 2},
+        "root": {Ignored.OLDER_ANNOUNCEMENT: 2},
+    }
+    assert progress.ignored_claims == 7
 
 
 def test_late_changes_are_applied_and_counted_and_too_late_ones_rejected(stream: Stream) -> None:

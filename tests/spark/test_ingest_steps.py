@@ -11,13 +11,27 @@ from pyspark.sql import SparkSession
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import DeliveryError, ErrorCode, RegistryError
+from connector.kafka.topics import partition_of
 from connector.lake.state_reader import progress_of
 from connector.records.codec import READER_SCHEMA, encode, frame
-from connector.records.model import Heartbeat
+from connector.records.model import CONTROL_KEY, Heartbeat, ModType, RowImage, Rule
 from connector.records.rejection import Reason
 from connector.spark.storage import changelog
+from connector.state.source_checks import SchemaFields
 from connector.state.stream_progress import Progress
-from tests.spark.streams import HEADERS, CrashError, Stream, account, copied, crash_at, versions
+from connector.validation import Limits, RowImages
+from tests.changes import NEWER_SCHEMA, change, delete_family, in_newer_schema
+from tests.spark.streams import (
+    HEADERS,
+    CrashError,
+    Stream,
+    account,
+    copied,
+    crash_at,
+    job_count,
+    shown,
+    versions,
+)
 
 STEPS = ("rows written", "logged", "letters published", "progress committed")
 
@@ -219,3 +233,113 @@ def test_nothing_lost_in_kafka_partitions_that_were_added(
     stream.topic.raw((b"c", frame(encode(account("c", 8, name="Cid"), 3), None)), at=2)
     assert stream.ingest().changes == 3
     assert stream.logged_offsets() == stream.topic.offsets()
+
+
+UNKNOWN = SchemaFields(("ChangeRecord.note", "DataChange.colour"), 3)
+
+
+@pytest.mark.parametrize("dies_at", [None, "logged"])
+def test_records_of_a_schema_with_unknown_fields_are_kept_and_counted(
+    spark: SparkSession, tmp_path: Path, dies_at: str | None
+) -> None:
+    """ING-3, EVO-10: by schema and field, with their bytes; also by a process that continues
+    another one's batch.
+    """
+    schemas = {7: READER_SCHEMA, 9: NEWER_SCHEMA}
+    stream = Stream(spark, tmp_path, schema_by_id=schemas.get)
+    new = account("a", 1, name="Ada")
+    values = [in_newer_schema(record, 2, 9) for record in (new, new, Heartbeat("p", 5))]
+    stream.topic.raw(*((b"a", value) for value in values[:2]), (CONTROL_KEY, values[2]))
+    stream.topic.send(account("b", 2, name="Bob"), schema_id=7)
+    bad = in_newer_schema(account("c", 3, name="Cid"), 2, 9)
+    if dies_at is not None:
+        stream.topic.raw((b"other key", bad))
+        with pytest.raises(CrashError):
+            stream.ingest(stream.process(crash_at(dies_at)))
+    progress = stream.ingest()
+    assert progress.checks.unknown_fields == {9: UNKNOWN}
+    assert (progress.changes, progress.control) == (3, 1)
+    kept = stream.changelog().rows().where("kind <> 'rejected' AND value IS NOT NULL")
+    assert sorted(bytes(row["value"]) for row in kept.collect()) == sorted(values)
+    table = stream.table()
+    stream.apply(table)
+    assert sorted(map(str, shown(table))) == ["a", "b"]
+
+
+def test_row_images_that_contradict_their_entries_are_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """ING-7"""
+    stream = Stream(spark, tmp_path)
+    says = {
+        ModType.DELETE: [account("a", 1, name="Ada"), account("b", 1, name="Bob")],
+        ModType.INSERT: [change(delete_family(), row_key=b"c"), account("d", 1, name="Dan")],
+        ModType.UPDATE: [change(delete_family(), row_key=b"e")],
+    }
+    for mod_type, changes in says.items():
+        stream.topic.send(*(replace(one, row_image=RowImage(mod_type)) for one in changes))
+    assert stream.ingest().checks.row_images == {"DELETE": 2, "INSERT": 1}
+
+    stream.config = replace(stream.config, limits=Limits(row_images=RowImages.REJECT))
+    stream.topic.send(replace(account("a", 2, name="Ada"), row_image=RowImage(ModType.DELETE)))
+    progress = stream.ingest()
+    assert progress.rejected == {"INVALID/ROW_IMAGE": 1}
+    assert progress.checks.row_images == {"DELETE": 2, "INSERT": 1}
+    assert [letter.rule for letter in stream.letters] == [Rule.ROW_IMAGE]
+
+
+def test_keys_in_the_wrong_kafka_partition_are_found_once_a_minute(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """ING-1: over the number of Kafka partitions that a record names; a replay is exempt, and no
+    batch in between takes a sample.
+    """
+    stream = Stream(spark, tmp_path, partition_of=partition_of)
+    keys = [b"%d" % n for n in range(8)]
+    wrong = []
+    for n, key in enumerate(keys):
+        place = partition_of(key, 2) if n else 1 - partition_of(key, 2)
+        wrong += [(key, place, len(stream.topic.records[place]))] if not n else []
+        stream.topic.raw(
+            (key, frame(encode(account(key.decode(), 1, name="x"), 2), None)), at=place
+        )
+    # It was written when the topic had one Kafka partition.
+    old = frame(encode(account("old", 1, name="x"), 1), None)
+    stream.topic.raw((b"old", old), at=0)
+    stream.topic.replay(
+        "id-1-0-0", 1, keys[0], frame(encode(account("0", 1), 2), None), at=wrong[0][1]
+    )
+    placement = stream.ingest().checks.placement
+    assert (placement.sampled, placement.misplaced) == (9, 1)
+    assert placement.example is not None
+    assert (
+        placement.example.key,
+        placement.example.kafka_partition,
+        placement.example.offset,
+    ) == wrong[0]
+
+    stream.topic.raw((b"new", frame(encode(account("new", 1, name="x"), 2), None)), at=0)
+    assert stream.ingest().checks.placement == placement
+    stream.clock += 60_000_000
+    stream.topic.raw((b"new", frame(encode(account("new", 1, name="x"), 2), None)), at=0)
+    again = stream.ingest().checks.placement
+    assert (again.sampled, again.misplaced) == (10, 1 + (partition_of(b"new", 2) != 0))
+
+
+def test_checks_of_producers_take_no_job_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    """ING-3, ING-4, ING-7, PUB-4: they are columns of the counting that is done anyway."""
+    stream = Stream(spark, tmp_path)
+    taken = []
+    for at, epoch in ((1, 7), (3, 5)):
+        image = RowImage(ModType.DELETE)
+        stream.topic.send(replace(account("a", at, name="Ada"), row_image=image))
+        stream.topic.send_everywhere(Heartbeat("p", at + 1), epoch=epoch)
+        before = job_count(spark)
+        progress = stream.ingest()
+        taken.append(job_count(spark) - before)
+    assert progress.checks.two_producers
+    assert progress.checks.row_images
+    stream.topic.send(account("a", 5, name="Ada"))
+    before = job_count(spark)
+    stream.ingest()
+    assert job_count(spark) - before == taken[1] <= 3

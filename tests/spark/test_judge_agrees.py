@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.records.codec import Schemas, encode, frame, read, to_datum
+from connector.records.codec import READER_SCHEMA, Schemas, encode, frame, read, to_datum
 from connector.records.model import (
     CONTROL_KEY,
     MAX_ENTRIES,
@@ -41,7 +41,14 @@ from connector.records.model import (
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.spark.ingest.validate import RECORD, validated
-from connector.validation import KafkaRecord, Limits, validate_record
+from connector.validation import (
+    KafkaRecord,
+    Limits,
+    RowImages,
+    UnknownFields,
+    validate_record,
+)
+from tests.changes import NEWER_SCHEMA, in_newer_schema
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
@@ -237,6 +244,40 @@ def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
     }
 
 
+def test_what_a_stream_may_reject_is_judged_the_same(spark: SparkSession, seed: int) -> None:
+    """ING-3, ING-7, EVO-10"""
+    schemas = Schemas({7: READER_SCHEMA, 9: NEWER_SCHEMA})
+    cases = [
+        Case(
+            "may be rejected",
+            kafka_key(record),
+            in_newer_schema(record, 4, 9) if place % 4 == 0 else frame(encode(record, 4), 7),
+            _claimed(record) // 1000,
+        )
+        for place, record in enumerate(drawn(RECORDS, 200, seed))
+    ]
+    for mod_type, entries in itertools.product(
+        ModType, ((CHANGE.entries[0],), (DeleteFamily("f"),), CHANGE.entries)
+    ):
+        change = replace(CHANGE, row_image=RowImage(mod_type), entries=entries)
+        value = frame(encode(change, 4), 7)
+        cases.append(Case("image", kafka_key(change), value, CHANGE.commit_timestamp // 1000))
+    asked: dict[str, Any] = {"schemas": schemas, "ask_registry": True}
+    assert assert_agreement(spark, cases, **asked) == {"GOOD"}
+    limits = Limits(
+        max_clock_skew_s=SKEW_S, unknown_fields=UnknownFields.REJECT, row_images=RowImages.REJECT
+    )
+    assert assert_agreement(spark, cases, **asked, limits=limits) == {
+        "GOOD",
+        Rule.UNKNOWN_FIELDS,
+        Rule.ROW_IMAGE,
+    }
+
+
+def _claimed(record: Record) -> int:
+    return claimed_us(to_datum(record, 4))
+
+
 def _arrival(rng: Random, claimed: int) -> int:
     """In milliseconds, as Kafka has it: long after, or around what the skew allows."""
     latest = min(max(claimed, 0), MAX_TIMESTAMP) // 1000
@@ -420,7 +461,9 @@ def test_each_rule_is_judged_the_same_on_both_sides_of_its_limit(spark: SparkSes
         for name, datum in broken_data()
     ]
     said = assert_agreement(spark, cases, schemas=Schemas())
-    assert said == {"GOOD", *Rule, Reason.UNKNOWN_ENTRY, Reason.INVALID_SEQUENCE_NUMBER}
+    by_settings = {Rule.UNKNOWN_FIELDS, Rule.ROW_IMAGE}
+    always = set(Rule) - by_settings
+    assert said == {"GOOD", *always, Reason.UNKNOWN_ENTRY, Reason.INVALID_SEQUENCE_NUMBER}
 
 
 def test_of_two_broken_rules_both_name_the_same(spark: SparkSession, seed: int) -> None:

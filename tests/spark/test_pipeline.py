@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -38,7 +37,7 @@ from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job
 from tests.broker import NewTopic
 from tests.spark.live import Live
-from tests.spark.streams import CrashError, account, crash_at, definition, versions
+from tests.spark.streams import CrashError, account, crash_at, definition, job_count, versions
 from tests.spark.test_apply_steps import delete
 
 DONE = ("reduced the number of files", "files of old versions were deleted")
@@ -227,12 +226,6 @@ def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(
     live.pipeline().run_once()
     assert started == ["query"]
     check(live)
-
-
-def job_count(spark: SparkSession) -> int:
-    """How many Spark jobs there were so far."""
-    jvm_context: Any = spark.sparkContext._jsc
-    return int(jvm_context.sc().dagScheduler().numTotalJobs())
 
 
 def test_letters_are_published_where_nothing_is_new_but_a_crash_came_between(live: Live) -> None:

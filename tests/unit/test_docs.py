@@ -27,6 +27,7 @@ from connector.spark.storage import changelog
 from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
@@ -193,9 +194,12 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
 
 
 def test_the_keys_of_commits_are_those_of_the_code() -> None:
-    partition = Frontier(partitions={"p0": StreamPartition()}).to_json()["partitions"]["p0"]
+    known = Frontier(partitions={"p0": StreamPartition(epochs={0: 1})})
+    partition = known.to_json()["partitions"]["p0"]
+    progress = Progress(checks=SourceChecks(row_images={"DELETE": 1})).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
-    assert _first_cells("Keys of the progress") == set(Progress().to_json())
+    assert _first_cells("Keys of the progress") == set(progress)
+    assert _first_cells("Keys of the checks") == set(progress["checks"])
     assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
     assert _first_cells("Keys of a stream partition") == set(partition)
 

@@ -12,12 +12,24 @@ from connector.records.model import (
     DataChange,
     DeleteFamily,
     Heartbeat,
+    ModType,
     Record,
+    RowImage,
+    Rule,
+    SetCell,
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.records.units import YEAR_2000
-from connector.validation import KafkaRecord, Limits, check_age, validate_record
+from connector.validation import (
+    KafkaRecord,
+    Limits,
+    RowImages,
+    UnknownFields,
+    check_age,
+    validate_record,
+)
+from tests.changes import NEWER_SCHEMA, in_newer_schema
 
 NOW = 1_714_475_984_000_000
 SKEW = 300_000_000
@@ -351,3 +363,55 @@ def test_more_kafka_partitions_than_the_topic_has_are_judged_by_what_it_has_now(
     assert rejection == Rejection(
         Reason.INVALID, "kafka_partitions is 4, but the topic has 3", "KAFKA_PARTITIONS"
     )
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_of_a_schema_with_unknown_fields_is_rejected_if_the_stream_says_so(
+    record: Record,
+) -> None:
+    """ING-3, EVO-10: by default it is accepted, without these fields."""
+    asked = {
+        "value": in_newer_schema(record, 4, 9),
+        "schemas": Schemas({9: NEWER_SCHEMA, 8: READER_SCHEMA}),
+    }
+    assert verdict(record, **asked) == ChangeRecord(record, 4)
+    reject = Limits(unknown_fields=UnknownFields.REJECT)
+    assert verdict(record, **asked, limits=reject) == Rejection(
+        Reason.INVALID,
+        "the schema 9 has fields that this release does not know: ChangeRecord.note,"
+        " DataChange.colour",
+        Rule.UNKNOWN_FIELDS,
+    )
+    known = {**asked, "value": frame(encode(record, 4), 8)}
+    assert verdict(record, **known, limits=reject) == ChangeRecord(record, 4)
+
+
+SETS, DELETES = SetCell("f", b"q", b"v", 1), DeleteFamily("f")
+
+
+@pytest.mark.parametrize(
+    ("mod_type", "entries", "detail"),
+    [
+        (ModType.DELETE, (DELETES,), ""),
+        (
+            ModType.DELETE,
+            (DELETES, SETS),
+            "row_image.mod_type is DELETE, but the entries set cells",
+        ),
+        (ModType.INSERT, (DELETES, SETS), ""),
+        (ModType.INSERT, (DELETES,), "row_image.mod_type is INSERT, but the entries set no cell"),
+        (ModType.UPDATE, (SETS,), ""),
+        (ModType.UPDATE, (DELETES,), ""),
+    ],
+)
+def test_a_row_image_that_contradicts_the_entries_is_rejected_if_the_stream_says_so(
+    mod_type: ModType, entries: tuple[DeleteFamily | SetCell, ...], detail: str
+) -> None:
+    """ING-7: by default it is accepted; without a row image there is nothing to compare."""
+    record = change(entries=entries, row_image=RowImage(mod_type))
+    assert verdict(record) == ChangeRecord(record, 4)
+    reject = Limits(row_images=RowImages.REJECT)
+    rejection = Rejection(Reason.INVALID, detail, Rule.ROW_IMAGE) if detail else None
+    assert verdict(record, limits=reject) == (rejection or ChangeRecord(record, 4))
+    plain = change(entries=entries)
+    assert verdict(plain, limits=reject) == ChangeRecord(plain, 4)

@@ -1,5 +1,5 @@
 """Sends heartbeats, child partitions and announcements: each to every Kafka partition (REC-3,
-REC-18, WMK-6).
+REC-18, WMK-6). Each one has the epoch of the producer as a header (PUB-4).
 
 A control record is sent once it is true. An announcement makes no claim, so it does not wait.
 """
@@ -19,6 +19,7 @@ from connector.kafka import client, topics
 from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Record, Rule
 from connector.watermarks.lineage import Announcements
+from connector.watermarks.producer_epoch import ProducerEpoch
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -35,6 +36,7 @@ class ControlRecords:
 
     - `announced` is the number of announcements that were sent.
     - `announcements` is the known lineage. A transaction that is aborted restores it.
+    - `epoch` is that of the producer.
     - The methods of the timer, `send_automatic` and `repeat_announcements`, never wait. Their
       records are never `undelivered`.
     """
@@ -57,6 +59,7 @@ class ControlRecords:
         self._refreshed_at = time.monotonic()
         self.announced = 0
         self.announcements = Announcements(_retention_us(facts))
+        self.epoch = ProducerEpoch(now_us())
 
     def send(
         self,
@@ -74,6 +77,7 @@ class ControlRecords:
             for name in sorted({record.stream_partition, *ended}):
                 self._wait_until_true(self._results.delivery(name), record, None)
         self.use(self.look())
+        headers = self.epoch.on(headers)
         value = self._bytes.checked(record, CONTROL_KEY, headers)
         self.announce(record)
         # From here on, a reader may read it.
@@ -96,7 +100,8 @@ class ControlRecords:
             return
         for announcement in self.announcements.due(record, now_us()):
             self.use(self.look())
-            value = self._bytes.checked(announcement, CONTROL_KEY, [])
+            headers = self.epoch.on([])
+            value = self._bytes.checked(announcement, CONTROL_KEY, headers)
             self.announced += 1
             # The failure is in `undelivered`, and the record itself may still be queued.
             with suppress(DeliveryError):
@@ -104,7 +109,7 @@ class ControlRecords:
                 self._send_everywhere(
                     Sent(announcement, delivery, self._bytes.kafka_partitions, is_ours=True),
                     value,
-                    [],
+                    headers,
                 )
 
     def send_automatic(self, heartbeat: Heartbeat, on_settled: Callable[[str], None]) -> bool:
@@ -113,7 +118,7 @@ class ControlRecords:
         Returns False if the queue is full. Then the heartbeat is sent again at another time.
         """
         delivery = self._results.delivery(heartbeat.stream_partition)
-        value = self._bytes.checked(heartbeat, CONTROL_KEY, [])
+        value = self._bytes.checked(heartbeat, CONTROL_KEY, self.epoch.on([]))
         due = self.announcements.due(heartbeat, now_us()) if self._announces else []
         if not self._repeat(due):
             return False
@@ -192,7 +197,7 @@ class ControlRecords:
 
     def _repeat(self, announcements: list[ChildPartitions]) -> bool:
         for announcement in announcements:
-            value = self._bytes.checked(announcement, CONTROL_KEY, [])
+            value = self._bytes.checked(announcement, CONTROL_KEY, self.epoch.on([]))
             self.announced += 1
             delivery = self._results.delivery(announcement.stream_partition)
             copies = self._bytes.kafka_partitions
@@ -208,10 +213,10 @@ class ControlRecords:
 
     def _send_everywhere_now(self, sent: Sent, value: bytes) -> bool:
         """Send without waiting. Returns False if the queue is full."""
-        kafka_partitions = sent.copies
+        kafka_partitions, headers = sent.copies, self.epoch.on([])
         for kafka_partition in range(kafka_partitions):
             try:
-                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, [], waits=False)
+                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, waits=False)
             except BufferError:
                 # What was queued is true, and its result does not matter.
                 sent.copies -= kafka_partitions - kafka_partition

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 
 class ChangeProducer:
-    """Publishes to one change topic. A stream partition must have only one producer at a time. Not
-    thread-safe. Do not use it in a process that was forked after it was made.
+    """Publishes to one change topic. A stream partition must have only one producer at a time:
+    ingest reports a second one (PUB-4). Not thread-safe. Do not use it in a process that was forked
+    after it was made.
 
     Use it as a context manager. At the end of the block, it flushes and closes.
 
@@ -386,7 +387,7 @@ class ChangeProducer:
         """
         limits = Limits(max_record_bytes=self._max_record_bytes)
         in_transactions = self._transactions is not None
-        return resume.newest_token(
+        found = resume.newest_token(
             self._kafka,
             self.topic,
             stream_partition,
@@ -394,6 +395,9 @@ class ChangeProducer:
             limits=limits,
             in_transactions=in_transactions,
         )
+        with self._turns:
+            self._control.epoch.follows(found.epoch)
+        return found.token
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Make the due calls of `on_delivery`. If none is due, wait for a result.

@@ -9,14 +9,15 @@ in growing windows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
 from connector.kafka.consume.consumer import ChangeConsumer
 from connector.kafka.consume.places import positions_at
 from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord
-from connector.records.model import DataChange, Heartbeat
+from connector.records.model import ChildPartitions, DataChange, Heartbeat
+from connector.watermarks.producer_epoch import epoch_of
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 1000
 GROWTH: Final = 10
+
+
+class Resumed(NamedTuple):
+    """The newest resume token, and the newest epoch of the control records that were read on the
+    way (PUB-4). It is 0 if none had an epoch.
+    """
+
+    token: bytes
+    epoch: int
 
 
 def newest_token(
@@ -34,7 +44,7 @@ def newest_token(
     registry: RegistryConfig | None,
     limits: Limits,
     in_transactions: bool,
-) -> bytes:
+) -> Resumed:
     """Return the resume token of the newest heartbeat of a stream partition. `in_transactions`: or
     of the newest change.
 
@@ -45,7 +55,7 @@ def newest_token(
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
     found: dict[int, ConsumerRecord] = {}
     unread = list(ends) if in_transactions else [0]
-    window = WINDOW
+    window, epoch = WINDOW, 0
     while unread:
         starts = {number: max(first[number], ends[number] - window) for number in unread}
         reached: dict[int, int] = {}
@@ -61,6 +71,8 @@ def newest_token(
             for received in consumer:
                 assert isinstance(received, ConsumerRecord)
                 reached.setdefault(received.position.kafka_partition, received.record_timestamp)
+                if isinstance(received.record, Heartbeat | ChildPartitions):
+                    epoch = max(epoch, epoch_of(received.source.headers))
                 if _order(received.record, stream_partition, in_transactions):
                     found[received.position.kafka_partition] = received
         # A record that arrived before the newest known one cannot be newer.
@@ -93,7 +105,7 @@ def newest_token(
         ),
     )
     assert isinstance(last.record, DataChange | Heartbeat)
-    return last.record.resume_token
+    return Resumed(last.record.resume_token, epoch)
 
 
 def _order(record: object, stream_partition: str, in_transactions: bool) -> tuple[int, ...]:

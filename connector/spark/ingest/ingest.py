@@ -10,7 +10,7 @@ the same dead letters with the same ids, and computes the same progress.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,15 +23,21 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.external import ExternalDeadLetters
 from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
-from connector.spark.ingest.count import count_rows
+from connector.spark.ingest.count import count_rows, sample_of_keys
 from connector.spark.ingest.dead_letters import rejected_letters
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic
-from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
+from connector.spark.ingest.validate import (
+    UNSEEN_SCHEMA,
+    schema_ids,
+    unknown_fields,
+    validated,
+)
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.offsets import BatchRange, same
 from connector.state.overrides import ClosePartition
+from connector.state.source_checks import KeyPlacement
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
@@ -62,6 +68,8 @@ class IngestPorts:
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
     - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
       argument is how many ingest has published since (DLQ-7).
+    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. Without
+      the function, the places of keys are not checked (ING-1).
     """
 
     topic: Callable[[], Topic]
@@ -74,6 +82,7 @@ class IngestPorts:
     outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: (
         known
     )
+    partition_of: Callable[[bytes, int], int] | None = None
 
 
 class Ingest:
@@ -202,7 +211,9 @@ class Ingest:
         if before.ingest_batch == batch.ingest_batch:
             self._on_step("progress committed")
             return before
-        counts = self._counted(self._changelog.batch_rows(batch.ingest_batch), batch, before)
+        rows = self._changelog.batch_rows(batch.ingest_batch)
+        # Another process may have logged the batch, so its schemas may not be known yet.
+        counts = self._counted(rows, batch, before, self._unknown_fields)
         published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch)
@@ -215,7 +226,7 @@ class Ingest:
                 )
             )
         self._on_step("letters published")
-        progress = self._progress_after(before, batch, counts, published)
+        progress = self._progress_after(rows, before, batch, counts, published)
         self._changelog.append_progress(progress)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
@@ -229,10 +240,19 @@ class Ingest:
         the records differently.
         """
         self._on_step("rows written")
-        counts = self._counted(rows, batch, before)
-        return None if counts.rejected else self._progress_after(before, batch, counts, published=0)
+        asks = self._unknown_fields if unknown_fields(self._schemas) else None
+        counts = self._counted(rows, batch, before, asks)
+        if counts.rejected:
+            return None
+        return self._progress_after(rows, before, batch, counts, published=0)
 
-    def _counted(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> BatchCounts:
+    def _counted(
+        self,
+        rows: DataFrame,
+        batch: LoggedBatch,
+        before: Progress,
+        fields_of: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
+    ) -> BatchCounts:
         skew_s = self._stream.limits.max_clock_skew_s
         return count_rows(
             rows,
@@ -240,17 +260,47 @@ class Ingest:
             before,
             kafka_partitions=batch.kafka_partitions,
             max_clock_skew_s=skew_s,
+            unknown_fields=fields_of,
         )
 
+    def _unknown_fields(self, ids: Collection[int]) -> Mapping[int, tuple[str, ...]]:
+        self._learn(ids)
+        return unknown_fields(self._schemas)
+
+    def _placement(
+        self, rows: DataFrame, before: Progress, batch: LoggedBatch, counts: BatchCounts
+    ) -> KeyPlacement | None:
+        """The placement of keys with a sample of the batch. None: no sample is due (ING-1).
+
+        The time is that of the batch, so that a batch that runs again takes the same sample.
+        """
+        placement, now = before.checks.placement, batch.asked.at
+        is_due = batch.kafka_partitions > 1 and counts.changes and placement.is_due(now)
+        if self._world.partition_of is None or not is_due:
+            return None
+        return placement.after(sample_of_keys(rows), self._world.partition_of, now)
+
     def _progress_after(
-        self, before: Progress, batch: LoggedBatch, counts: BatchCounts, published: int
+        self,
+        rows: DataFrame,
+        before: Progress,
+        batch: LoggedBatch,
+        counts: BatchCounts,
+        published: int,
     ) -> Progress:
         retention, roots = (
             Retention(self._stream.delete_retention_s),
             frozenset(self._stream.partitions),
         )
         after = before.after(
-            batch.ingest_batch, counts, batch.offsets.end, batch.asked, retention, roots, batch.ends
+            batch.ingest_batch,
+            counts,
+            batch.offsets.end,
+            batch.asked,
+            retention,
+            roots,
+            batch.ends,
+            self._placement(rows, before, batch, counts),
         )
         return self._with_outside(after, published)
 
@@ -298,10 +348,14 @@ class Ingest:
 
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Read the schema ids in `rows` from the registry that were not read yet."""
+        if self._world.schema_by_id is not None:
+            self._learn([row["id"] for row in schema_ids(rows).collect()])
+
+    def _learn(self, ids: Iterable[int]) -> None:
         if self._world.schema_by_id is None:
             return
         known = self._schemas.by_id
-        unseen = [row["id"] for row in schema_ids(rows).collect() if row["id"] not in known]
+        unseen = [id_ for id_ in ids if id_ not in known]
         self._schemas = codec.Schemas(
             {**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}}
         )

@@ -41,7 +41,7 @@ from connector.records.model import (
 )
 from connector.records.rejection import Reason, Rejection
 from connector.spark.sql import constant, skew_us
-from connector.validation import BEGINNING, Limits
+from connector.validation import BEGINNING, Limits, RowImages, UnknownFields
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
 
@@ -53,6 +53,9 @@ RECORD: Final = (
     "child_partitions",
 )
 """The fields of `ChangeRecord`."""
+
+KEEPS_VALUE: Final = "keeps_value"
+"""Whether the bytes of a valid record are kept, because its schema has unknown fields (EVO-10)."""
 
 _TAIL: Final = secrets.token_bytes(8)
 
@@ -69,8 +72,8 @@ def validated(
     known_families: frozenset[str] = frozenset(),
     horizon: int | None = None,
 ) -> DataFrame:
-    """The columns of Kafka, `reason` and `rule` (null for a valid record), and the fields of the
-    record (`RECORD`, null for a rejected one).
+    """The columns of Kafka, `reason` and `rule` (null for a valid record), the fields of the record
+    (`RECORD`, null for a rejected one), and `KEEPS_VALUE`.
 
     `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now.
     `tables` are the allowed source tables; None: any. Names in `known_tables` and `known_families`
@@ -91,19 +94,20 @@ def validated(
             "rule"
         ),
         *(F.expr(f"CASE WHEN verdict IS NULL THEN {name} END").alias(name) for name in RECORD),
+        F.expr(f"verdict IS NULL AND {_has_unknown_fields(schemas)}").alias(KEEPS_VALUE),
     )
 
 
 def schema_ids(rows: DataFrame) -> DataFrame:
     """The distinct schema ids in the Confluent framing of `rows`, as `id`."""
-    return rows.where(_HAS_CONFLUENT_ID).select(F.expr(_CONFLUENT_ID).alias("id")).distinct()
+    return rows.where(_HAS_CONFLUENT_ID).select(F.expr(CONFLUENT_ID).alias("id")).distinct()
 
 
 _HAS_CONFLUENT_ID: Final = (
     f"substring(value, 1, 1) = X'{codec.CONFLUENT.hex()}' AND octet_length(value) >="
     f" {codec.CONFLUENT_BYTES}"
 )
-_CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)"
+CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)"
 
 
 def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
@@ -124,6 +128,23 @@ def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
     }
 
 
+def unknown_fields(schemas: codec.Schemas) -> dict[int, tuple[str, ...]]:
+    """The fields that readable schemas of the registry have and records here lack, by schema id."""
+    readable = _readable(schemas)
+    found = {
+        id_: codec.unknown_fields(readable[codec.frame(b"", id_)])
+        for id_ in schemas.by_id
+        if codec.frame(b"", id_) in readable
+    }
+    return {id_: fields for id_, fields in found.items() if fields}
+
+
+def _has_unknown_fields(schemas: codec.Schemas) -> str:
+    prefixes = [codec.frame(b"", id_) for id_ in unknown_fields(schemas)]
+    named = ", ".join(f"X'{prefix.hex()}'" for prefix in prefixes)
+    return f"substring(value, 1, {codec.CONFLUENT_BYTES}) IN ({named})" if named else "false"
+
+
 def _is_unknown(prefix: bytes, schemas: codec.Schemas) -> bool:
     verdict = codec.read(prefix, schemas)
     return isinstance(verdict, Rejection) and verdict.reason is Reason.UNKNOWN_SCHEMA
@@ -136,7 +157,7 @@ def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Colu
     if ask_registry:
         asked = ", ".join(map(str, schemas.by_id))
         unseen = (
-            f"{_HAS_CONFLUENT_ID} AND {_CONFLUENT_ID} NOT IN ({asked})"
+            f"{_HAS_CONFLUENT_ID} AND {CONFLUENT_ID} NOT IN ({asked})"
             if asked
             else _HAS_CONFLUENT_ID
         )
@@ -330,6 +351,11 @@ def _verdict(
                 ),
             )
         )
+    if limits.unknown_fields is UnknownFields.REJECT:
+        faults.append((f"{Reason.INVALID}/{Rule.UNKNOWN_FIELDS}", _has_unknown_fields(schemas)))
+    if limits.row_images is RowImages.REJECT:
+        contradicts = row_image_contradicts("data_change.row_image", "data_change.entries")
+        faults.append((f"{Reason.INVALID}/{Rule.ROW_IMAGE}", contradicts))
     if tables is not None:
         faults.append(
             (
@@ -342,6 +368,15 @@ def _verdict(
             (Reason.TOO_LATE, f"data_change.commit_timestamp < {constant(horizon, 'partition')}")
         )
     return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
+
+
+def row_image_contradicts(row_image: str, entries: str) -> str:
+    """The same rule as `records.model.RowImage.contradicts`, for these columns."""
+    sets_cells = f"array_contains({entries}.kind, 'SET_CELL')"
+    return (
+        f"CASE {row_image}.mod_type WHEN 'DELETE' THEN {sets_cells}"
+        f" WHEN 'INSERT' THEN NOT {sets_cells} ELSE false END"
+    )
 
 
 def _in(field: str, known: frozenset[str]) -> str:

@@ -45,7 +45,7 @@ _COLUMNS: Final = """
     CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-',
     offset) END AS letter_id,
     CASE WHEN reason IS NOT NULL THEN key END AS key,
-    CASE WHEN reason IS NOT NULL THEN value END AS value,
+    CASE WHEN reason IS NOT NULL OR keeps_value THEN value END AS value,
     cast(null AS string) AS frontier,
     CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
          ELSE int(pmod(xxhash64(data_change.table), {slots})) END AS slot

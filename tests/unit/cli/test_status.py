@@ -14,12 +14,14 @@ from connector import cli
 from connector.lake.jobs import History
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
+from connector.state.source_checks import BatchFindings, Ignored
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.table_state import TableState
 from connector.tables.retention import Retention
 from connector.text import duration
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
+from connector.watermarks.producer_epoch import OlderProducer
 from tests.unit.warehouses import log_progress, log_table
 
 SETTINGS = """
@@ -46,7 +48,15 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder, now = tmp_path / "warehouse", time.time_ns() // 1000
     heard = BatchClaims(1, {HOSTILE: {0: 50}})
     counts = BatchCounts(
-        changes=5, ignored_claims=2, heard=heard, read_at=now, rejected={"BAD_FRAMING": 2}
+        changes=5,
+        ignored_claims=2,
+        heard=heard,
+        read_at=now,
+        rejected={"BAD_FRAMING": 2},
+        findings=BatchFindings(
+            ignored={HOSTILE: {Ignored.BACKWARDS: 2}},
+            older_producers={HOSTILE: OlderProducer(0, 1, 2)},
+        ),
     )
     one = Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), Retention(), frozenset())
     log_progress(folder, "s", one)
@@ -197,7 +207,9 @@ def test_a_person_sees_no_name_unescaped(
     assert "\u202e" not in said
     assert "delayed by      p\\x1b[2J\\u202e in Kafka partition 0" in said
     assert "rejected so far: 2 BAD_FRAMING" in said
-    assert "ignored claims  4: later than their arrival, or below an earlier claim" in said, "ING-4"
+    assert "two producers write stream partition p\\x1b[2J\\u202e" in said, "PUB-4"
+    assert "of p\\x1b[2J\\u202e: 4 below an earlier claim" in said, "ING-4"
+    assert "ignored claims  4: they did not move the low watermark" in said, "ING-4"
     assert "hint            the low watermark is unknown" in said
     assert "hint: never: nothing was applied yet" in said
 

@@ -22,7 +22,7 @@ from connector.records.ordering import OrderBy
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Encoding
-from connector.validation import Limits
+from connector.validation import Limits, RowImages, UnknownFields
 
 SMALLEST = """
 warehouse = "wh"
@@ -56,6 +56,8 @@ max_clock_skew = 0
 max_record_bytes = 1000
 min_commit_timestamp = 2000-01-01
 unknown_tables = "reject"
+unknown_fields = "reject"
+row_images = "reject"
 max_dead_letter_ratio = 0.1
 halt_on_first = true
 trigger = "500ms"
@@ -125,7 +127,7 @@ def test_every_setting_arrives_where_it_belongs() -> None:
     assert (stream.topic, stream.partitions, stream.limits) == (
         "shop.orders",
         ("p-0", "p-1"),
-        Limits(0, 1000, 946_684_800_000_000),
+        Limits(0, 1000, 946_684_800_000_000, UnknownFields.REJECT, RowImages.REJECT),
     )
     assert (stream.delete_retention_s, stream.changelog_retention_s, stream.stall_after_s) == (
         259_200,
@@ -274,6 +276,14 @@ def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> 
         (
             SMALLEST + "[streams.s]\nunknown_tables = 'drop'\n",
             ["streams.s.unknown_tables", "keep, reject"],
+        ),
+        (
+            SMALLEST + "[streams.s]\nunknown_fields = 'keep'\n",
+            ["streams.s.unknown_fields", "keep-and-count, reject"],
+        ),
+        (
+            SMALLEST + "[streams.s]\nrow_images = 'no'\n",
+            ["streams.s.row_images", "count, reject"],
         ),
         (SMALLEST + "[streams.s]\ntopic = '..'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from connector.config.settings import KafkaConfig
 from connector.errors import (
@@ -26,6 +26,7 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.produce.turns import Turns
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
+    CONTROL_KEY,
     ChildPartition,
     ChildPartitions,
     DataChange,
@@ -33,6 +34,7 @@ from connector.records.model import (
     Record,
     SetCell,
 )
+from connector.watermarks.producer_epoch import EPOCH_HEADER, epoch_of
 from tests.unit import mock_cluster
 from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
 
@@ -84,7 +86,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[HandTimer]:
     return HandTimer.made
 
 
-def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
+def read_messages(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Message]:
     """All records of a Kafka partition; the mock cluster knows nothing of aborted ones."""
     consumer = Consumer(
         {
@@ -94,12 +96,20 @@ def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
         }
     )
     consumer.assign([TopicPartition("t", kafka_partition, 0)])
-    found: list[Record] = []
+    found: list[Message] = []
     while (message := consumer.poll(10)) is not None and message.error() is None:
+        found.append(message)
+    consumer.close()
+    return found
+
+
+def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
+    """All valid records of a Kafka partition."""
+    found: list[Record] = []
+    for message in read_messages(kafka, kafka_partition):
         decoded = decode(message.value(), Schemas())
         if isinstance(decoded, ChangeRecord):
             found.append(decoded.record)
-    consumer.close()
     return found
 
 
@@ -153,6 +163,39 @@ def test_a_source_that_stops_still_has_heartbeats(
         found = read(kafka, kafka_partition)
         assert found[0] == ChildPartitions("p", 4, 0, (ChildPartition("p"),))
         assert found[1:] == [Heartbeat("p", 5, b"five"), Heartbeat("p", 7, b"seven")]
+
+
+def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-4: announcements, heartbeats of the application and of the timer, and child partitions. A
+    producer that is made later has a newer epoch, and a given epoch is replaced.
+    """
+    copied = [("trace", b"1"), (EPOCH_HEADER, b"999999999999999999")]
+    epochs = []
+    for number in (1, 2):
+        with ChangeProducer(kafka, FACTS) as sender:
+            sender.send(change(10 * number), headers=[("trace", b"1")])
+            sender.send(Heartbeat("p", 10 * number), copied)
+            sender.reached("p", 10 * number + 1)
+            timers[-1].tick()
+            sender.send(ChildPartitions("p", 10 * number + 5, 0, ()))
+            epochs.append(sender._control.epoch.value)
+    assert epochs[0] < epochs[1]
+    for kafka_partition in range(2):
+        control = [
+            message.headers() or []
+            for message in read_messages(kafka, kafka_partition)
+            if message.key() == CONTROL_KEY
+        ]
+        found = [epoch_of(headers) for headers in control]
+        assert found == sorted(found)
+        assert set(found) == set(epochs)
+        assert len(found) == 2 * 4
+        assert [name for headers in control for name, _ in headers].count("trace") == 2
+    messages = [*read_messages(kafka, 0), *read_messages(kafka, 1)]
+    of_changes = [message.headers() for message in messages if message.key() != CONTROL_KEY]
+    assert of_changes == [[("trace", b"1")]] * 2
 
 
 def test_a_heartbeat_that_is_not_true_yet_is_skipped_without_waiting(

@@ -18,6 +18,7 @@ from connector.records.codec import (
     frame,
     schema_fingerprint,
     schema_id,
+    unknown_fields,
 )
 from connector.records.model import (
     ChildPartition,
@@ -31,6 +32,7 @@ from connector.records.model import (
     SetCell,
 )
 from connector.records.rejection import Reason, Rejection
+from tests.changes import NEWER_SCHEMA
 
 HEARTBEAT = Heartbeat("p", 7)
 CHANGE = DataChange(
@@ -272,3 +274,19 @@ def test_a_negative_length_in_a_field_that_this_release_lacks_is_passed_over() -
     assert decode(frame(b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)
     assert decode(frame(b"\xff" * 9 + b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)
     assert rejected(frame(b"\x01" + BODY[:-1], 7), newer).reason is Reason.UNDECODABLE
+
+
+def test_unknown_fields_are_named_by_their_record() -> None:
+    """EVO-10: fields within an unknown field are not named, nor those of a schema that cannot be
+    read.
+    """
+    schema = json.loads(NEWER_SCHEMA)
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "a", "type": "int"}]}
+    schema["fields"].append({"name": "inner", "type": inner, "default": {"a": 1}})
+    assert unknown_fields(json.dumps(schema)) == (
+        "ChangeRecord.inner",
+        "ChangeRecord.note",
+        "DataChange.colour",
+    )
+    assert unknown_fields(READER_SCHEMA) == ()
+    assert unknown_fields('"string"') == unknown_fields("no schema") == ()

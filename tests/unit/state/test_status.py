@@ -15,6 +15,16 @@ from connector.dead_letters.ledger import Totals
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.open_dead_letters import OpenLetters, open_letters
+from connector.state.source_checks import (
+    NOTHING_FOUND,
+    Ignored,
+    KeyPlacement,
+    Misplaced,
+    SchemaFields,
+    SourceChecks,
+    TwoProducers,
+)
+from connector.state.source_status import facts_of_checks, hints_of_checks
 from connector.state.status_json import summarize_names
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.stream_status import partition_statuses, stream_status
@@ -130,7 +140,7 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
     (hint,) = (hint for hint in hints if "claim" in hint)
     assert hint.startswith(
-        "1,200 watermark claims without effect, in the future or below an earlier claim"
+        "1,200 watermark claims without effect, for example in the future or below an earlier one"
     )
     assert "let producers send 0 if they know no low watermark" in hint
     moving = progress(
@@ -651,6 +661,13 @@ def test_names_for_programs_are_stable() -> None:
             "without_key_range",
             "maintenance",
         ),
+        *(
+            "ignored_claims_by_partition",
+            "two_producers",
+            "row_image_mismatches",
+            "unknown_fields",
+            "key_placement",
+        ),
     }
     assert table.keys() == {
         *(
@@ -699,3 +716,85 @@ def test_names_for_programs_are_stable() -> None:
 
 def test_many_names_are_counted() -> None:
     assert (summarize_names("abc"), summarize_names("abcde")) == ("a, b, c", "a, b, c and 2 more")
+
+
+FOUND = SourceChecks(
+    ignored={
+        "p": {Ignored.BACKWARDS: 1_200, Ignored.IN_FUTURE: 1},
+        "q": {Ignored.OLDER_ANNOUNCEMENT: 2, Ignored.ENDED: 1},
+    },
+    two_producers={"p": TwoProducers(1, 3 * S, 5 * S, batches=2, last_at=NOW - 60 * S)},
+    row_images={"DELETE": 3, "INSERT": 1},
+    unknown_fields={7: SchemaFields(("ChangeRecord.note", "DataChange.colour"), 9)},
+    placement=KeyPlacement(NOW, 2_000, 1_500, Misplaced(b"k\xff", 0, 41, 1, 2)),
+)
+
+
+def test_what_producers_do_wrong_is_said_with_the_remedy() -> None:
+    """PUB-4, ING-1"""
+    status = stream_status(
+        "s", replace(progress(BatchClaims(2)), checks=FOUND), NOW, stall_after_s=9
+    )
+    two, placed = (hint for hint in status.hints if "two producers" in hint or "samples" in hint)
+    assert two.startswith(
+        "two producers write stream partition p: one that began at 1970-01-01T00:00:03"
+    )
+    assert "stop one of them" in two
+    assert placed.startswith("1,500 of 2,000 changes in samples are not in the Kafka partition")
+    assert "base64:a/8= in Kafka partition 0 at offset 41, not in 1" in placed
+    assert "a producer has another partitioner" in placed
+    assert json.loads(json.dumps(status.to_json())) == status.to_json()
+
+
+def test_two_producers_are_no_hint_for_ever() -> None:
+    """PUB-4: a producer that was stopped an hour ago needs nothing; the fact stays."""
+    later = NOW + 3600 * S
+    assert not any("two producers" in hint for hint in hints_of_checks(FOUND, later))
+    assert ("two producers", "p in Kafka partition 1, in 2 batches, the last one 1h1m ago") in [
+        *facts_of_checks(FOUND, later)
+    ]
+
+
+def test_each_finding_is_a_fact() -> None:
+    """ING-1, ING-3, ING-4, ING-7"""
+    assert [*facts_of_checks(FOUND, NOW)] == [
+        ("ignored claims", "of p: 1,200 below an earlier claim, 1 later than their arrival"),
+        (
+            "ignored claims",
+            "of q: 2 announcements older than one before, 1 of an ended stream partition",
+        ),
+        ("two producers", "p in Kafka partition 1, in 2 batches, the last one 1m ago"),
+        (
+            "row images",
+            (
+                "changes whose row image contradicts their entries (a DELETE sets cells: 3, an"
+                " INSERT sets no cell: 1)"
+            ),
+        ),
+        (
+            "unknown fields",
+            (
+                "ChangeRecord.note, DataChange.colour of schema 7, in 9 records: kept in the"
+                " changelog, not in tables"
+            ),
+        ),
+        (
+            "key placement",
+            "1,500 of 2,000 changes in samples are not in the Kafka partition of their key",
+        ),
+    ]
+    assert [*facts_of_checks(NOTHING_FOUND, NOW)] == [*hints_of_checks(NOTHING_FOUND, NOW)] == []
+
+
+def test_of_many_names_a_few_are_shown() -> None:
+    """OPS-5: the others are counted."""
+    many = SourceChecks(
+        ignored={f"p{n}": {Ignored.ENDED: n} for n in range(1, 10)},
+        two_producers={f"p{n}": TwoProducers(0, 1, 2, 1, NOW - n) for n in range(9)},
+    )
+    shown = [*facts_of_checks(many, NOW)]
+    assert shown[:4] == [
+        ("ignored claims", f"of p{n}: {n} of an ended stream partition") for n in (9, 8, 7)
+    ] + [("ignored claims", "and 6 more")]
+    assert shown[-1] == ("two producers", "and 6 more")
+    assert len([*hints_of_checks(many, NOW)]) == 4

@@ -1,0 +1,260 @@
+"""The findings of ingest about the producers of a stream, beyond single records (PUB-4, ING-1,
+ING-3, ING-4, ING-7).
+
+A finding rejects nothing. It is counted with the progress of the stream, and `status` shows it.
+Each kind of finding has at most `MAX_KEPT` names, so that the stored form stays small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from connector.watermarks.frontier import BatchClaims, Frontier
+from connector.watermarks.producer_epoch import OlderProducer
+
+MAX_KEPT: Final = 50
+MAX_FIELDS: Final = 10
+MAX_FIELD_LENGTH: Final = 100
+MAX_SHOWN_KEY_BYTES: Final = 64
+
+SAMPLE_EVERY_S: Final = 60
+SAMPLE_RECORDS: Final = 1_000
+
+_Key = TypeVar("_Key", bound=str)
+_Name = TypeVar("_Name", str, int)
+_Found = TypeVar("_Found")
+
+
+class Ignored(StrEnum):
+    """Why a watermark claim had no effect (ING-4).
+
+    - `IN_FUTURE`: an estimated low watermark too far after its arrival (REC-15).
+    - `BACKWARDS`: below an earlier claim of the stream partition in the Kafka partition (WMK-2).
+    - `ENDED`: the stream partition has ended.
+    - `OLDER_ANNOUNCEMENT`: an announcement older than one that was read before in the Kafka
+      partition, usually of an older producer (WMK-6).
+    """
+
+    IN_FUTURE = "in_future"
+    BACKWARDS = "backwards"
+    ENDED = "ended"
+    OLDER_ANNOUNCEMENT = "older_announcement"
+
+
+@dataclass(frozen=True, slots=True)
+class TwoProducers:
+    """The newest sign that two producers write one stream partition: both epochs, where, in how
+    many batches so far, and when the last one was read (µs).
+    """
+
+    kafka_partition: int
+    older_epoch: int
+    newer_epoch: int
+    batches: int
+    last_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFields:
+    """The fields of a writer schema that are not known here, and how many records have it."""
+
+    fields: tuple[str, ...]
+    records: int
+
+
+class Placed(NamedTuple):
+    """A change of a sample: its key, its Kafka partition and offset, and the number of Kafka
+    partitions that it names.
+    """
+
+    key: bytes
+    kafka_partition: int
+    kafka_partitions: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A change in another Kafka partition than that of its key. `key` has its first
+    `MAX_SHOWN_KEY_BYTES` bytes.
+    """
+
+    key: bytes
+    kafka_partition: int
+    offset: int
+    right_partition: int
+    kafka_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlacement:
+    """The changes of all samples, how many of them were in a wrong Kafka partition, and the newest
+    one of these. `sampled_at` is the time of the last sample (µs), or 0.
+    """
+
+    sampled_at: int = 0
+    sampled: int = 0
+    misplaced: int = 0
+    example: Misplaced | None = None
+
+    def is_due(self, now: int) -> bool:
+        """Return whether the last sample is a minute old."""
+        return now - self.sampled_at >= SAMPLE_EVERY_S * 1_000_000
+
+    def after(
+        self, sample: Iterable[Placed], partition_of: Callable[[bytes, int], int], now: int
+    ) -> KeyPlacement:
+        """Compare the changes of a sample with the Kafka partitions of their keys (ING-1).
+
+        `partition_of` returns the Kafka partition of a key among so many Kafka partitions.
+        """
+        placed = list(sample)
+        wrong = [
+            Misplaced(
+                one.key[:MAX_SHOWN_KEY_BYTES],
+                one.kafka_partition,
+                one.offset,
+                right,
+                one.kafka_partitions,
+            )
+            for one in placed
+            if (right := partition_of(one.key, one.kafka_partitions)) != one.kafka_partition
+        ]
+        return KeyPlacement(
+            now,
+            self.sampled + len(placed),
+            self.misplaced + len(wrong),
+            max(wrong, key=lambda one: (one.offset, one.kafka_partition))
+            if wrong
+            else self.example,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFindings:
+    """The findings in one batch.
+
+    - `ignored` counts claims by stream partition and reason.
+    - `older_producers` is by stream partition.
+    - `row_images` counts the changes whose row image contradicts their entries, by `mod_type`.
+    - `unknown_fields` counts valid records by the id of a schema that has unknown fields.
+    """
+
+    ignored: Mapping[str, Mapping[Ignored, int]] = field(default_factory=dict)
+    older_producers: Mapping[str, OlderProducer] = field(default_factory=dict)
+    row_images: Mapping[str, int] = field(default_factory=dict)
+    unknown_fields: Mapping[int, SchemaFields] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChecks:
+    """The findings of all batches. Of each kind, the names with the most, or with the newest
+    findings are kept.
+    """
+
+    ignored: Mapping[str, Mapping[Ignored, int]] = field(default_factory=dict)
+    two_producers: Mapping[str, TwoProducers] = field(default_factory=dict)
+    row_images: Mapping[str, int] = field(default_factory=dict)
+    unknown_fields: Mapping[int, SchemaFields] = field(default_factory=dict)
+    placement: KeyPlacement = field(default_factory=KeyPlacement)
+
+    def after(self, found: BatchFindings, placement: KeyPlacement, now: int) -> SourceChecks:
+        """Return the findings after a batch that was read at `now`."""
+        return replace(
+            self,
+            ignored=_kept(
+                {
+                    **self.ignored,
+                    **{
+                        name: _sum(self.ignored.get(name, {}), counts)
+                        for name, counts in found.ignored.items()
+                    },
+                },
+                lambda counts: sum(counts.values()),
+            ),
+            two_producers=_kept(
+                {
+                    **self.two_producers,
+                    **{
+                        name: self._two(name, older, now)
+                        for name, older in found.older_producers.items()
+                    },
+                },
+                lambda two: two.last_at,
+            ),
+            row_images=_sum(self.row_images, found.row_images),
+            unknown_fields=_kept(
+                {
+                    **self.unknown_fields,
+                    **{id_: self._fields(id_, of) for id_, of in found.unknown_fields.items()},
+                },
+                lambda of: of.records,
+            ),
+            placement=placement,
+        )
+
+    def _two(self, name: str, older: OlderProducer, now: int) -> TwoProducers:
+        before = self.two_producers.get(name)
+        batches = 1 if before is None else before.batches + 1
+        return TwoProducers(older.kafka_partition, older.older, older.newer, batches, now)
+
+    def _fields(self, schema_id: int, found: SchemaFields) -> SchemaFields:
+        before = self.unknown_fields.get(schema_id)
+        shown = tuple(name[:MAX_FIELD_LENGTH] for name in found.fields[:MAX_FIELDS])
+        return SchemaFields(shown, found.records + (0 if before is None else before.records))
+
+
+NOTHING_FOUND: Final = SourceChecks()
+
+
+def ignored_claims(
+    in_future: Mapping[str, int], heard: BatchClaims, before: Frontier
+) -> dict[str, dict[Ignored, int]]:
+    """Count the claims of a batch without effect, by stream partition and reason (ING-4).
+
+    `in_future` counts those of the batch. For each Kafka partition, a batch counts at most one
+    claim that goes backwards, and one of a stream partition that has ended. An announcement counts
+    if it is older than the newest one of the batches before.
+    """
+    found: dict[str, Counter[Ignored]] = {
+        name: Counter({Ignored.IN_FUTURE: count}) for name, count in in_future.items() if count
+    }
+
+    def add(name: str, reason: Ignored) -> None:
+        found.setdefault(name, Counter())[reason] += 1
+
+    for name, claims in heard.claims.items():
+        known = before.partitions.get(name)
+        for k, claim in claims.items():
+            if name in before.ended and claim:
+                add(name, Ignored.ENDED)
+            elif known is not None and 0 < claim < known.claims.get(k, 0):
+                add(name, Ignored.BACKWARDS)
+    for lineage in heard.lineage:
+        record = lineage.record
+        place = record.stream_partition, lineage.kafka_partition
+        newest = (
+            before.announcements[place][:2]
+            if place in before.announcements
+            else before.past_roots.get(place[0], (0, 0))
+        )
+        is_announcement = not any(child.parent_partition_tokens for child in record.children)
+        if is_announcement and (record.start_timestamp, record.record_sequence) < newest:
+            add(record.stream_partition, Ignored.OLDER_ANNOUNCEMENT)
+    return {name: dict(counts) for name, counts in sorted(found.items())}
+
+
+def _sum(one: Mapping[_Key, int], other: Mapping[_Key, int]) -> dict[_Key, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+
+
+def _kept(found: Mapping[_Name, _Found], weight: Callable[[_Found], int]) -> dict[_Name, _Found]:
+    """Keep the names with the greatest weights."""
+    if len(found) <= MAX_KEPT:
+        return dict(found)
+    ordered = sorted(found, key=lambda name: (-weight(found[name]), name))
+    return {name: found[name] for name in sorted(ordered[:MAX_KEPT])}

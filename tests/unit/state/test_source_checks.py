@@ -1,0 +1,131 @@
+"""What is found out about producers, by example (PUB-4, ING-1, ING-3, ING-4, ING-7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from connector.records.model import ChildPartition, ChildPartitions
+from connector.state.source_checks import (
+    MAX_FIELDS,
+    MAX_KEPT,
+    NOTHING_FOUND,
+    BatchFindings,
+    Ignored,
+    KeyPlacement,
+    Placed,
+    SchemaFields,
+    SourceChecks,
+    ignored_claims,
+)
+from connector.state.stream_progress import BatchCounts, Progress
+from connector.tables.retention import Retention
+from connector.watermarks.freshness import EndOffsets
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.producer_epoch import OlderProducer
+
+S = 1_000_000
+
+
+def announced(*names: str, at: int, k: int = 0) -> LineageRecord:
+    children = tuple(ChildPartition(name) for name in names)
+    return LineageRecord(k, 1, ChildPartitions("root", at, 0, children))
+
+
+def after(checks: SourceChecks, found: BatchFindings, now: int = 0) -> SourceChecks:
+    return checks.after(found, checks.placement, now)
+
+
+def test_every_ignored_claim_has_its_reason() -> None:
+    """ING-4: backwards, in the future, of an ended partition, of an older announcement."""
+    heard = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))
+    before = advance(UNKNOWN, heard, now=0)
+    before = advance(before, BatchClaims(1), now=0, ends=["gone"])
+    batch = BatchClaims(1, {"p": {0: 40}, "gone": {0: 60}}, (announced("p", at=4),))
+    assert ignored_claims({"p": 2, "q": 0}, batch, before) == {
+        "gone": {Ignored.ENDED: 1},
+        "p": {Ignored.IN_FUTURE: 2, Ignored.BACKWARDS: 1},
+        "root": {Ignored.OLDER_ANNOUNCEMENT: 1},
+    }
+
+
+def test_claims_that_count_or_say_nothing_are_not_ignored() -> None:
+    """ING-4: a larger claim, none at all, and an announcement that is repeated."""
+    heard = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))
+    before = advance(UNKNOWN, heard, now=0)
+    before = advance(before, BatchClaims(1), now=0, ends=["gone"])
+    for claims in (
+        {"p": {0: 50}},
+        {"p": {0: 60}},
+        {"p": {0: 0}},
+        {"gone": {0: 0}},
+        {"new": {0: 1}},
+    ):
+        assert ignored_claims({}, BatchClaims(1, claims, (announced("p", at=5),)), before) == {}
+
+
+def test_findings_add_up_from_batch_to_batch() -> None:
+    """PUB-4, ING-3, ING-4, ING-7"""
+    found = BatchFindings(
+        ignored={"p": {Ignored.BACKWARDS: 2}},
+        older_producers={"p": OlderProducer(1, 5, 7)},
+        row_images={"DELETE": 3},
+        unknown_fields={9: SchemaFields(("DataChange.colour",), 10)},
+    )
+    more = replace(
+        found,
+        ignored={"p": {Ignored.BACKWARDS: 1, Ignored.ENDED: 1}},
+        row_images={"INSERT": 1},
+    )
+    checks = after(after(NOTHING_FOUND, found, now=1), more, now=2)
+    assert checks.ignored == {"p": {Ignored.BACKWARDS: 3, Ignored.ENDED: 1}}
+    assert (checks.two_producers["p"].batches, checks.two_producers["p"].last_at) == (2, 2)
+    assert checks.row_images == {"DELETE": 3, "INSERT": 1}
+    assert checks.unknown_fields == {9: SchemaFields(("DataChange.colour",), 20)}
+
+
+def test_the_stored_form_stays_small_whatever_producers_send() -> None:
+    """ING-3, ING-4, PUB-4: the names with the most, or with the newest findings stay."""
+    checks = NOTHING_FOUND
+    fields = tuple(f"DataChange.{'x' * 1_000}{n}" for n in range(100))
+    for n in range(3 * MAX_KEPT):
+        found = BatchFindings(
+            ignored={f"p{n}": {Ignored.ENDED: n + 1}},
+            older_producers={f"p{n}": OlderProducer(0, 1, 2)},
+            unknown_fields={n: SchemaFields(fields, n + 1)},
+        )
+        checks = after(checks, found, now=n)
+    last = {f"p{n}" for n in range(2 * MAX_KEPT, 3 * MAX_KEPT)}
+    assert checks.ignored.keys() == checks.two_producers.keys() == last
+    assert set(checks.unknown_fields) == set(range(2 * MAX_KEPT, 3 * MAX_KEPT))
+    assert all(len(of.fields) == MAX_FIELDS for of in checks.unknown_fields.values())
+    assert len(json.dumps(replace(Progress(), checks=checks).to_json())) < 100_000
+
+
+def test_a_sample_is_compared_with_the_kafka_partitions_of_its_keys() -> None:
+    """ING-1: over the number of Kafka partitions that the record names."""
+    sample = [
+        Placed(b"\0" * 100, kafka_partition=1, kafka_partitions=2, offset=3),
+        Placed(b"ab", kafka_partition=0, kafka_partitions=1, offset=7),
+        Placed(b"abc", kafka_partition=0, kafka_partitions=2, offset=9),
+    ]
+    placement = KeyPlacement().after(sample, lambda key, n: len(key) % n, 60 * S)
+    assert (placement.sampled, placement.misplaced, placement.sampled_at) == (3, 2, 60 * S)
+    assert placement.example is not None
+    assert (placement.example.key, placement.example.right_partition) == (b"abc", 1)
+    again = placement.after(sample[1:2], lambda key, n: len(key) % n, 120 * S)
+    assert (again.sampled, again.misplaced, again.example) == (4, 2, placement.example)
+    assert not placement.is_due(120 * S - 1)
+    assert placement.is_due(120 * S)
+    assert len(KeyPlacement().after(sample[:1], lambda key, n: 0, 1).example.key) == 64  # type: ignore[union-attr]
+
+
+def test_progress_without_findings_is_stored_as_before() -> None:
+    """TBL-5: an older release reads it, and its progress is read here."""
+    assert "checks" not in Progress().to_json()
+    counts = BatchCounts(findings=BatchFindings(ignored={"p": {Ignored.ENDED: 1}}))
+    found = Progress().after(1, counts, {}, EndOffsets(1, {}), Retention(), frozenset())
+    stored = json.loads(json.dumps(found.to_json()))
+    assert Progress.from_json(stored, found.frontier) == found
+    del stored["checks"]
+    assert Progress.from_json(stored, found.frontier) == replace(found, checks=NOTHING_FOUND)
