@@ -59,6 +59,7 @@ class ErrorCode(StrEnum):
     STREAM_UNKNOWN = auto()
     STREAM_PARTITION_UNKNOWN = auto()
     TABLE_UNKNOWN = auto()
+    TRANSACTION_UNKNOWN = auto()
     NAME_INVALID = auto()
     NAME_NOT_DISTINCT = auto()
     ARGUMENT_INVALID = auto()

@@ -7,6 +7,7 @@
     _connector/jobs, cuts             the history of applies and of snapshots
     _connector/overrides              bounds and paces that operators set
     _connector/closed_partitions      stream partitions that operators closed
+    _connector/released_transactions  incomplete transactions that operators released
     _connector/audit_log              the results of audits
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
@@ -78,6 +79,11 @@ def overrides(warehouse: str) -> str:
 def closed_partitions(warehouse: str) -> str:
     """The stream partitions that operators closed."""
     return f"{warehouse}/_connector/closed_partitions"
+
+
+def released_transactions(warehouse: str) -> str:
+    """The incomplete transactions that operators released."""
+    return f"{warehouse}/_connector/released_transactions"
 
 
 def audit_log(warehouse: str) -> str:

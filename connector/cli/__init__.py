@@ -51,6 +51,10 @@ COMMANDS: Final = {
     ),
     "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object per line."),
     "topic": ("connector.cli.topic", "Create the topics of a stream."),
+    "transactions": (
+        "connector.cli.transactions",
+        "List the transactions that lack records; release one.",
+    ),
     "validate": (
         "connector.cli.validate",
         "Check the configuration with a running Kafka. It starts nothing.",

@@ -11,8 +11,10 @@ import click
 from connector.cli import settings
 from connector.cli.terminal import Progress, console, out, say, show_error, table, tell
 from connector.records.json_view import to_line
+from connector.records.views import view_of_time
 from connector.services.audit import audit
 from connector.state.audit import StreamAudit, count
+from connector.state.status_json import FEW
 from connector.text import counted
 
 
@@ -59,6 +61,13 @@ def _verdict(found: StreamAudit) -> int:
             f"warning: {found.stream}: {parts} cannot be checked, because Kafka no longer has"
             " the records"
         )
+    for one in found.incomplete[:FEW]:
+        say(
+            f"warning: {found.stream}: transaction {one.server_transaction_id} of"
+            f" {view_of_time(one.commit_timestamp)} lacks {counted(one.missing, 'record')}"
+        )
+    if (more := len(found.incomplete) - FEW) > 0:
+        say(f"warning: {found.stream}: {counted(more, 'more transaction')} with missing records")
     if fault := found.fault():
         show_error(fault)
         return 1

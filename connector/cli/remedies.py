@@ -79,6 +79,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.TABLE_STALE: _STATUS,
     ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
     ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
+    ErrorCode.TRANSACTION_UNKNOWN: (Template("transactions list", ("stream",)),),
     ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",)),),
 }
 """Code -> the commands that help, in order. Each can be run without harm, or stops at once."""

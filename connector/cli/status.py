@@ -144,12 +144,20 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
             (f"{stream.ignored_claims:,}: they did not move the low watermark"),
         )
     yield from facts_of_checks(stream.checks, stream.now)
+    yield from _incomplete(stream)
     if stream.dead_letters.count or stream.rejected:
         yield "dead letters", _dead_letters(stream)
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", kept
     for hint in stream.hints:
         yield "hint", hint
+
+
+def _incomplete(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    for one in stream.transactions.incomplete[:FEW]:
+        name = f"transaction {one.server_transaction_id} of {view_of_time(one.commit_timestamp)}"
+        released = ", released" if one.is_released else ""
+        yield "incomplete", f"{name}: {counted(one.missing, 'record')} missing{released}"
 
 
 def _dead_letters(stream: StreamStatus) -> str:

@@ -23,6 +23,7 @@ from connector.config.retention import DEFAULT_FILE_RETENTION_S
 from connector.config.settings import (
     TOPIC_PATTERN,
     ConnectorConfig,
+    IncompleteTransactions,
     KafkaConfig,
     RegistryConfig,
     StreamConfig,
@@ -184,6 +185,10 @@ def _stream(name: str, section: Section) -> StreamConfig:
         trigger_s=section.duration_ms("trigger", 5_000) / 1000,
         max_offsets_per_trigger=section.number("max_offsets_per_trigger", 1_000_000, 1, 2**63 - 1),
         bound_buffer_s=section.duration_s("bound_buffer", None),
+        incomplete_transactions=section.choice(
+            "incomplete_transactions", IncompleteTransactions, IncompleteTransactions.COUNT
+        ),
+        incomplete_after_s=section.duration_s("incomplete_after", None, least_s=1),
     )
     section.finish()
     return stream

@@ -26,6 +26,13 @@ TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
 """Kafka's own rule, with a length for which `<topic>.dead-letters.ledger` is a valid topic too."""
 
 
+class IncompleteTransactions(StrEnum):
+    """How a stream treats transactions that lack records (ING-2)."""
+
+    COUNT = "count"
+    WAIT = "wait"
+
+
 class UnknownTables(StrEnum):
     """How ingest treats a change of a source table that no definition names (TBL-7)."""
 
@@ -76,6 +83,8 @@ class StreamConfig:
     - `file_retention_s`, `snapshot_retention_s`: how long old versions are kept (TBL-23).
       `retention` has the values in force.
     - `halt_on_first`: stop the stream at the first rejected record (DLQ-5).
+    - `incomplete_after_s`: how long tables wait for an incomplete transaction, if they do (ING-2).
+      None: `stall_after_s`. `wait_s` has the value in force.
     - `bound_buffer_s`: added to the bound that is recommended for a table (JOB-4). None: twice the
       trigger, see `buffer_s`.
     """
@@ -95,6 +104,17 @@ class StreamConfig:
     trigger_s: float = 5.0
     max_offsets_per_trigger: int = 1_000_000
     bound_buffer_s: int | None = None
+    incomplete_transactions: IncompleteTransactions = IncompleteTransactions.COUNT
+    incomplete_after_s: int | None = None
+
+    @property
+    def wait_s(self) -> int | None:
+        """How long tables wait for an incomplete transaction, in seconds. None: they do not wait
+        (ING-2).
+        """
+        if self.incomplete_transactions is IncompleteTransactions.COUNT:
+            return None
+        return self.stall_after_s if self.incomplete_after_s is None else self.incomplete_after_s
 
     @property
     def buffer_s(self) -> int:

@@ -16,6 +16,7 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import batches, rows_in, stored_in, trouble
 from connector.state.audit import Run, digest
+from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
 from connector.stored import from_stored
 
@@ -50,7 +51,7 @@ class Logged:
     For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to
     `end`, without `end`, were read and were not deleted since (TBL-15). The dead letters of batches
     up to `settled_batch` are published. `foreign_commits` is the number of later commits by other
-    programs.
+    programs. `incomplete` are the transactions that lack records (ING-2).
     """
 
     changelog_id: str
@@ -60,6 +61,7 @@ class Logged:
     begin: Mapping[int, int]
     end: Mapping[int, int]
     foreign_commits: int
+    incomplete: tuple[IncompleteTransaction, ...]
     _trimmed_to: int
     _rows: int
     _step_rows: int
@@ -136,6 +138,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
             begin=from_stored(dict[int, int], newest.get("first_offsets", {})),
             end=from_stored(dict[int, int], newest["end_offsets"]),
             foreign_commits=foreign_commits,
+            incomplete=from_stored(TransactionCheck, progress.get("transactions", {})).incomplete,
             _trimmed_to=from_stored(int, newest.get("trimmed_to", 0)),
             _rows=from_stored(int, progress["changes"])
             + from_stored(int, progress["control"])

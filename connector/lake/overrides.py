@@ -1,22 +1,24 @@
-"""Overrides and closed stream partitions as Delta tables in the warehouse, with a row for each
-action (TBL-20, WMK-8).
+"""The requests of operators to a running pipeline, as Delta tables in the warehouse, with a row for each
+action (TBL-20, WMK-8, ING-2).
 
 - `_connector/overrides` has the bounds and paces of tables. The newest commit has all that are in
   force.
-- `_connector/closed_partitions` has the closed stream partitions. The newest commit has the
-  greatest number.
+- `_connector/closed_partitions` has the closed stream partitions, and
+  `_connector/released_transactions` the released transactions. The newest commit has the greatest
+  number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError, check_note
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
+from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
     ClosePartition,
     PaceOverride,
@@ -28,8 +30,14 @@ from connector.state.overrides import (
 from connector.state.reading import reading
 from connector.stored import from_stored, to_stored
 
+_Request = TypeVar("_Request", ClosePartition, ReleaseTransaction)
+
 _ENDS: Final = {
     **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
+    **dict.fromkeys(("number", "made_at"), "int64"),
+}
+_RELEASES: Final = {
+    **dict.fromkeys(("stream", "server_transaction_id", "reason", "made_by"), "string"),
     **dict.fromkeys(("number", "made_at"), "int64"),
 }
 _SETTINGS: Final = {
@@ -39,7 +47,7 @@ _SETTINGS: Final = {
 
 
 class Overrides:
-    """The overrides and closed stream partitions of a warehouse.
+    """The overrides, closed stream partitions and released transactions of a warehouse.
 
     Every method raises `TableError` if they cannot be written or read, or if the newest commit is
     not one of lowmark: it does not say which overrides are in force.
@@ -48,6 +56,7 @@ class Overrides:
     def __init__(self, warehouse: str) -> None:
         self._settings = places.overrides(warehouse)
         self._ends = places.closed_partitions(warehouse)
+        self._releases = places.released_transactions(warehouse)
 
     def bounds(self) -> dict[str, int]:
         """The staleness overrides in seconds, by table. They have priority over the
@@ -77,36 +86,55 @@ class Overrides:
 
     def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
         """The closed stream partitions of a stream with numbers greater than `above`, in order."""
-        if self._newest_number(newest_stored(self._ends, is_small=True)) <= above:
-            return []
-        rows = select(self._ends, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
-        with reading(self._ends, "A row"):
-            return [from_stored(ClosePartition, row) for row in rows]
+        return self._requests(self._ends, ClosePartition, stream, above)
 
     def add_closed(self, override: ClosePartition) -> None:
         """Close a stream partition. The action gets the next number, or its own if that is greater.
 
         Raises `ConfigError` if the reason or the author is not a text that can be stored.
         """
-        check_note("why", override.reason)
-        check_note("by", override.made_by)
+        self._add_request(self._ends, _ENDS, override)
+
+    def releases(self, stream: str, *, above: int) -> list[ReleaseTransaction]:
+        """The released transactions of a stream with numbers greater than `above`, in order."""
+        return self._requests(self._releases, ReleaseTransaction, stream, above)
+
+    def add_release(self, release: ReleaseTransaction) -> None:
+        """Release a transaction. Numbers and errors are those of `add_closed`."""
+        self._add_request(self._releases, _RELEASES, release)
+
+    def _requests(
+        self, path: str, type_: type[_Request], stream: str, above: int
+    ) -> list[_Request]:
+        if _newest_number(path, newest_stored(path, is_small=True)) <= above:
+            return []
+        rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
+        with reading(path, "A row"):
+            return [from_stored(type_, row) for row in rows]
+
+    def _add_request(
+        self, path: str, columns: Mapping[str, str], request: ClosePartition | ReleaseTransaction
+    ) -> None:
+        check_note("why", request.reason)
+        check_note("by", request.made_by)
 
         def following(
             metadata: Mapping[str, Any] | None,
         ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            number = max(override.number, self._newest_number(metadata) + 1)
-            return to_stored(replace(override, number=number)), {"number": number}
+            number = max(request.number, _newest_number(path, metadata) + 1)
+            return to_stored(replace(request, number=number)), {"number": number}
 
-        append_next(self._ends, _ENDS, following)
+        append_next(path, columns, following)
 
     def _in_force(self, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return _of_lowmark(self._settings, metadata, "max_staleness_s")
 
-    def _newest_number(self, metadata: Mapping[str, Any] | None) -> int:
-        """The number of the last closed stream partition. 0: no partition was closed."""
-        stored = _of_lowmark(self._ends, metadata, "number")
-        with reading(self._ends):
-            return 0 if stored is None else from_stored(int, stored["number"])
+
+def _newest_number(path: str, metadata: Mapping[str, Any] | None) -> int:
+    """The number of the last request at `path`. 0: there was none."""
+    stored = _of_lowmark(path, metadata, "number")
+    with reading(path):
+        return 0 if stored is None else from_stored(int, stored["number"])
 
 
 def _of_lowmark(

@@ -33,6 +33,7 @@ from connector.services.tables import (
     set_max_staleness,
     unset,
 )
+from connector.services.transactions import incomplete_transactions, release_transaction
 from connector.services.validate_config import Finding, validate_config
 
 __all__ = [
@@ -53,12 +54,14 @@ __all__ = [
     "close_partition",
     "dead_letters",
     "explain",
+    "incomplete_transactions",
     "jobs",
     "load_config",
     "log_event",
     "partitions",
     "read",
     "rebuild",
+    "release_transaction",
     "run",
     "set_apply_every",
     "set_max_staleness",

@@ -192,7 +192,8 @@ def _of_stream(
         on_event(warning("FOREIGN_COMMITS", text, stream=of.name))
     audit_log = AuditLog(config.warehouse, of.name, of.topic, logged.changelog_id, logged.topic_id)
     kafka = _kafka(config.kafka, of.topic, logged.topic_id, on_event)
-    return audit_stream(of.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
+    found = audit_stream(of.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
+    return replace(found, incomplete=logged.incomplete)
 
 
 def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> KafkaSide:

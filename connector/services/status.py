@@ -69,6 +69,7 @@ class StatusReport:
                 dead_letters=letters,
                 roots=stream.partitions,
                 maintenance=found._maintenance(config, f"streams.{name}", stream=name),
+                wait_s=stream.wait_s,
                 undefined_sources=found._undefined_sources(config, name, progress),
             )
             for of, book in of_stream.items():

@@ -201,7 +201,7 @@ def _rebuild(
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
     session = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
     changelog = Changelog(session, places.changelog(config.warehouse, stream.name), stream.name)
-    cut = changelog.progress().cut(now_us(), stream.stall_after_s)
+    cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
     return rebuild_table(
         *(session, places.table_folder(config.warehouse, name), definition, changelog, cut),
         publish=publisher.publish,

@@ -222,11 +222,8 @@ class Applies:
         self._wake.clear()
 
     def _cut(self, stream: str) -> Cut:
-        return (
-            self._changelogs[stream]
-            .progress()
-            .cut(self._worlds[stream].now(), self._config.streams[stream].stall_after_s)
-        )
+        of, progress = self._config.streams[stream], self._changelogs[stream].progress()
+        return progress.cut(self._worlds[stream].now(), of.stall_after_s, of.wait_s)
 
     def _begin(
         self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None

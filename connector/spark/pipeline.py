@@ -97,6 +97,7 @@ class Pipeline:
                     ingest.start(once=True)
                     ingest.wait(stop)
                 ingest.end_partitions()
+                ingest.check_transactions(is_last=True)
                 ingest.renew()
         self._applies.all(stop)
         for stream in self._streams:

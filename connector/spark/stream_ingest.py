@@ -148,6 +148,18 @@ class StreamIngest:
             if not self._stopping and self._ingest.end_partitions():
                 self._heard()
 
+    def check_transactions(self, *, is_last: bool = False) -> None:
+        """Look for transactions that lack records, if a check is due (ING-2). Batches may run
+        meanwhile.
+        """
+        with ingesting(self._stream.name):
+            check = self._ingest.check_transactions(is_last=is_last)
+            if check is None:
+                return
+            with self._in_flight:
+                if not self._stopping and self._ingest.keep_check(check):
+                    self._heard()
+
     def compact(self) -> Work | None:
         """Merge small files of the changelog (TBL-15). None: it is not worth it.
 
@@ -217,6 +229,7 @@ class StreamIngest:
             waited_s += pause_s
             try:
                 self.end_partitions()
+                self.check_transactions()
                 every_s = self._ask_every_s()
                 if waited_s >= every_s:
                     self.renew()

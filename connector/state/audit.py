@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import AuditError, ErrorCode
 from connector.records.rejection import Headers
+from connector.state.incomplete_transactions import IncompleteTransaction, view_of_transaction
 
 EXAMPLES: Final = 3
 """The maximum number of examples in a message."""
@@ -175,12 +176,17 @@ class LettersAudit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAudit:
-    """The result of an audit of a stream, up to and including batch `to_batch`."""
+    """The result of an audit of a stream, up to and including batch `to_batch`.
+
+    `incomplete` are the transactions that lack records, as the last check of ingest found them
+    (ING-2). They break no promise of lowmark: the records were rejected, or never sent.
+    """
 
     stream: str
     to_batch: int
     partitions: Mapping[int, PartitionAudit] = field(default_factory=dict)
     letters: LettersAudit = LettersAudit()
+    incomplete: tuple[IncompleteTransaction, ...] = ()
 
     def counted(self, name: str) -> int:
         """Return the sum of a field over all Kafka partitions. Ranges count as their number of
@@ -244,6 +250,7 @@ class StreamAudit:
             "to_batch": self.to_batch,
             "kafka_partitions": partitions,
             "letters": letters,
+            "incomplete_transactions": [view_of_transaction(one) for one in self.incomplete],
         }
 
     def _places(self, name: str, what: str) -> str:

@@ -12,6 +12,7 @@ from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import ErrorCode, StaleTableError
 from connector.records.views import view_of_time
+from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
 from connector.state.table_state import TableState
@@ -28,6 +29,7 @@ class BatchCounts:
     - `rejected` is by reason. `INVALID` has its rule after a slash, for example `INVALID/TABLE`.
     - `late` is the number of changes below the low watermark of the batch before (WMK-11).
     - `ignored_claims` is the number of claims without effect (ING-4). `findings` has their reasons.
+    - `declared` is the number of changes whose transaction declares more than one record (ING-2).
     - `read_at` is the latest ingest time, in microseconds.
     """
 
@@ -40,6 +42,7 @@ class BatchCounts:
     heard: BatchClaims = field(default_factory=lambda: BatchClaims(0))
     read_at: int = 0
     findings: BatchFindings = field(default_factory=BatchFindings)
+    declared: int = 0
 
     @property
     def records(self) -> int:
@@ -81,6 +84,7 @@ class Progress:
       them up to the number `closed_to` were taken (WMK-8).
     - `external_dead_letters` counts the external dead letters that ingest has read (DLQ-7).
     - `checks` are the findings about the producers.
+    - `transactions` is the result of the checks of transactions (ING-2).
     """
 
     ingest_batch: int = 0
@@ -98,6 +102,7 @@ class Progress:
     closed_to: int = 0
     external_dead_letters: ExternalDeadLetters = NO_EXTERNAL
     checks: SourceChecks = NOTHING_FOUND
+    transactions: TransactionCheck = NOT_CHECKED
     frontier: Frontier = UNKNOWN
 
     @property
@@ -107,13 +112,20 @@ class Progress:
         """
         return self.frontier.low_watermark
 
-    def cut(self, now: int, stall_after_s: int) -> Cut:
-        """Return the target of an apply of all tables of the stream at `now` (TBL-10, TBL-11)."""
+    def cut(self, now: int, stall_after_s: int, wait_s: int | None = None) -> Cut:
+        """Return the target of an apply of all tables of the stream at `now` (TBL-10, TBL-11).
+
+        `wait_s` is how long tables wait for an incomplete transaction (ING-2). None: they do not.
+        """
+        low, wait_us = self.low_watermark, (wait_s or 0) * 1_000_000
         is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
-        ignores_watermark = self.low_watermark is None or is_stalled
+        is_overdue = wait_s is not None and bool(self.transactions.overdue(now, wait_us))
+        ignores_watermark = low is None or is_stalled or is_overdue
+        if wait_s is not None and low is not None:
+            low = self.transactions.complete_to(low)
         return Cut(
             self.ingest_batch,
-            self.low_watermark,
+            low,
             ignores_watermark,
             self.horizon,
             self.freshness,
@@ -131,12 +143,13 @@ class Progress:
         roots: frozenset[str],
         overrides: Sequence[ClosePartition] = (),
         placement: KeyPlacement | None = None,
+        wait_s: int | None = None,
     ) -> Progress:
         """Return the progress after `ingest_batch`, the next batch, was read up to `ends`.
 
         `roots` are as in `connector.watermarks.frontier.advance`. `overrides` are those of the
         batch. One that was already taken is ignored. `placement` is that of the keys, if a sample
-        was taken (ING-1).
+        was taken (ING-1). `wait_s` is as in `cut`.
         """
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
@@ -147,6 +160,10 @@ class Progress:
         frontier = advance(
             self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
         )
+        transactions = self.transactions.counted(counts.declared, self.low_watermark)
+        complete_to = frontier.low_watermark
+        if wait_s is not None and complete_to is not None:
+            complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)
         return replace(
             self,
             ingest_batch=ingest_batch,
@@ -160,11 +177,12 @@ class Progress:
                 for reason in reasons
             },
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
-            horizon=retention.horizon(self.horizon, frontier.low_watermark),
+            horizon=retention.horizon(self.horizon, complete_to),
             batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
             freshness=self.freshness.after(ingest_batch, ends, asked),
             ends=taken,
             closed_to=max((self.closed_to, *(override.number for override in taken))),
+            transactions=transactions,
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
             frontier=frontier,
         )
@@ -251,6 +269,8 @@ class Progress:
         del stored["frontier"]
         if self.checks == NOTHING_FOUND:
             del stored["checks"]
+        if self.transactions == NOT_CHECKED:
+            del stored["transactions"]
         horizons = stored["batch_horizons"]["kept"]
         return {**stored, "batch_horizons": horizons, "low_watermark": self.low_watermark}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connector.records.views import view_of_time
+from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks
@@ -23,6 +24,7 @@ from connector.state.status_json import (
     view_of_stall,
 )
 from connector.state.stream_progress import Progress
+from connector.text import counted
 from connector.watermarks.frontier import Frontier, Stall
 from connector.watermarks.stream_partition import KeyRange
 
@@ -50,6 +52,8 @@ class StreamStatus:
     undefined_sources   the source tables of the newest changes that no table definition names
                         (TBL-7)
     checks              the findings about the producers
+    transactions        the transactions that lack records, and how many were found (ING-2)
+    wait_s              how long tables wait for such a transaction; None: they do not
     """
 
     name: str
@@ -75,6 +79,8 @@ class StreamStatus:
     maintenance: tuple[Job, ...] = ()
     undefined_sources: tuple[str, ...] = ()
     checks: SourceChecks = NOTHING_FOUND
+    transactions: TransactionCheck = NOT_CHECKED
+    wait_s: int | None = None
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -117,6 +123,7 @@ class StreamStatus:
             )
         found += self._stall_hints()
         found += hints_of_checks(self.checks, self.now)
+        found += self._transaction_hints()
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
@@ -153,6 +160,24 @@ class StreamStatus:
             )
         return found
 
+    def _transaction_hints(self) -> list[str]:
+        if not (listed := [one for one in self.transactions.incomplete if not one.is_released]):
+            return []
+        oldest = listed[0]
+        lacks = counted(oldest.missing, "record")
+        found = (
+            f"transaction {oldest.server_transaction_id} of {view_of_time(oldest.commit_timestamp)}"
+            f" lacks {lacks}"
+            + (f", and {counted(len(listed) - 1, 'other')} lack some" if len(listed) > 1 else "")
+        )
+        if self.wait_s is None:
+            return [f"{found}: look for dead letters, or ask the producer"]
+        effect = "tables wait for it"
+        if self.transactions.overdue(self.now, self.wait_s * 1_000_000):
+            effect = "tables no longer wait for it, and are no consistent cut"
+        remedy = "replay the dead letter, let the producer send the record, or release it"
+        return [f"{found}: {effect}; {remedy}"]
+
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values. Names are stable, and times are ISO 8601."""
         uncovered = (
@@ -161,10 +186,11 @@ class StreamStatus:
             else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
         )
         shown = view(self)
-        del shown["checks"]
+        del shown["checks"], shown["transactions"], shown["wait_s"]
         return shown | {
             **view_of_letters(self.dead_letters),
             **view_of_checks(self.checks),
+            "transactions": self.transactions.to_json(),
             "low_watermark_age_s": self.low_watermark_age_s,
             "rejected": dict(self.rejected),
             "lagging_partition": (
@@ -262,6 +288,7 @@ def stream_status(
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
     undefined_sources: Sequence[str] = (),
+    wait_s: int | None = None,
 ) -> StreamStatus:
     """Return the status of the stream. `roots` are those of the configuration."""
     frontier = progress.frontier
@@ -294,6 +321,8 @@ def stream_status(
         maintenance=tuple(maintenance),
         undefined_sources=tuple(undefined_sources),
         checks=progress.checks,
+        transactions=progress.transactions,
+        wait_s=wait_s,
     )
 
 

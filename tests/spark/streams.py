@@ -28,6 +28,7 @@ from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.table import Table
+from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
@@ -194,6 +195,7 @@ class Stream:
     schema_by_id: Callable[[int], str | None] | None = None
     partition_of: Callable[[bytes, int], int] | None = None
     overrides: list[ClosePartition] = field(default_factory=list)
+    releases: list[ReleaseTransaction] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
@@ -228,6 +230,9 @@ class Stream:
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
             schema_by_id=self.schema_by_id,
+            releases=lambda taken_to: [
+                release for release in self.releases if release.number > taken_to
+            ],
             ends=lambda taken_to: [
                 override for override in self.overrides if override.number > taken_to
             ],
@@ -269,7 +274,7 @@ class Stream:
         """
         changelog = self._changelog()
         cut = changelog.progress().cut(
-            self.clock if now is None else now, self.config.stall_after_s
+            self.clock if now is None else now, self.config.stall_after_s, self.config.wait_s
         )
         return apply(
             table,

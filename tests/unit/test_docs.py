@@ -27,6 +27,7 @@ from connector.spark.storage import changelog
 from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.incomplete_transactions import TransactionCheck
 from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -182,7 +183,10 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
     )
     of_warehouse = (
         getattr(warehouse, name)("W")
-        for name in ("jobs", "cuts", "overrides", "closed_partitions", "audit_log")
+        for name in (
+            *("jobs", "cuts", "overrides", "closed_partitions", "released_transactions"),
+            "audit_log",
+        )
     )
     paths = {
         warehouse.changelog("W", "<stream>"),
@@ -196,10 +200,14 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
 def test_the_keys_of_commits_are_those_of_the_code() -> None:
     known = Frontier(partitions={"p0": StreamPartition(epochs={0: 1})})
     partition = known.to_json()["partitions"]["p0"]
-    progress = Progress(checks=SourceChecks(row_images={"DELETE": 1})).to_json()
+    checked = TransactionCheck(declared=1)
+    progress = Progress(
+        checks=SourceChecks(row_images={"DELETE": 1}), transactions=checked
+    ).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
     assert _first_cells("Keys of the progress") == set(progress)
     assert _first_cells("Keys of the checks") == set(progress["checks"])
+    assert _first_cells("Keys of the transactions") == set(progress["transactions"])
     assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
     assert _first_cells("Keys of a stream partition") == set(partition)
 
@@ -232,6 +240,7 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         "cuts": jobs._CUTS,
         "overrides": overrides._SETTINGS,
         "closed_partitions": overrides._ENDS,
+        "released_transactions": overrides._RELEASES,
     }
     for name, stored in {**beside, "audit_log": audit_log._PROOFS}.items():
         (row,) = re.findall(

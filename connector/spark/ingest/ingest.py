@@ -27,6 +27,7 @@ from connector.spark.ingest.count import count_rows, sample_of_keys
 from connector.spark.ingest.dead_letters import rejected_letters
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic
+from connector.spark.ingest.transactions import incomplete_transactions
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
     schema_ids,
@@ -36,6 +37,7 @@ from connector.spark.ingest.validate import (
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.offsets import BatchRange, same
+from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import KeyPlacement
 from connector.state.stream_progress import BatchCounts, Progress
@@ -45,6 +47,11 @@ from connector.watermarks.freshness import EndOffsets
 
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
+
+STORE_CHECK_EVERY_US = 600_000_000
+"""How often a check of transactions is stored that found nothing new, and for which no table waits.
+Each time is a commit. A new process checks again what was not stored.
+"""
 
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
@@ -65,6 +72,8 @@ class IngestPorts:
       configured.
     - `ends` returns the stream partitions of this stream that operators want closed, with numbers
       greater than the given one (WMK-8).
+    - `releases` returns the transactions of this stream that operators released, with numbers
+      greater than the given one (ING-2).
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
     - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
       argument is how many ingest has published since (DLQ-7).
@@ -78,6 +87,7 @@ class IngestPorts:
     high_watermarks: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
+    releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
     outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: (
         known
@@ -106,6 +116,7 @@ class Ingest:
         self._known_families = known_families
         self._only_tables = known_tables if reject_unknown_tables else None
         self._schemas = codec.Schemas()
+        self._checked: TransactionCheck | None = None
         self._writer = uuid.uuid4().hex
         self._on_step = on_step
 
@@ -194,6 +205,49 @@ class Ingest:
         self._changelog.append_nothing(batch)
         self._on_step("logged")
         self._follow_up(batch)
+        return True
+
+    def check_transactions(self, *, is_last: bool = False) -> TransactionCheck | None:
+        """Look for transactions that lack records, if a check is due, and take releases (ING-2).
+
+        It changes nothing: `keep_check` stores the result. Batches may be ingested meanwhile.
+        `is_last`: no other check follows soon. None: there is no news.
+        """
+        progress, now = self._changelog.progress(with_frontier=False), self._world.now()
+        known, low = progress.transactions, progress.low_watermark
+        before = known if self._checked is None else self._checked
+        before = replace(
+            before,
+            declared=known.declared,
+            checked_to=max(before.checked_to, known.checked_to),
+        )
+        releases = self._world.releases(before.released_to) if before.incomplete else ()
+        found, ready = before.released(releases), replace(before, checked_at=0)
+        if low is not None and (before.is_due(low, now) or (is_last and ready.is_due(low, now))):
+            found = found.after(
+                max(low, before.checked_to),
+                incomplete_transactions(self._changelog, before, low),
+                now,
+                wait_us=(self._stream.wait_s or 0) * 1_000_000,
+                horizon=progress.horizon,
+            )
+        self._checked = found
+        waits = self._stream.wait_s is not None
+        is_news = found.checked_to != known.checked_to and (
+            waits or now - known.checked_at >= STORE_CHECK_EVERY_US
+        )
+        listed = (found.incomplete, found.released_to) != (known.incomplete, known.released_to)
+        return found if is_news or listed else None
+
+    def keep_check(self, check: TransactionCheck) -> bool:
+        """Store the result of a check with the newest batch, if that batch is complete. Otherwise
+        the next check stores it. Call it between two batches.
+        """
+        newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
+        if newest is None or progress.ingest_batch < newest.ingest_batch:
+            return False
+        declared = progress.transactions.declared
+        self._changelog.renew(replace(progress, transactions=replace(check, declared=declared)))
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
@@ -301,6 +355,7 @@ class Ingest:
             roots,
             batch.ends,
             self._placement(rows, before, batch, counts),
+            self._stream.wait_s,
         )
         return self._with_outside(after, published)
 

@@ -182,6 +182,7 @@ def test_a_report_is_stable() -> None:
     ).to_json()
     assert json.loads(json.dumps(report)) == {
         "stream": "s",
+        "incomplete_transactions": [],
         "verdict": "failed",
         "to_batch": 3,
         "kafka_partitions": [

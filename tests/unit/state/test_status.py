@@ -663,6 +663,7 @@ def test_names_for_programs_are_stable() -> None:
         ),
         *(
             "ignored_claims_by_partition",
+            "transactions",
             "two_producers",
             "row_image_mismatches",
             "unknown_fields",

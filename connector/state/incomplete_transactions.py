@@ -1,0 +1,211 @@
+"""Transactions whose records are not all there, although the low watermark has passed them (ING-2).
+
+Theory. Each record of a transaction may declare how many records the transaction has. Once the low
+watermark has passed its commit timestamp, all of them should be in the changelog. A check counts
+them, once, for the range of commit time that the low watermark has passed since the check before.
+It counts those again that were incomplete.
+
+If the stream waits for them, the cut of its tables stays at or below the oldest one, and at or
+below the time that was checked. This ends `incomplete_after` after one was found. Then it is
+overdue, and tables are applied as if the low watermark were stalled (TBL-11).
+
+All times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from connector.records.views import view_of_time
+
+CHECK_EVERY_US: Final = 60_000_000
+MOST_LISTED: Final = 100
+MOST_FOUND: Final = 1_000
+"""The most transactions that one check may find. A check that finds more does not go further."""
+
+
+class Found(NamedTuple):
+    """An incomplete transaction that a check found, and how many of its records are missing."""
+
+    commit_timestamp: int
+    server_transaction_id: str
+    missing: int
+
+
+class IncompleteTransaction(NamedTuple):
+    """An incomplete transaction. An operator may have released it, so that nothing waits for it."""
+
+    commit_timestamp: int
+    server_transaction_id: str
+    missing: int
+    found_at: int
+    is_released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseTransaction:
+    """An operator's request that nothing waits for an incomplete transaction any more.
+
+    In a warehouse, numbers increase in the order in which they were made.
+    """
+
+    number: int
+    stream: str
+    server_transaction_id: str
+    reason: str
+    made_at: int
+    made_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCheck:
+    """The result of all checks of a stream.
+
+    - `checked_to`: every transaction with a smaller commit timestamp was checked. 0: there was no
+      check yet.
+    - `checked_at` is the time of the last check.
+    - `found` counts the incomplete transactions of all checks, also those that are complete now.
+    - `incomplete` are those that are not complete, in the order of commit timestamp and id. There
+      are at most `MOST_LISTED`.
+    - `released_to` is the greatest number of a release that was taken.
+    - `declared` counts the changes whose transaction declares more than one record. While it is 0,
+      nothing is checked.
+    """
+
+    checked_to: int = 0
+    checked_at: int = 0
+    found: int = 0
+    incomplete: tuple[IncompleteTransaction, ...] = ()
+    released_to: int = 0
+    declared: int = 0
+
+    def counted(self, declared: int, low_watermark: int | None) -> TransactionCheck:
+        """Return the result after a batch with so many declaring changes.
+
+        `low_watermark` is that before the batch. If no change has declared anything before, there
+        is nothing to check below it.
+        """
+        if self.declared or low_watermark is None:
+            return replace(self, declared=self.declared + declared)
+        checked_to = max(self.checked_to, low_watermark) if declared else self.checked_to
+        return replace(self, declared=declared, checked_to=checked_to)
+
+    def is_due(self, low_watermark: int | None, now: int) -> bool:
+        """Return whether a check is due: there is something to check, and the last check is long
+        enough ago.
+        """
+        is_early = 0 <= now - self.checked_at < CHECK_EVERY_US
+        if low_watermark is None or not self.declared or is_early:
+            return False
+        return low_watermark > self.checked_to or bool(self.incomplete)
+
+    def after(
+        self,
+        checked_to: int,
+        found: Sequence[Found],
+        now: int,
+        *,
+        wait_us: int = 0,
+        horizon: int | None = None,
+    ) -> TransactionCheck:
+        """Return the result after a check of all times below `checked_to`, and of those that were
+        incomplete before.
+
+        Args:
+            checked_to: At least the one before.
+            found: All that are incomplete now. At most `MOST_FOUND` of them, the oldest.
+            now: The time of the check.
+            wait_us: How long tables wait for one. 0: they do not wait.
+            horizon: Older ones are forgotten, because their deletes may be.
+        """
+        assert checked_to >= self.checked_to, (checked_to, self.checked_to)
+        before = {one[:2]: one for one in self.incomplete}
+        listed = [
+            before[one[:2]]._replace(missing=one.missing)
+            if one[:2] in before
+            else IncompleteTransaction(*one, now)
+            for one in sorted(found)
+            if horizon is None or one.commit_timestamp >= horizon
+        ]
+        new = sum(one[:2] not in before for one in listed)
+        if len(found) >= MOST_FOUND:
+            checked_to = max(self.checked_to, found[-1].commit_timestamp)
+        while len(listed) > MOST_LISTED:
+            # Those that nothing waits for are only counted. If all are waited for, the newest ones
+            # are found again by a later check.
+            free = next((one for one in listed if not _is_waited_for(one, now, wait_us)), None)
+            if free is not None:
+                listed.remove(free)
+                continue
+            checked_to = max(self.checked_to, min(checked_to, listed[-1].commit_timestamp))
+            new -= listed.pop()[:2] not in before
+        return replace(
+            self,
+            checked_to=checked_to,
+            checked_at=now,
+            found=self.found + new,
+            incomplete=tuple(listed),
+        )
+
+    def released(self, requests: Iterable[ReleaseTransaction]) -> TransactionCheck:
+        """Return the result after an operator released transactions. A release counts for the
+        transactions with its id that are listed now.
+        """
+        requests = list(requests)
+        ids = {request.server_transaction_id for request in requests}
+        return replace(
+            self,
+            released_to=max((self.released_to, *(request.number for request in requests))),
+            incomplete=tuple(
+                one._replace(is_released=True) if one.server_transaction_id in ids else one
+                for one in self.incomplete
+            ),
+        )
+
+    def complete_to(self, low_watermark: int) -> int:
+        """Return the time below which all transactions were checked, and each is complete or
+        released. It is at most the low watermark.
+        """
+        return self._checked_to(low_watermark, [one for one in self.incomplete if not one[-1]])
+
+    def waits_to(self, low_watermark: int, now: int, wait_us: int) -> int:
+        """Return the time below which all transactions were checked, and none is waited for. It is
+        at most the low watermark.
+        """
+        waited = [one for one in self.incomplete if _is_waited_for(one, now, wait_us)]
+        return self._checked_to(low_watermark, waited)
+
+    def _checked_to(self, low_watermark: int, open_: Iterable[IncompleteTransaction]) -> int:
+        times = [low_watermark, *(one.commit_timestamp for one in open_)]
+        return min([*times, self.checked_to] if self.declared else times)
+
+    def overdue(self, now: int, wait_us: int) -> tuple[IncompleteTransaction, ...]:
+        """Return those that were waited for too long."""
+        return tuple(
+            one
+            for one in self.incomplete
+            if not one.is_released and not _is_waited_for(one, now, wait_us)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values for people. Times are ISO 8601."""
+        return {
+            "checked_to": view_of_time(self.checked_to) if self.checked_to else None,
+            "found": self.found,
+            "incomplete": [view_of_transaction(one) for one in self.incomplete],
+        }
+
+
+NOT_CHECKED: Final = TransactionCheck()
+
+
+def view_of_transaction(one: IncompleteTransaction) -> dict[str, Any]:
+    """Convert to JSON values for people. Times are ISO 8601."""
+    times = {name: view_of_time(getattr(one, name)) for name in ("commit_timestamp", "found_at")}
+    return {**one._asdict(), **times}
+
+
+def _is_waited_for(one: IncompleteTransaction, now: int, wait_us: int) -> bool:
+    return not one.is_released and now - one.found_at < wait_us
