@@ -34,9 +34,9 @@ def newest_token(
     registry: RegistryConfig | None,
     limits: Limits,
     in_transactions: bool,
-) -> bytes:
-    """Return the resume token of the newest heartbeat of a stream partition. `in_transactions`: or
-    of the newest change.
+) -> tuple[int, bytes]:
+    """Return the time and the resume token of the newest heartbeat of a stream partition.
+    `in_transactions`: or of the newest change.
 
     Only valid and committed records are read. Raises `TopicError` if there is no token, and all
     exceptions of `ChangeConsumer`.
@@ -98,8 +98,10 @@ def newest_token(
             received.record_timestamp,
         ),
     )
-    assert isinstance(last.record, DataChange | Heartbeat)
-    return last.record.resume_token
+    if isinstance(last.record, Heartbeat):
+        return last.record.timestamp, last.record.resume_token
+    assert isinstance(last.record, DataChange)
+    return last.record.commit_timestamp, last.record.resume_token
 
 
 def _order(record: object, stream_partition: str, in_transactions: bool) -> tuple[int, ...]:
