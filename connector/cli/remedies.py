@@ -69,6 +69,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
         # Without --execute it sends nothing: it shows what a replay would do.
         Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
     ),
+    ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
     ErrorCode.TABLE_MISSING: (Template("run --once"),),

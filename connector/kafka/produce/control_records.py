@@ -166,7 +166,9 @@ class ControlRecords:
             return None
         self._refreshed_at = now
         try:
-            facts = topics.describe(self._kafka, self._facts.topic)
+            # With a spool, records must not wait long for a broker.
+            admin = client.admin(self._kafka, timeout_s=1.0) if self._queue.has_spool else None
+            facts = topics.describe(self._kafka, self._facts.topic, admin)
         except BrokerError:
             return None  # no broker answers now; records wait in the queue
         topics.check_identity(self._facts.topic_id, facts)

@@ -72,5 +72,6 @@ class DeliveryWait:
                 self._queue.serve(min(left_s, TURN_S), push=True)
                 self._results.tell()
         with self._turns:
+            is_open = self._results.is_in_flight() or self._queue.backlog > 0
             if is_open or self._results.failed:
                 raise self._results.not_delivered()

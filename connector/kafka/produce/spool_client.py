@@ -53,6 +53,11 @@ class Entry:
     is_stored: bool = False
     is_done: bool = False
 
+    @property
+    def is_claim(self) -> bool:
+        """Whether it must wait for the changes that it covers."""
+        return self.record is not None and self.record.is_claim and not self.is_done
+
     def failed(self, error: KafkaError | str) -> None:
         """Register the error of a message."""
         is_refused = isinstance(error, KafkaError) and error.code() in REFUSALS
@@ -91,6 +96,11 @@ class ClientQueue(SendQueue[Entry]):
         if number % POLL_EVERY == 0:
             self.serve(0)
 
+    def serve_after(self, error: KafkaException) -> None:
+        """Build a new client if the error was fatal."""
+        if error.args[0].code() == KafkaError._FATAL:
+            self.serve(0)
+
     def read_reports(self) -> None:
         reports, self._reports = self._reports, []
         for number, error in reports:
@@ -120,7 +130,7 @@ class InMemory(Collection["Sent"]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Sent]:
-        return (entry.sent for entry in self.entries() if entry.sent is not None)
+        return (entry.sent for entry in self._entries.values() if entry.sent is not None)
 
     def __contains__(self, sent: object) -> bool:
         return any(one is sent for one in self)

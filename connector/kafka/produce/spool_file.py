@@ -106,9 +106,9 @@ class SpoolFile:
         """Open or create the spool. Raises `SpoolError`."""
         self.path = path
         self._is_full_sync = sync == "full"
-        self._lock = _locked(path)
+        self._lock = lock_of(path)
         try:
-            with _readable(path):
+            with readable(path):
                 self._writer = connect(path)
                 self._reader = connect(path)
                 self._writer.execute("PRAGMA journal_mode = WAL")
@@ -116,7 +116,7 @@ class SpoolFile:
                 self._writer.executescript(_TABLES)
                 self.content = read_content(self._reader)
                 self.losses = read_losses(self._reader)
-                self._promised = _promised(self._lock)
+                self._promised = promised_in(path)
         except BaseException:
             self.close()
             raise
@@ -147,7 +147,7 @@ class SpoolFile:
     def check(self, found: Callable[[int, SpooledRecord], None]) -> None:
         """Read all records, call `found` for each, and store the losses. Raises `SpoolError`."""
         assert self.content is not None
-        with _readable(self.path):
+        with readable(self.path):
             losses, content = find_losses(self._reader, self.content, self._promised, found)
             if losses or content != self.content:
                 self._store_losses(losses, content)
@@ -160,9 +160,44 @@ class SpoolFile:
         )
         return [(row[0], _record(row)) for row in rows]
 
+    @staticmethod
+    def record_of(database: sqlite3.Connection, number: int) -> SpooledRecord | None:
+        """Return one record, or None if it is missing or damaged. Raises `sqlite3.Error`."""
+        for row in database.execute(f"SELECT {_COLUMNS} FROM records WHERE number = ?", (number,)):  # noqa: S608
+            return _record(row)
+        return None
+
+    def refill(
+        self,
+        content: SpoolContent,
+        records: Sequence[tuple[int, SpooledRecord]],
+        refused: Sequence[tuple[int, SpooledRecord, str]],
+        losses: Sequence[Loss],
+    ) -> None:
+        """Fill a new spool with what was read from a damaged one. Raises `SpoolError`."""
+        self.content = content
+        # A refused record is stored as a record first. Those below `first` go then.
+        all_records = {number: record for number, record, _ in refused} | dict(records)
+        errors = [(number, error) for number, _, error in refused]
+        with readable(self.path):
+            self.write(
+                Write(
+                    [*all_records.items()],
+                    content.first,
+                    content.next,
+                    refused=errors,
+                    losses=losses,
+                )
+            )
+
     def refused(self) -> Iterator[tuple[int, SpooledRecord, str]]:
-        """Yield the records that Kafka refused, with the error."""
-        for row in self._reader.execute(f"SELECT {_COLUMNS}, error FROM refused"):  # noqa: S608
+        """Return the records that Kafka refused, with the error."""
+        return self.refused_in(self._reader)
+
+    @staticmethod
+    def refused_in(database: sqlite3.Connection) -> Iterator[tuple[int, SpooledRecord, str]]:
+        """Yield the records that Kafka refused. Raises `sqlite3.Error`."""
+        for row in database.execute(f"SELECT {_COLUMNS}, error FROM refused"):  # noqa: S608
             record = _record(row)
             if record is not None:
                 yield row[0], record, row[-1].decode()
@@ -171,7 +206,7 @@ class SpoolFile:
         """Return the newest reported time with a resume token, and the token. Behind a loss, it
         does not count.
         """
-        with _readable(self.path):
+        with readable(self.path):
             rows = self._reader.execute(
                 "SELECT timestamp, resume_token, next, checksum FROM positions"
                 " WHERE stream_partition = ?",
@@ -207,7 +242,7 @@ class SpoolFile:
                     (error, number),
                 )
             _add_losses(self._writer, write.losses, now)
-            if write.first > self.content.first:
+            if write.first > self.content.first or write.refused:
                 execute("DELETE FROM records WHERE number < ?", (write.first,))
             if write.is_empty:
                 execute("DELETE FROM positions")
@@ -230,7 +265,10 @@ class SpoolFile:
             _write_content(self._writer, content)
         self.content = content
         if write.losses:
-            self.losses = [*self.losses, *write.losses]
+            self.losses = [
+                *self.losses,
+                *(loss for loss in write.losses if loss.accepted_at is None),
+            ]
 
     def all_losses(self) -> list[Loss]:
         """Return all losses that are known, with those that an operator has accepted."""
@@ -248,7 +286,8 @@ class SpoolFile:
 
     def check_losses(self) -> None:
         """Read again which losses an operator has accepted."""
-        self.losses = read_losses(self._reader)
+        with readable(self.path):
+            self.losses = read_losses(self._reader)
 
     def close(self) -> None:
         """Close the database, and unlock the spool."""
@@ -256,11 +295,13 @@ class SpoolFile:
             database: sqlite3.Connection | None = getattr(self, name, None)
             if database is not None:
                 database.close()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _store_content(self) -> None:
         assert self.content is not None
-        with _readable(self.path), transaction(self._writer):
+        with readable(self.path), transaction(self._writer):
             _write_content(self._writer, self.content)
 
     def _store_losses(self, losses: list[Loss], content: SpoolContent) -> None:
@@ -382,7 +423,7 @@ class _Transaction:
             self._database.execute("ROLLBACK")
 
 
-class _readable:  # noqa: N801, a block, used as a function
+class readable:  # noqa: N801, a block, used as a function
     """Raises `SpoolError` if SQLite cannot use the file in this block."""
 
     def __init__(self, path: Path) -> None:
@@ -408,7 +449,8 @@ def unreadable(path: Path, error: Exception) -> SpoolError:
     )
 
 
-def _locked(path: Path) -> int:
+def lock_of(path: Path) -> int:
+    """Lock the spool of this path, and return the open file. Raises `SpoolError`."""
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -427,9 +469,12 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _promised(lock: int) -> int:
-    text = os.pread(lock, 20, 0)
-    return int(text) if text else 0
+def promised_in(path: Path) -> int:
+    """Return the last number that an application may rely on. Raises `ValueError`."""
+    try:
+        return int(Path(f"{path}.lock").read_bytes() or b"0")
+    except FileNotFoundError:
+        return 0
 
 
 def _write_content(database: sqlite3.Connection, content: SpoolContent) -> None:
