@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--spool",
     type=click.Path(path_type=Path),
-    help="A file for the records that Kafka does not acknowledge in time. The next call sends them.",
+    help="A file for records that Kafka does not acknowledge in time. The next call sends them.",
 )
 @click.pass_context
 def command(ctx: click.Context, file: IO[bytes], stream: str | None, spool: Path | None) -> None:

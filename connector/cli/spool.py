@@ -29,7 +29,8 @@ def command() -> None:
 @command.command()
 @click.argument("path", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(path: Path, as_json: bool) -> None:
+@click.pass_context
+def show(ctx: click.Context, path: Path, as_json: bool) -> None:
     """Show the number of records in the spool PATH, their bytes and times, and its losses.
 
     Each record is read and checked. Nothing is changed, so the producer may run. Exit code 1: there
@@ -41,7 +42,7 @@ def show(path: Path, as_json: bool) -> None:
     else:
         _print(found)
     if found.losses:
-        raise SystemExit(1)
+        ctx.exit(1)
 
 
 @command.command()
