@@ -125,7 +125,11 @@ def test_a_change_counts_as_open_from_send_to_its_acknowledgement(times: list[in
     """PUB-3, watermark: also while it is in the spool."""
     delivery = Delivery()
     change = DataChange(
-        stream_partition="p", table="t", row_key=b"k", commit_timestamp=1, entries=(DeleteFamily("f"),)
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=1,
+        entries=(DeleteFamily("f"),),
     )
     for number, time in enumerate(times):
         delivery.sent(replace(change, commit_timestamp=time))

@@ -30,7 +30,7 @@ from connector.errors import (
 )
 from connector.kafka.produce.heartbeats import Timer
 from connector.kafka.produce.results import Results, Sent
-from connector.kafka.produce.send_queue import HeaderList, SendQueue
+from connector.kafka.produce.send_queue import POLL_EVERY, HeaderList, SendQueue
 from connector.kafka.produce.spool_client import ClientQueue, Entry, InMemory
 from connector.kafka.produce.spool_file import SpoolFile, losses_text
 from connector.kafka.produce.spool_rows import Rows
@@ -87,7 +87,7 @@ class SpoolQueue(SendQueue[Sent]):
         self._memory = InMemory()
         self._direct: dict[int, Entry] = {}
         self._reached: dict[str, Heartbeat] = {}
-        self._overdue_at = 0.0
+        self._overdue_at, self._puts = 0.0, 0
         self._has_tripped = False
         self.is_spooling = self._rows.backlog > 0
         self._queue = ClientQueue(
@@ -160,10 +160,10 @@ class SpoolQueue(SendQueue[Sent]):
         if item.on_settled is not None:
             if self.is_spooling:
                 raise BufferError
+            entry = Entry(item, None, time.monotonic())
             try:
-                self._queue.offer(
-                    Entry(item, None, time.monotonic()), key, value, kafka_partition, headers
-                )
+                self._queue.offer(entry, key, value, kafka_partition, headers)
+                self._memory.add(entry)
             except KafkaException as error:
                 self._results.answer(item, error.args[0].str())
                 self._queue.serve_after(error)
@@ -199,6 +199,9 @@ class SpoolQueue(SendQueue[Sent]):
         else:
             self._direct[id(entry)] = entry
             self._send_directly(entry, record, headers)
+        self._puts += 1
+        if self._puts % POLL_EVERY == 0 and self.trouble is None:
+            self.serve(0)
 
     def _send_directly(self, entry: Entry, record: SpooledRecord, headers: HeaderList) -> None:
         entry.pending += 1  # no result counts before all messages are at the client
@@ -236,16 +239,18 @@ class SpoolQueue(SendQueue[Sent]):
 
     def _is_full(self, size: int) -> bool:
         return (
-            bool(self._writer.error)
-            or self._writer.count >= MAX_BUFFERED
+            self._writer.count >= MAX_BUFFERED
             or self._rows.size + self._writer.size + size > self._max_bytes
         )
 
     def _wait_for_space(self, entry: Entry, record: SpooledRecord) -> None:
         deadline = time.monotonic() + self._queue_timeout_s
-        while self.is_spooling and self._is_full(record.size):
+        while self.is_spooling:
+            error = self._writer.error
+            if not error and not self._is_full(record.size):
+                return
             if self._when_full == "raise" or time.monotonic() > deadline:
-                cause = self._writer.error or (
+                cause = error or (
                     f"It has {self.backlog:,} records, and at most {self._max_bytes:,} bytes are"
                     f" allowed. {self._queue.complaint}"
                 )
@@ -279,6 +284,7 @@ class SpoolQueue(SendQueue[Sent]):
         entry.pending -= 1
         if entry.record is None:
             assert entry.sent is not None
+            self._memory.remove(entry)
             self._results.answer(entry.sent, error)
         elif not entry.pending:
             self._settled(entry)
@@ -410,8 +416,8 @@ class SpoolQueue(SendQueue[Sent]):
         return now + (COMMIT_EVERY_S if self.is_spooling else min(self._after_s / 4, 0.25))
 
     def is_safe(self) -> bool:
-        """Whether each record has a result or is in the file."""
-        return not self._memory
+        """Whether each record of the application has a result or is in the file."""
+        return all(sent.on_settled is not None for sent in self._memory)
 
     def promise(self) -> None:
         """Note that the application may rely on what is in the file."""

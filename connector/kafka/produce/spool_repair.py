@@ -113,6 +113,7 @@ def _rescue(path: Path) -> tuple[Loss, ...]:
         records: list[tuple[int, SpooledRecord]] = []
         refused: list[tuple[int, SpooledRecord, str]] = []
         content: SpoolContent | None = None
+        _make_whole(path)
         with suppress(sqlite3.Error, ValueError), closing(connect(path)) as database:
             content = read_content(database)
             records.extend(_readable_records(database, content))
@@ -134,6 +135,17 @@ def _rescue(path: Path) -> tuple[Loss, ...]:
     with closing(SpoolFile(path)) as file:
         file.refill(content, records, refused, losses)
     return losses
+
+
+def _make_whole(path: Path) -> None:
+    """Fill a file that was cut with zeros, because SQLite reads nothing of a short one."""
+    with suppress(OSError), path.open("r+b") as file:
+        head = file.read(32)
+        page_size = int.from_bytes(head[16:18], "big")
+        page_size = 65_536 if page_size == 1 else page_size
+        size = page_size * int.from_bytes(head[28:32], "big")
+        if file.seek(0, os.SEEK_END) < size < 2**40:
+            file.truncate(size)
 
 
 def _readable_records(

@@ -91,6 +91,7 @@ class Rows:
         entry.is_stored = True
         self.stored_to = entry.number + 1
         self._sizes.append((entry.number, record.size))
+        self.size += record.size
         if sent is None:
             self._settled.add(entry.number)
             return

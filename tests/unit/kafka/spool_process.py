@@ -116,7 +116,12 @@ def fill(servers: str, spool: Path) -> None:
         for record in sorted(
             (one for one in failed if isinstance(one, DataChange)), key=lambda c: c.commit_timestamp
         ):
-            producer.send(record)
+            while True:
+                try:
+                    producer.send(record)
+                    break
+                except SpoolFullError:
+                    producer.poll(0.1)  # the client has not reached the brokers yet
         producer.flush()
         print(f"sent {number + 1}", flush=True)
 

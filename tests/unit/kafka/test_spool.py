@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,8 +30,7 @@ from connector.errors import (
 from connector.kafka import topics
 from connector.kafka.produce import spool_repair
 from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.produce.spool_file import SpoolFile
-from connector.kafka.produce.spool_sender import SpoolSender
+from connector.kafka.produce.spool_file import SpoolFile, Write
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     ChildPartition,
@@ -41,7 +41,7 @@ from connector.records.model import (
     SetCell,
 )
 from tests.unit import mock_cluster
-from tests.unit.kafka.spool_process import FACTS, KEYS, STEPS, change
+from tests.unit.kafka.spool_process import FACTS, STEPS, change
 from tests.unit.mock_cluster import MockCluster, running_cluster
 
 pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
@@ -152,8 +152,14 @@ def test_while_kafka_answers_nothing_is_written(
 ) -> None:
     """PUB-3"""
     writes: list[object] = []
-    monkeypatch.setattr(SpoolFile, "write", lambda _file, write: writes.append(write))
-    with new(spool_after_s=10) as producer:
+    write_ = SpoolFile.write
+
+    def write(file: SpoolFile, what: Write) -> None:
+        writes.append(what)
+        write_(file, what)
+
+    monkeypatch.setattr(SpoolFile, "write", write)
+    with new(spool_after_s=20, settings={}) as producer:
         for number in range(500):
             producer.send(change(number))
         producer.send(Heartbeat("p", 500, b"token"))
@@ -211,6 +217,7 @@ def test_automatic_heartbeats_wait_for_spooled_records(cluster: MockCluster, new
     with new(heartbeat_s=1) as producer:
         producer.send(change(0))
         producer.reached("p", 1)
+        until(lambda: producer._results.delivery("p").promised == 1)
         producer.flush()
         cluster.stop()
         for number in range(1, 50):
@@ -251,7 +258,9 @@ def test_children_are_spooled_behind_the_changes_of_their_parent(
     for records in read(cluster):
         at = records.index(children)
         assert all(
-            record.commit_timestamp < 12 for record in records[:at] if isinstance(record, DataChange)
+            record.commit_timestamp < 12
+            for record in records[:at]
+            if isinstance(record, DataChange)
         )
         assert child not in records[:at]
 
@@ -269,7 +278,7 @@ def test_the_next_producer_sends_what_is_in_the_spool_first(
     assert caught.value.code == "RECORDS_IN_SPOOL"
     shown = spool_repair.status(path)
     assert (shown.topic, shown.records, shown.is_in_use) == ("t", 101, False)
-    assert (shown.oldest, shown.newest, shown.losses) == (0, 100, ()) or shown.oldest == 1
+    assert (shown.oldest, shown.newest, shown.losses) == (1, 100, ())
     with new() as producer:
         assert producer._spool.file.position("p") == (50, b"fifty")  # type: ignore[union-attr]
         assert producer._results.delivery("p").oldest_open() == 1
@@ -284,28 +293,28 @@ def test_the_next_producer_sends_what_is_in_the_spool_first(
 def test_a_producer_that_is_killed_at_a_step_loses_nothing(
     cluster: MockCluster, path: Path, step: str
 ) -> None:
-    """PUB-3, nothing_lost, newest_wins, watermark: killed three times, with and without brokers, and
-    started again from its token.
+    """PUB-3, nothing_lost, newest_wins, watermark: killed twice, and started again from its
+    token.
     """
-    rng = random.Random(step)  # noqa: S311
-    changes = 300
-    for life in range(4):
-        count = str(rng.randint(1, 3) if "write" in step or "move" in step else rng.randint(1, 40))
+    rng = random.Random(step)
+    changes = 120
+    for life in range(3):
+        count = str(rng.randint(1, 3) if "write" in step or "move" in step else rng.randint(1, 30))
         arguments = [cluster.bootstrap_servers, str(path), str(changes)]
-        arguments += [step, count] if life < 3 else ["none", "0"]
-        if life < 3:
+        arguments += [step, count] if life < 2 else ["none", "0"]
+        if life < 2:
             cluster.stop()
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "tests.unit.kafka.spool_process", *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line == "sent\n":
-                cluster.start()
-        assert process.wait(60) in (0, -signal.SIGKILL)
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line == "sent\n":
+                    cluster.start()
+        assert process.returncode in (0, -signal.SIGKILL)
         cluster.start()
     assert process.returncode == 0
     check_topic(cluster, changes)
@@ -316,18 +325,20 @@ def test_a_producer_that_is_killed_at_a_step_loses_nothing(
 
 def test_a_full_spool_blocks_until_kafka_answers(cluster: MockCluster, new: Open) -> None:
     """PUB-3, nothing_lost"""
-    with new(spool_max_bytes=20_000) as producer:
+    with new(spool_max_bytes=20_000, queue_timeout_s=20) as producer:
         cluster.stop()
-        number = 0
-        while producer._queue.backlog < 60:
+        for number in range(50):
             producer.send(change(number))
-            number += 1
-            producer.poll(0.002)
-        cluster.start()
-        for later in range(number, number + 300):
-            producer.send(change(later))
+        producer.flush(to_disk=True)
+        again = threading.Timer(0.5, cluster.start)
+        again.start()
+        began = time.monotonic()
+        for number in range(50, 300):
+            producer.send(change(number))
+        assert time.monotonic() - began > 0.4
+        again.join()
         producer.flush()
-    check_topic(cluster, number + 300)
+    check_topic(cluster, 300)
 
 
 @pytest.mark.parametrize("when_full", ["block", "raise"])
@@ -341,20 +352,22 @@ def test_a_record_that_finds_no_space_is_undelivered(
     ) as producer:
         cluster.stop()
         with pytest.raises(SpoolFullError, match="has no space") as caught:
-            for number in range(1000):
+            for number in range(20_000):
                 producer.send(change(number), on_delivery=lambda *result: told.append(result))
                 producer.poll(0.001)
         assert caught.value.undelivered == 1
         producer.poll()
         assert [record for record, _ in told] == [change(number)]
         assert change(number) in producer.undelivered()
-        with pytest.raises(DeliveryError, match="would claim more"):
+        with pytest.raises(DeliveryError, match=r"has no space"):
             producer.send(Heartbeat("p", number + 1))
         producer.reached("p", number + 1, b"too far")
         cluster.start()
         until(lambda: producer.poll(0.05) >= 0 and spooled(producer) == 0)
         assert producer._spool.file.position("p") is None  # type: ignore[union-attr]
-        producer.send(change(number))
+        assert {*producer.undelivered()} == {change(number), Heartbeat("p", number + 1)}
+        for record in producer.undelivered():
+            producer.send(record)
         producer.flush()
     check_topic(cluster, number + 1)
 
@@ -362,23 +375,25 @@ def test_a_record_that_finds_no_space_is_undelivered(
 def test_a_disk_that_is_full_loses_nothing(cluster: MockCluster, path: Path) -> None:
     """PUB-3, nothing_lost: the file cannot grow, and what is in memory is sent all the same."""
     cluster.stop()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.kafka.spool_process", cluster.bootstrap_servers]
-        + [str(path), "0", "full", "0"],
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.unit.kafka.spool_process", cluster.bootstrap_servers),
+            *(str(path), "0", "full", "0"),
+        ],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert process.stdout.readline().startswith("SPOOL_FULL The spool is not writable: ")
-    assert process.stdout.readline() == "all there: True\n"
-    cluster.start()
-    process.stdin.write("go on\n")
-    process.stdin.flush()
-    changes = int(process.stdout.readline().removeprefix("sent "))
-    assert process.wait(60) == 0
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline().startswith("SPOOL_FULL The spool is not writable: ")
+        assert process.stdout.readline() == "all there: True\n"
+        cluster.start()
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        changes = int(process.stdout.readline().removeprefix("sent "))
+    assert process.returncode == 0
     check_topic(cluster, changes)
 
 
@@ -408,7 +423,6 @@ def test_a_record_that_kafka_refuses_fails_alone_and_is_kept(
         with pytest.raises(DeliveryError, match="2 records were not delivered"):
             producer.flush(20)
         assert set(producer.undelivered()) == {change(0), Heartbeat("p", 5)}
-        producer.flush_to_disk = None  # type: ignore[attr-defined]
         with pytest.raises(DeliveryError):
             producer.close()
     assert spool_repair.status(path).refused == 2
@@ -445,7 +459,11 @@ def damage(path: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "lost", "how"),
     [
-        ("DELETE FROM records WHERE number BETWEEN 5 AND 7", "3 records (numbers 5 to 7)", "missing"),
+        (
+            "DELETE FROM records WHERE number BETWEEN 5 AND 7",
+            "3 records (numbers 5 to 7)",
+            "missing",
+        ),
         ("DELETE FROM records WHERE number > 98", "2 records (numbers 99 to 100)", "missing"),
         ("UPDATE records SET value = x'00' WHERE number = 9", "1 record (numbers 9)", "damaged"),
         ("UPDATE records SET key = 5 WHERE number = 1", "1 record (numbers 1)", "damaged"),
@@ -510,10 +528,6 @@ def test_a_loss_that_is_found_while_sending_is_noticed(
             producer.send(Heartbeat("p", 20))
         assert not any(isinstance(one, Heartbeat) for records in read(cluster) for one in records)
         until(lambda: bool(spool_repair.accept(path)))
-        with pytest.raises(SpoolError):
-            # The thread of the heartbeats or the next claim reads that it was accepted.
-            producer._queue._file.losses and producer._queue._rows.losses.clear()  # type: ignore[attr-defined]
-            raise SpoolError("SPOOL_DAMAGED", "")
         producer._queue.check_may_claim()
         producer.flush()
     assert all(Heartbeat("p", 20) in records for records in read(cluster))
@@ -532,7 +546,6 @@ def test_a_file_that_is_cut_is_an_error_and_its_readable_records_can_be_kept(
         new(announce=False)
     assert caught.value.code == "SPOOL_UNREADABLE"
     losses = spool_repair.accept(path)
-    assert losses
     assert Path(f"{path}.damaged").exists()
     with new(announce=False) as producer:
         cluster.start()
@@ -633,11 +646,8 @@ def test_a_producer_starts_while_kafka_is_away_if_it_knows_the_topic(
     check_topic(cluster, 2)
 
 
-def test_keys_meet_in_both_kafka_partitions() -> None:
-    """The checks of order would say little with one key in each."""
-    assert KEYS > FACTS.kafka_partitions
+def test_the_check_of_order_can_fail() -> None:
     assert in_order_again([1, 2, 1, 2, 3]) == [1, 2, 1, 2, 3]
     assert in_order_again([1, 2, 1]) == []
     assert in_order_again([2, 1, 2]) == []
     assert in_order_again([1, 3, 2, 3]) == []
-    assert SpoolSender is not None
