@@ -37,7 +37,7 @@ class RecordBytes:
         min_commit_timestamp: int = 0,
         schema_id: int | None = None,
     ) -> None:
-        """Look up the schema if there is a registry, and `schema_id` is None. Raises
+        """Look up the schema if there is a registry, unless `schema_id` is given. Raises
         `RegistryError`.
         """
         self._facts, self._max_record_bytes = facts, max_record_bytes

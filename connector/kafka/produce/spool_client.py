@@ -33,8 +33,8 @@ REFUSALS: Final = frozenset(
 class Entry:
     """A record on its way.
 
-    - `sent` is None once the result is known, or the record is stored.
-    - `record` is None if it is never spooled, because the producer makes it again.
+    - `sent` is there until the result is known, or the record is stored.
+    - `record` is there if the record may be spooled. The producer makes others again.
     - `at` is when it was given to the client.
     - `number` is that of the spool, or 0. `is_spooled`: it waits for the spool, or is in it.
       `is_stored`: it is in the file.

@@ -58,7 +58,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpoolContent:
-    """What the spool says of itself: the topic and its facts, the id of the schema in the registry,
+    """The description of a spool: the topic and its facts, the id of the schema in the registry,
     and the numbers. `next` is the number of the next record.
     """
 
@@ -71,8 +71,8 @@ class SpoolContent:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A range of numbers whose records are missing or damaged. `accepted_at` is None until an
-    operator accepts it.
+    """A range of numbers whose records are missing or damaged. `accepted_at` is there when an
+    operator has accepted it.
     """
 
     first: int
@@ -98,7 +98,7 @@ class Write:
 class SpoolFile:
     """An open and locked spool. One thread writes, and one at a time reads.
 
-    - `content` is None until `bind` is called for a new spool.
+    - `content` is the description. A new spool has none before `bind` is called.
     - `losses` are those that no operator has accepted. `check_losses` reads them again.
     """
 

@@ -30,7 +30,7 @@ from connector.records.spooled import SpooledRecord, missing
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What a spool has. `oldest` and `newest` are commit timestamps, in microseconds."""
+    """The content of a spool. `oldest` and `newest` are commit timestamps, in microseconds."""
 
     path: str
     topic: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SpoolWriter:
-    """What must be written.
+    """The records that must be written.
 
     - `size` is the number of bytes of the records that are not written, and `count` their number.
     - `error` says why the last write has failed, or is empty.

@@ -19,6 +19,7 @@ FIELDS = {
     "folder": ".lowmark/my broker",
     "ingest_batch": 7,
     "port": 9092,
+    "spool": "orders.spool",
     "stream": "orders",
     "table": "orders",
     "topic": "orders",
