@@ -10,6 +10,8 @@ attributes.
     ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
     ├── JsonViewError        a line of JSON is not a valid record (REC-22)
     ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
+    │   └── SpoolFullError   the spool of a producer has no space (PUB-3)
+    ├── SpoolError           the spool of a producer is in use, foreign or damaged (PUB-3)
     ├── TopicError           a topic is missing, replaced, or does not fit its use (REC-1 to REC-4)
     ├── BrokerError          a broker cannot be reached, or the local broker cannot start
     ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
@@ -133,6 +135,13 @@ class ErrorCode(StrEnum):
     CLAIM_NOT_YET_TRUE = auto()
     HEARTBEAT_UNDELIVERED = auto()
     RESUME_TOKEN_MISSING = auto()
+    RECORDS_IN_SPOOL = auto()
+    SPOOL_FULL = auto()
+    SPOOL_IN_USE = auto()
+    SPOOL_FOREIGN = auto()
+    SPOOL_DAMAGED = auto()
+    SPOOL_UNREADABLE = auto()
+    SPOOL_MISSING = auto()
 
     # schema registry
     REGISTRY_UNREACHABLE = auto()
@@ -310,6 +319,19 @@ class DeliveryError(ConnectorError):
     """Records were not delivered, or their delivery is unknown. `undelivered` is their number."""
 
     undelivered: int = 0
+
+
+class SpoolFullError(DeliveryError):
+    """The spool of a producer has no space, or its disk is full. The record is in `undelivered`."""
+
+
+class SpoolError(ConnectorError):
+    """The spool of a producer is used by another one, belongs to another topic, or is damaged.
+
+    `spool` is the path of the file.
+    """
+
+    spool: str = ""
 
 
 class TopicError(ConnectorError):

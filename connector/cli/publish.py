@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -33,9 +34,18 @@ if TYPE_CHECKING:
     "--stream", help="The stream to publish to. You can leave it out if there is only one."
 )
 @click.option("--max-changes-per-s", type=RATE, help="Limit of records per second, without bursts.")
+@click.option(
+    "--spool",
+    type=click.Path(path_type=Path),
+    help="A file for records that Kafka does not acknowledge in time. The next call sends them.",
+)
 @click.pass_context
 def command(
-    ctx: click.Context, file: IO[bytes], stream: str | None, max_changes_per_s: float | None
+    ctx: click.Context,
+    file: IO[bytes],
+    stream: str | None,
+    max_changes_per_s: float | None,
+    spool: Path | None,
 ) -> None:
     """Publish the records in FILE or from standard input. Each line is one JSON object, as
     `connector tail` prints it.
@@ -59,6 +69,7 @@ def command(
         max_clock_skew_s=of.limits.max_clock_skew_s,
         min_commit_timestamp=of.limits.min_commit_timestamp,
         announce=False,
+        spool=spool,
     )
     for warning in producer.warnings:
         say(f"warning: {warning}")

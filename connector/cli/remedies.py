@@ -73,6 +73,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.GROUP_TOPICS_MISSING: (
         Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
+    ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
     ErrorCode.TABLE_MISSING: (Template("run --once"),),

@@ -1,5 +1,5 @@
-"""The requests of operators to a running pipeline, as Delta tables in the warehouse, with a row for each
-action (TBL-20, WMK-8, ING-2).
+"""The requests of operators to a running pipeline, as Delta tables in the warehouse, with a row for
+each action (TBL-20, WMK-8, ING-2).
 
 - `_connector/overrides` has the bounds and paces of tables. The newest commit has all that are in
   force.

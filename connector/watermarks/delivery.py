@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from connector.records.model import DataChange, Record
 from connector.watermarks.heartbeat_schedule import ClaimWatch
+from connector.watermarks.spooled_times import SpooledTimes
 
 
 @dataclass(slots=True)
@@ -54,6 +55,9 @@ class Delivery:
 
     `promised` is the time of the last heartbeat. `reached` is the last position that the
     application reported. A new change must be after both.
+
+    With a spool, a change may go from `sent` to `to_spool`, and then to `spooled_acknowledged` or
+    `spooled_lost` (PUB-3). `spooled` has the times of the changes there.
     """
 
     promised: int = 0
@@ -61,6 +65,7 @@ class Delivery:
     watch: ClaimWatch = field(default_factory=ClaimWatch)
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
+    spooled: SpooledTimes | None = None
     _open: Multiset = field(default_factory=Multiset)
     _failed: Multiset = field(default_factory=Multiset)
 
@@ -78,24 +83,44 @@ class Delivery:
     def lost(self, record: Record, why: str) -> int:
         """Register a record that was not delivered, or whose delivery is unknown."""
         self._settle(record)
-        is_new = record not in self.failed
-        if is_new and isinstance(record, DataChange):
-            self._failed.add(record.commit_timestamp)
-        self.failed[record] = why
-        return int(is_new)
+        return self._now_failed(record, why)
 
     def set_aside(self, change: DataChange) -> int:
         """Stop waiting for a failed change, because it is stored as a dead letter."""
         return self._no_longer_failed(change)
 
-    def oldest_open(self) -> int | None:
-        """Return the least commit timestamp of the changes that are in flight or failed, or
-        None.
+    def to_spool(self, number: int, commit_timestamp: int) -> None:
+        """Register that a change in flight is now in the spool, with this number."""
+        self._open.remove(commit_timestamp)
+        self._in_spool().add(number, commit_timestamp)
+
+    def found_in_spool(self, number: int, commit_timestamp: int) -> None:
+        """Register a change that an earlier process left in the spool."""
+        self.under_way += 1
+        self._in_spool().add(number, commit_timestamp)
+
+    def spooled_acknowledged(self, record: Record | None, *, is_change: bool) -> int:
+        """Register an acknowledgement of a record in the spool. The record is only needed while
+        there are failed ones.
         """
-        return min(
-            (time for time in (self._open.least(), self._failed.least()) if time is not None),
-            default=None,
+        self.under_way -= is_change
+        return 0 if record is None else self._no_longer_failed(record)
+
+    def spooled_lost(self, record: Record, why: str) -> int:
+        """Register a record in the spool that Kafka refused."""
+        self.under_way -= isinstance(record, DataChange)
+        return self._now_failed(record, why)
+
+    def oldest_open(self) -> int | None:
+        """Return the least commit timestamp of the changes that are in flight, in the spool or
+        failed, or None. With changes in the spool, it may be less.
+        """
+        times = (
+            self._open.least(),
+            self._failed.least(),
+            None if self.spooled is None else self.spooled.least(),
         )
+        return min((time for time in times if time is not None), default=None)
 
     def oldest_failed(self) -> int | None:
         return self._failed.least()
@@ -105,6 +130,18 @@ class Delivery:
             self.under_way -= 1
             assert self.under_way >= 0, "more changes were settled than sent"
             self._open.remove(record.commit_timestamp)
+
+    def _in_spool(self) -> SpooledTimes:
+        if self.spooled is None:
+            self.spooled = SpooledTimes()
+        return self.spooled
+
+    def _now_failed(self, record: Record, why: str) -> int:
+        is_new = record not in self.failed
+        if is_new and isinstance(record, DataChange):
+            self._failed.add(record.commit_timestamp)
+        self.failed[record] = why
+        return int(is_new)
 
     def _no_longer_failed(self, record: Record) -> int:
         if self.failed.pop(record, None) is None:

@@ -72,6 +72,17 @@ class MockCluster:
         )
         push(self._cluster, request, len(errors), (ctypes.c_int * len(errors))(*errors))
 
+    def stop(self) -> None:
+        """The broker closes its connections, and takes no new ones, until `start`."""
+        self._set("rd_kafka_mock_broker_set_down")
+
+    def start(self) -> None:
+        self._set("rd_kafka_mock_broker_set_up")
+
+    def _set(self, name: str) -> None:
+        function = _function(self._library, name, ctypes.c_int, ctypes.c_void_p, ctypes.c_int32)
+        assert function(self._cluster, 1) == 0
+
 
 @contextmanager
 def running_cluster() -> Iterator[MockCluster]:

@@ -133,6 +133,8 @@ class ChangeRecords:
         """Lower the estimated low watermark to the acknowledged changes. It becomes 0 if it is not
         a claim (WMK-5, REC-18).
         """
+        if not self._queue.may_claim:
+            return replace(change, estimated_low_watermark=0)
         if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return replace(change, estimated_low_watermark=0)

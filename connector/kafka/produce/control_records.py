@@ -68,6 +68,7 @@ class ControlRecords:
         on_delivery: OnDelivery | None,
     ) -> None:
         """Wait until the record is true, and send it. Raises as `ChangeProducer.send` does."""
+        self._queue.check_may_claim()
         delivery = self._results.delivery(record.stream_partition)
         ended: set[str] = set()
         if isinstance(record, Heartbeat):
@@ -166,9 +167,13 @@ class ControlRecords:
         now = time.monotonic()
         if self._refreshed_at and now - self._refreshed_at < REFRESH_S:
             return None
+        if self._queue.is_spooling:
+            return None
         self._refreshed_at = now
         try:
-            facts = topics.describe(self._kafka, self._facts.topic)
+            # With a spool, records must not wait long for a broker.
+            admin = client.admin(self._kafka, timeout_s=1.0) if self._queue.has_spool else None
+            facts = topics.describe(self._kafka, self._facts.topic, admin)
         except BrokerError:
             return None  # no broker answers now; records wait in the queue
         topics.check_identity(self._facts.topic_id, facts)
@@ -229,6 +234,8 @@ class ControlRecords:
         return True
 
     def _send_everywhere(self, sent: Sent, value: bytes, headers: HeaderList) -> None:
+        if self._queue.put_everywhere(sent, CONTROL_KEY, value, headers):
+            return
         kafka_partitions = sent.copies
         for kafka_partition in range(kafka_partitions):
             try:
@@ -264,6 +271,7 @@ class ControlRecords:
             # In a transaction, it is delivered together with the changes that it covers.
             if (
                 self._results.transaction is not None
+                or self._queue.is_spooling  # it waits in the spool
                 or oldest is None
                 or (upto is not None and oldest > upto)
             ):

@@ -9,6 +9,7 @@ from connector.kafka.produce.results import Results, Sent
 
 if TYPE_CHECKING:
     from connector.kafka.produce.send_queue import SendQueue
+    from connector.kafka.produce.spool_queue import SpoolQueue
     from connector.kafka.produce.turns import Turns
 
 TURN_S: Final = 0.25
@@ -35,6 +36,24 @@ class DeliveryWait:
                 if told or left_s <= TURN_S or len(self._queue.items) < open_before:
                     return told
 
+    def flush_to_disk(self, queue: SpoolQueue, timeout_s: float) -> None:
+        """Wait until each record is acknowledged or in the file of the spool (PUB-3).
+
+        Raises `DeliveryError` if one is neither.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._turns:
+                left_s = deadline - time.monotonic()
+                if queue.is_safe() or left_s <= 0:
+                    break
+                queue.serve(min(left_s, TURN_S), push=True)
+                self._results.tell()
+        with self._turns:
+            if self._results.failed or not queue.is_safe():
+                raise self._results.not_delivered()
+            queue.promise()
+
     def flush(self, timeout_s: float) -> None:
         """Wait for all results. Automatic heartbeats do not count.
 
@@ -46,12 +65,13 @@ class DeliveryWait:
         while True:
             with self._turns:
                 # `on_delivery` may send further records.
-                is_open = self._results.is_in_flight()
+                is_open = self._results.is_in_flight() or self._queue.backlog > 0
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or not (is_open or self._results.due):
                     break
                 self._queue.serve(min(left_s, TURN_S), push=True)
                 self._results.tell()
         with self._turns:
+            is_open = self._results.is_in_flight() or self._queue.backlog > 0
             if is_open or self._results.failed:
                 raise self._results.not_delivered()

@@ -51,8 +51,8 @@ class Timer:
     process. It does not exist in a forked process.
     """
 
-    def __init__(self, tick: Callable[[float], float]) -> None:
-        self._tick = weakref.WeakMethod(tick)
+    def __init__(self, tick: Callable[[float], float], name: str = "connector-heartbeats") -> None:
+        self._tick, self._name = weakref.WeakMethod(tick), name
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -66,7 +66,7 @@ class Timer:
             self._thread = threading.Thread(
                 target=_run,
                 args=(self._tick, self._stopped, self.clock),
-                name="connector-heartbeats",
+                name=self._name,
                 daemon=True,
             )
             self._thread.start()
@@ -148,6 +148,7 @@ class AutomaticHeartbeats:
             self._largest_token = len(heartbeat.resume_token)
         delivery.reached = heartbeat.timestamp
         self._schedule.reached(heartbeat, self._timer.clock())
+        self._queue.reached(heartbeat)
         self._timer.start()
 
     def tick(self, now: float) -> float:
@@ -169,6 +170,7 @@ class AutomaticHeartbeats:
                     raise trouble
                 self._control.use(facts)
                 self._queue.serve(0)
+                self._queue.check_may_claim()
                 self._send_due(now)
             except Exception as error:  # noqa: BLE001, the application raises it
                 self._failures[""] = 0, error
@@ -246,7 +248,8 @@ class AutomaticHeartbeats:
         name = heartbeat.stream_partition
         if error:
             self._schedule.failed(heartbeat)
-            self._failures[name] = heartbeat.timestamp, self._undelivered(heartbeat, error)
+            if not self._queue.has_spool:  # else an outage is no error of the application
+                self._failures[name] = heartbeat.timestamp, self._undelivered(heartbeat, error)
         elif name in self._failures and self._failures[name][0] <= heartbeat.timestamp:
             del self._failures[name]
 

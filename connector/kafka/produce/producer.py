@@ -17,6 +17,7 @@ can send a record twice without harm, because readers order changes by their con
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,9 @@ from connector.kafka.produce.record_bytes import Headers, RecordBytes
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
 from connector.kafka.produce.send_queue import HeaderList, SendQueue
 from connector.kafka.produce.set_aside import set_aside
+from connector.kafka.produce.spool import DEFAULT_MAX_BYTES, newest_of, open_spool, settings_of
+from connector.kafka.produce.spool_file import Sync
+from connector.kafka.produce.spool_queue import SpoolQueue, WhenFull
 from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, Record
@@ -82,6 +86,11 @@ class ChangeProducer:
         announce: bool = True,
         transactional_id: str | None = None,
         heartbeat_s: float = 5.0,
+        spool: str | os.PathLike[str] | None = None,
+        spool_max_bytes: int = DEFAULT_MAX_BYTES,
+        spool_after_s: float = 1.0,
+        spool_full: WhenFull = "block",
+        spool_sync: Sync = "normal",
     ) -> None:
         """Check the topic, and look up the schema if there is a registry.
 
@@ -105,52 +114,90 @@ class ChangeProducer:
             heartbeat_s: The interval of automatic heartbeats, 1 to 300 seconds. Without a call of
                 `reached`, the producer sends none, so a program that sends its own heartbeats does
                 not need to change.
+            spool: The path of a file for the records that Kafka does not acknowledge in time
+                (PUB-3). It belongs to this producer and topic. The file `PATH.lock` is beside it.
+                The producer first sends what an earlier process left there. None: there is no
+                spool.
+            spool_max_bytes: How many bytes of records the spool may have.
+            spool_after_s: How long a record may be unacknowledged before it moves to the spool.
+                At most 60 seconds.
+            spool_full: With `block`, `send` waits for space for at most `queue_timeout_s`. With
+                `raise`, it raises at once.
+            spool_sync: With `full`, records in the spool survive a power loss, not only SIGKILL.
 
         Raises:
-            TopicError: There is no such topic, or it is compacted.
-            BrokerError: No broker answers.
-            RegistryError: The registry does not answer, or does not have the schema.
-            ConfigError: A client setting or `heartbeat_s` is not allowed.
+            TopicError: There is no such topic, or it is compacted. Or it was deleted and created
+                again, and the spool has records for it.
+            BrokerError: No broker answers. With a spool that was used before, this is no error.
+            RegistryError: The registry does not answer, or does not have the schema. A spool that
+                was used before has the id of the schema, so that the first is no error.
+            ConfigError: A client setting or another argument is not allowed. A `transactional_id`
+                is not allowed with a spool.
+            SpoolError: Another producer uses the spool, or it belongs to another topic, or it
+                cannot be read or written.
         """
         self._kafka = (
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
         schedule = HeartbeatSchedule(heartbeat_s)
-        facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
-        self._topic_warnings = topics.check(facts)
-        self.topic = facts.topic
-        self._registry = registry
-        self._max_record_bytes = max_record_bytes
+        spool_settings = settings_of(
+            spool, transactional_id, spool_max_bytes, spool_after_s, spool_full, spool_sync
+        )
+        self._spool = (
+            None
+            if spool_settings is None
+            else open_spool(spool_settings, self._kafka, topic, queue_timeout_s=queue_timeout_s)
+        )
         self._closed = False
-        self._bytes = RecordBytes(facts, registry, max_record_bytes, min_commit_timestamp)
-        self._results = Results(facts.topic)
-        self._turns = Turns(self._is_free)
-        self._queue: SendQueue[Sent] = SendQueue(
-            self._kafka,
-            facts,
-            self._results.answer,
-            queue_timeout_s=queue_timeout_s,
-            transactional_id=transactional_id,
-        )
-        self._results.watch(self._queue)
-        self._wait = DeliveryWait(self._turns, self._queue, self._results)
-        self._control = ControlRecords(
-            self._kafka,
-            facts,
-            self._queue,
-            self._results,
-            self._bytes,
-            announces=announce,
-            wait_s=queue_timeout_s,
-        )
-        self._changes = ChangeRecords(
-            self._queue,
-            self._results,
-            self._bytes,
-            self._control,
-            max_clock_skew_us=max_clock_skew_s * 1_000_000,
-            clock=Timer.clock,
-        )
+        self._registry, self._max_record_bytes = registry, max_record_bytes
+        try:
+            if self._spool is not None:
+                facts = self._spool.facts
+                self._topic_warnings = topics.check(facts)
+                self._bytes = self._spool.record_bytes(
+                    registry, max_record_bytes, min_commit_timestamp
+                )
+            else:
+                facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
+                self._topic_warnings = topics.check(facts)
+                self._bytes = RecordBytes(facts, registry, max_record_bytes, min_commit_timestamp)
+            self.topic = facts.topic
+            self._results = Results(facts.topic)
+            self._turns = Turns(self._is_free)
+            self._queue: SendQueue[Sent] = (
+                SendQueue(
+                    self._kafka,
+                    facts,
+                    self._results.answer,
+                    queue_timeout_s=queue_timeout_s,
+                    transactional_id=transactional_id,
+                )
+                if self._spool is None
+                else self._spool.new_queue(self._kafka, self._results, self._turns, self._bytes)
+            )
+            self._results.watch(self._queue)
+            self._wait = DeliveryWait(self._turns, self._queue, self._results)
+            self._control = ControlRecords(
+                self._kafka,
+                facts,
+                self._queue,
+                self._results,
+                self._bytes,
+                announces=announce,
+                wait_s=queue_timeout_s,
+            )
+            self._changes = ChangeRecords(
+                self._queue,
+                self._results,
+                self._bytes,
+                self._control,
+                max_clock_skew_us=max_clock_skew_s * 1_000_000,
+                clock=Timer.clock,
+            )
+        except BaseException:
+            if self._spool is not None:
+                self._spool.file.close()
+            raise
         self._transactions = (
             None
             if transactional_id is None
@@ -175,12 +222,17 @@ class ChangeProducer:
             self._transactions,
             Timer,
         )
+        if self._spool is not None:
+            self._spool.start(self._kafka)
 
     @property
     def warnings(self) -> list[str]:
         with self._turns:
             forgotten = self._results.forgotten(Timer.clock())
-        return self._topic_warnings + [
+        return [
+            *self._topic_warnings,
+            *([] if self._spool is None else self._spool.warnings),
+        ] + [
             f"Stream partition {name} has sent changes for {FORGOTTEN_S:g} s without a heartbeat"
             " and without an estimated low watermark, so the low watermark of the stream does not"
             " advance. Call reached, or send heartbeats"
@@ -217,7 +269,8 @@ class ChangeProducer:
         heartbeat blocks until all changes that it covers are acknowledged. Child partitions block
         until all changes of their stream partition, and of the stream partitions that they end, are
         acknowledged. In a transaction they do not block, because they are delivered together with
-        these changes.
+        these changes. While records are spooled, control records do not block. They wait in the
+        spool.
 
         An estimated low watermark is lowered to the acknowledged changes. If it is not a claim (a
         sentinel, or more than `max_clock_skew_s` after the clock), it is sent as 0. With a
@@ -241,6 +294,9 @@ class ChangeProducer:
         Raises:
             InvalidChangeError: The record is too large, or a change is not after the last heartbeat
                 of its stream partition. Nothing is sent.
+            SpoolFullError: The spool has no space. It is a `DeliveryError`, and the record is in
+                `undelivered`.
+            SpoolError: A heartbeat is refused, because the spool has lost records (PUB-3).
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full. Then the record is in
                 `undelivered` until you send it again, and `on_delivery` is called.
@@ -378,6 +434,10 @@ class ChangeProducer:
         Args:
             stream_partition: The name of the stream partition.
 
+        With a spool, a position that `reached` or a heartbeat reported while records were spooled
+        counts, too, because everything up to it is in Kafka or in the spool (PUB-3). If no broker
+        answers, only this position counts.
+
         Returns:
             The position at which the source must continue.
 
@@ -387,17 +447,25 @@ class ChangeProducer:
         """
         limits = Limits(max_record_bytes=self._max_record_bytes)
         in_transactions = self._transactions is not None
-        found = resume.newest_token(
-            self._kafka,
-            self.topic,
-            stream_partition,
-            registry=self._registry,
-            limits=limits,
-            in_transactions=in_transactions,
-        )
+
+        def newest() -> resume.Resumed:
+            found = resume.newest_token(
+                self._kafka,
+                self.topic,
+                stream_partition,
+                registry=self._registry,
+                limits=limits,
+                in_transactions=in_transactions,
+            )
+            with self._turns:
+                self._control.epoch.follows(found.epoch)
+            return found
+
+        if self._spool is None:
+            return newest().token
         with self._turns:
-            self._control.epoch.follows(found.epoch)
-        return found.token
+            position = self._spool.file.position(stream_partition)
+        return newest_of(position, lambda: newest()[:2])[1]
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Make the due calls of `on_delivery`. If none is due, wait for a result.
@@ -417,20 +485,27 @@ class ChangeProducer:
         assert not self._results.is_telling, "on_delivery may send, and nothing else"
         return self._wait.poll(timeout_s)
 
-    def flush(self, timeout_s: float = 130.0) -> None:
+    def flush(self, timeout_s: float = 130.0, *, to_disk: bool = False) -> None:
         """Wait until all records are acknowledged, and all calls of `on_delivery` are made.
 
         Args:
             timeout_s: The maximum time to wait.
+            to_disk: It is enough that a record is in the spool (PUB-3). Then a process that is
+                killed does not lose it. Requires a `spool`.
 
         Raises:
             DeliveryError: The time has passed, or a record failed, now or earlier. `undelivered`
                 has the records. Exceptions of `on_delivery` are raised, too. Delivery continues in
-                the background. Or an automatic heartbeat was not delivered
+                the background. With a spool, `RECORDS_IN_SPOOL` says that all records without an
+                acknowledgement are in the file. Or an automatic heartbeat was not delivered
                 (`HEARTBEAT_UNDELIVERED`).
         """
         self._check_may_wait()
-        self._wait.flush(timeout_s)
+        if to_disk:
+            assert isinstance(self._queue, SpoolQueue), "a flush to the disk needs a spool"
+            self._wait.flush_to_disk(self._queue, timeout_s)
+        else:
+            self._wait.flush(timeout_s)
         with self._turns:
             self._check_heartbeats()
 
@@ -438,7 +513,8 @@ class ChangeProducer:
         """Return the records that are not acknowledged, with the reason. Changes come first.
 
         Send them again in this order. With a `transactional_id`, send them in one transaction.
-        Announcements of the producer are included. Send them again, too.
+        Announcements of the producer are included. Send them again, too. Records in the file of a
+        spool are not included, because the producer sends them by itself.
         """
         with self._turns:
             return self._results.undelivered()
@@ -477,8 +553,9 @@ class ChangeProducer:
         are acknowledged. If the thread of the heartbeats commits a transaction, `close` waits for
         it.
 
-        Records without a result are reported to `on_delivery` as failed. After `close`, nothing can
-        be sent, also not by `on_delivery`.
+        Records without a result are reported to `on_delivery` as failed. Those in the file of a
+        spool are not reported: the next producer with this spool sends them. After `close`, nothing
+        can be sent, also not by `on_delivery`.
 
         Args:
             timeout_s: The maximum time to wait. Closing may take one second more.
@@ -491,6 +568,8 @@ class ChangeProducer:
         assert not self._results.is_telling, "on_delivery may send, and nothing else"
         deadline = time.monotonic() + timeout_s
         self._heartbeats.stop()
+        if self._spool is not None:
+            self._spool.stop()
         try:
             self._finish(deadline)
         finally:

@@ -35,19 +35,22 @@ class RecordBytes:
         registry: RegistryConfig | None,
         max_record_bytes: int,
         min_commit_timestamp: int = 0,
+        schema_id: int | None = None,
     ) -> None:
-        """Look up the schema if there is a registry. Raises `RegistryError`."""
+        """Look up the schema if there is a registry, unless `schema_id` is given. Raises
+        `RegistryError`.
+        """
         self._facts, self._max_record_bytes = facts, max_record_bytes
         self._min_commit_timestamp = min_commit_timestamp
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
-        self._schema_id: int | None = None
-        if registry is not None:
+        self.schema_id = schema_id
+        if registry is not None and schema_id is None:
             with RegistryClient(registry) as schemas:
-                self._schema_id = schemas.schema_id(facts.topic, READER_SCHEMA)
+                self.schema_id = schemas.schema_id(facts.topic, READER_SCHEMA)
 
     def of(self, record: Record) -> bytes:
         """Return the framed value of a record. The size is not checked."""
-        return frame(encode(record, self.kafka_partitions), self._schema_id)
+        return frame(encode(record, self.kafka_partitions), self.schema_id)
 
     def check_age(self, record: Record) -> None:
         """Raises `InvalidChangeError` if the time of a record is too old (ING-6)."""
@@ -58,7 +61,7 @@ class RecordBytes:
         too old.
         """
         self.check_age(record)
-        value = frame(encode(record, self.kafka_partitions), self._schema_id)
+        value = frame(encode(record, self.kafka_partitions), self.schema_id)
         size = len(key) + len(value)
         if size > self._max_record_bytes:
             raise InvalidChangeError(

@@ -116,6 +116,41 @@ class Results:
         if sent.on_delivery is not None:
             self.due.append((sent.on_delivery, sent.record, error or None))
 
+    def found_refused(self, record: Record, error: str) -> None:
+        """Register a record that Kafka refused from the spool of an earlier process."""
+        delivery = self.delivery(record.stream_partition)
+        delivery.under_way += isinstance(record, DataChange)
+        self.failed += delivery.spooled_lost(record, error)
+
+    def spooled_acknowledged(
+        self,
+        delivery: Delivery,
+        record: Record | None,
+        on_delivery: OnDelivery | None,
+        *,
+        is_change: bool,
+        counts: bool,
+    ) -> None:
+        """Register that a record of the spool is acknowledged. `counts`: the application sent it.
+        Only `on_delivery`, or failed records, need the record.
+        """
+        self.delivered += counts
+        self.failed += delivery.spooled_acknowledged(record, is_change=is_change)
+        if on_delivery is not None and record is not None:
+            self.due.append((on_delivery, record, None))
+
+    def spooled_lost(self, record: Record, error: str, on_delivery: OnDelivery | None) -> None:
+        """Register that Kafka refused a record of the spool."""
+        self.failed += self.delivery(record.stream_partition).spooled_lost(record, error)
+        if on_delivery is not None:
+            self.due.append((on_delivery, record, error))
+
+    def spool_settled_below(self, number: int) -> None:
+        """Register that all records of the spool with smaller numbers are settled."""
+        for delivery in self._deliveries.values():
+            if delivery.spooled is not None:
+                delivery.spooled.settled_below(number)
+
     def tell(self) -> int:
         """Make the due calls of `on_delivery`, and return their number.
 
@@ -182,6 +217,9 @@ class Results:
     def not_delivered(self) -> DeliveryError:
         """Return the error for the records that are not delivered."""
         records = self.undelivered()
+        backlog = self._queue.backlog if self._queue is not None else 0
+        if not records:
+            return self._in_spool(backlog)
         reasons = Counter(records.values()).most_common(3)
         cause = "; ".join(f"{count} times: {why}" for why, count in reasons)
         complaint = self._queue.complaint if self._queue is not None else ""
@@ -192,6 +230,17 @@ class Results:
             "Remove the cause, then send the records of undelivered() again. Sending a record"
             " twice does no harm",
             undelivered=len(records),
+        )
+
+    def _in_spool(self, backlog: int) -> DeliveryError:
+        complaint = self._queue.complaint if self._queue is not None else ""
+        return DeliveryError(
+            ErrorCode.RECORDS_IN_SPOOL,
+            f"{backlog} records for {self._topic} are in the spool, and Kafka does not have them"
+            " yet",
+            complaint.removesuffix("."),
+            "Check the brokers. This producer, or the next one with the spool, sends the records",
+            undelivered=backlog,
         )
 
 

@@ -28,10 +28,11 @@ GROWTH: Final = 10
 
 
 class Resumed(NamedTuple):
-    """The newest resume token, and the newest epoch of the control records that were read on the
-    way (PUB-4). It is 0 if none had an epoch.
+    """The newest resume token with its time (µs), and the newest epoch of the control records that
+    were read on the way (PUB-4). The epoch is 0 if none had one.
     """
 
+    at: int
     token: bytes
     epoch: int
 
@@ -105,7 +106,12 @@ def newest_token(
         ),
     )
     assert isinstance(last.record, DataChange | Heartbeat)
-    return Resumed(last.record.resume_token, epoch)
+    at = (
+        last.record.timestamp
+        if isinstance(last.record, Heartbeat)
+        else last.record.commit_timestamp
+    )
+    return Resumed(at, last.record.resume_token, epoch)
 
 
 def _order(record: object, stream_partition: str, in_transactions: bool) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig
     from connector.kafka.topics import TopicFacts
+    from connector.records.model import Heartbeat
 
 HeaderList = list[tuple[str, str | bytes | None]]
 _Item = TypeVar("_Item")
@@ -38,7 +39,12 @@ class SendQueue(Generic[_Item]):
     `answer` is called for each message, with its item and the error. The error is empty if the
     message was acknowledged. It is called while `put`, `serve`, `renew` or `let_go` runs. `client`
     is the current client.
+
+    With a spool, `has_spool`, `is_spooling`, `backlog` and `may_claim` have other values (PUB-3).
     """
+
+    has_spool = False
+    is_spooling = False
 
     def __init__(
         self,
@@ -126,6 +132,26 @@ class SendQueue(Generic[_Item]):
                 ) from error
         if number % POLL_EVERY == 0:
             self.serve(0)
+
+    @property
+    def backlog(self) -> int:
+        """The number of records in the file of the spool that are not settled."""
+        return 0
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether claims may be sent. It is False while a spool has losses."""
+        return True
+
+    def put_everywhere(self, item: _Item, key: bytes, value: bytes, headers: HeaderList) -> bool:  # noqa: ARG002
+        """Queue a record for all Kafka partitions, if there is a spool. Otherwise return False."""
+        return False
+
+    def reached(self, position: Heartbeat) -> None:
+        """Keep a position of the application in the spool."""
+
+    def check_may_claim(self) -> None:
+        """Raises `SpoolError` if the spool has losses, and without a spool nothing."""
 
     def serve(self, timeout_s: float, *, push: bool = False) -> None:
         """Read the reports of the client. `push` sends waiting batches at once. Raises as `renew`

@@ -57,6 +57,18 @@ class Turns:
             self._is_wanted = False
             self._served.set()
 
+    @contextmanager
+    def if_free(self) -> Iterator[bool]:
+        """A turn of another thread, if no call runs now. Otherwise the block has none, and gets
+        False.
+        """
+        is_free = self._lock.acquire(blocking=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._lock.release()
+
     def _give_way(self) -> None:
         # In an open transaction, or inside a turn, the timer cannot go on anyway.
         if not self._is_free():

@@ -1,0 +1,120 @@
+"""The spool of a producer with a real broker (PUB-3)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from connector.config.settings import KafkaConfig
+from connector.kafka import ChangeConsumer, ChangeProducer, ConsumerRecord, LocalBroker, topics
+from connector.records.model import DataChange, Heartbeat
+from tests.broker import jar_store
+from tests.unit.kafka.spool_process import change
+
+CHANGES = 20_000
+ROOT = Path(__file__).parents[2]
+
+
+def produce(servers: str, spool: str, dies_at: int) -> None:
+    """A producer that begins at its resume token, and is killed before it sends a change."""
+    settings = {"message.timeout.ms": "2000"}
+    with ChangeProducer(
+        KafkaConfig(servers, settings), "t", spool=spool, spool_after_s=0.5, heartbeat_s=1
+    ) as producer:
+        try:
+            start = int(producer.resume_token("p"))
+        except Exception:  # noqa: BLE001, the first process has none
+            start = 0
+        print(f"from {start}", flush=True)
+        for number in range(start, CHANGES):
+            if number == 5_000 and start == 0:
+                producer.flush()
+                print("stop the broker", flush=True)
+                sys.stdin.readline()
+            if number == dies_at:
+                producer.flush(to_disk=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            producer.send(change(number))
+            if number % 100 == 99:
+                producer.reached("p", number + 1, b"%d" % (number + 1))
+        print("sent", flush=True)
+        producer.flush()
+
+
+def run(broker: LocalBroker, spool: Path, dies_at: int) -> int:
+    """Run a producer, and return the change from which it has continued."""
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tests.integration.test_spool"),
+            *(broker.bootstrap_servers, str(spool), str(dies_at)),
+        ],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        start = int(process.stdout.readline().removeprefix("from "))
+        for line in process.stdout:
+            if line == "stop the broker\n":
+                broker.kill()
+                process.stdin.write("go on\n")
+                process.stdin.flush()
+            elif line == "sent\n":
+                broker.restart()
+    assert process.returncode == (-signal.SIGKILL if dies_at else 0)
+    return start
+
+
+def test_an_outage_longer_than_every_time_out_and_a_killed_producer_lose_nothing(
+    tmp_path: Path,
+) -> None:
+    """PUB-3, nothing_lost, newest_wins, watermark: the broker is away while the producer is killed,
+    and while it starts again from its token.
+    """
+    spool = tmp_path / "spool.db"
+    with LocalBroker.start(tmp_path / "broker", jar_store()) as broker:
+        kafka = KafkaConfig(broker.bootstrap_servers)
+        topics.create_topic(kafka, "t", kafka_partitions=3)
+        assert run(broker, spool, 12_000) == 0
+        assert run(broker, spool, 16_000) == 12_000, "the newest position in the spool"
+        assert run(broker, spool, 0) == 16_000
+        seen: dict[int, set[int]] = {}
+        versions: dict[bytes, list[int]] = {}
+        with ChangeConsumer(kafka, "t", bounded=True) as consumer:
+            received = [one for one in consumer if isinstance(one, ConsumerRecord)]
+    for one in received:
+        if isinstance(one.record, DataChange):
+            seen.setdefault(one.position.kafka_partition, set()).add(one.record.commit_timestamp)
+            versions.setdefault(one.record.row_key, []).append(one.record.commit_timestamp)
+    assert set[int]().union(*seen.values()) == set(range(1, CHANGES + 1))
+    for found in versions.values():
+        # A repeated change is followed by all later ones again.
+        for at, (before, after) in enumerate(pairwise(found)):
+            if after < before:
+                assert after in found[: at + 1]
+                later = {version for version in found if after <= version <= before}
+                assert later <= set(found[at + 1 :])
+    first_at: dict[int, dict[int, int]] = {}
+    for one in received:
+        if isinstance(one.record, DataChange):
+            places = first_at.setdefault(one.position.kafka_partition, {})
+            places.setdefault(one.record.commit_timestamp, one.position.offset)
+    heartbeats = [one for one in received if isinstance(one.record, Heartbeat)]
+    for one in heartbeats:
+        assert isinstance(one.record, Heartbeat)
+        for time, offset in first_at[one.position.kafka_partition].items():
+            assert time > one.record.timestamp or offset < one.position.offset
+    assert (
+        max(one.record.timestamp for one in heartbeats if isinstance(one.record, Heartbeat))
+        == CHANGES
+    )
+
+
+if __name__ == "__main__":
+    produce(sys.argv[1], sys.argv[2], int(sys.argv[3]))
