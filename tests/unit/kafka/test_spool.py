@@ -364,7 +364,13 @@ def test_a_record_that_finds_no_space_is_undelivered(
         producer.reached("p", number + 1, b"too far")
         cluster.start()
         failed = {change(number), Heartbeat("p", number + 1)}
-        until(lambda: producer.poll(0.05) >= 0 and {*producer.undelivered()} == failed)
+        until(
+            lambda: (
+                producer.poll(0.05) >= 0
+                and {*producer.undelivered()} == failed
+                and spooled(producer) == 0
+            )
+        )
         assert producer._spool.file.position("p") is None  # type: ignore[union-attr]
         for record in producer.undelivered():
             producer.send(record)
