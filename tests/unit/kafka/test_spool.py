@@ -44,8 +44,6 @@ from tests.unit import mock_cluster
 from tests.unit.kafka.spool_process import FACTS, STEPS, change
 from tests.unit.mock_cluster import MockCluster, running_cluster
 
-pytestmark = pytest.mark.skipif(bool(mock_cluster.why_not()), reason=mock_cluster.why_not())
-
 SETTINGS = {"message.timeout.ms": "500", "reconnect.backoff.max.ms": "100", "linger.ms": "5"}
 ROOT = Path(__file__).parents[3]
 Open = Callable[..., ChangeProducer]
