@@ -1,11 +1,13 @@
 """How many changes a producer makes and sends on one core, with lowmark's encoder and with fastavro
-instead (REC-17, REC-20, PUB-5).
+instead, and beside the bare client (REC-17, REC-20, PUB-1, PUB-3, PUB-5).
 
     python -m benchmarks producer [--quick]
 
 Changes that replace a row of five columns (six entries) go through `ChangeProducer` to a local
 broker. Some are ready before, and some are made while they are sent. For the encoders, some have an
-estimated low watermark. The processor time of this process is measured, including the threads of
+estimated low watermark. The bare client sends the same bytes, encoded before, with a function for
+each acknowledgement. `reached` is called after every hundred changes. The spool is idle, because
+Kafka answers. The processor time of this process is measured, including the threads of
 the client library, so the result is a rate per core. All ways take turns, and the best round of
 each counts.
 """
@@ -17,16 +19,21 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from unittest import mock
+
+from confluent_kafka import Producer
 
 from benchmarks import encoder, machine
 from benchmarks.report import Figure, finish, spread
 from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import ChangeProducer, LocalBroker, topics
+from connector.kafka.topics import partition_of
 from connector.records import codec
 from connector.records.model import DataChange, DeleteFamily, Record, SetCell
 
@@ -60,25 +67,83 @@ def change(row: Row) -> DataChange:
     )
 
 
-def rate(
-    kafka: KafkaConfig,
-    topic: str,
-    count: int,
-    changes: Iterable[DataChange],
-    encode: Callable[[Record, int], bytes],
-) -> float:
+@dataclass(frozen=True)
+class Way:
+    """How changes are made, encoded and sent. `many` is the number of changes in a `send_many`."""
+
+    changes: Callable[[], Iterable[DataChange]]
+    encode: Callable[[Record, int], bytes] = codec.encode
+    many: int = 0
+    reports: bool = False
+    spool: bool = False
+
+
+def rate(kafka: KafkaConfig, topic: str, count: int, way: Way, folder: Path) -> float:
     """Changes a second of processor time, until all are acknowledged. If changes are made while
     they are sent, that counts too.
     """
+    spool = folder / "spool.db" if way.spool else None
     with (
-        mock.patch("connector.kafka.produce.record_bytes.encode", encode),
-        ChangeProducer(kafka, topic) as producer,
+        mock.patch("connector.kafka.produce.record_bytes.encode", way.encode),
+        ChangeProducer(kafka, topic, spool=spool, heartbeat_s=1) as producer,
     ):
         began = time.process_time()
-        for each in changes:
-            producer.send(each)
+        if way.many:
+            for some in batched(way.changes(), way.many):
+                producer.send_many(some)
+        else:
+            for number, each in enumerate(way.changes()):
+                producer.send(each)
+                if way.reports and number % 100 == 99:
+                    producer.reached(each.stream_partition, each.commit_timestamp - 1)
         producer.flush()
         return count / (time.process_time() - began)
+
+
+def batched(changes: Iterable[DataChange], size: int) -> Iterator[list[DataChange]]:
+    iterator = iter(changes)
+    while some := list(islice(iterator, size)):
+        yield some
+
+
+def rate_of_bare_client(kafka: KafkaConfig, topic: str, ready: list[DataChange]) -> float:
+    """The same of a loop over prepared bytes with the client library alone."""
+    partitions = 4
+    prepared = [
+        (
+            one.row_key,
+            codec.frame(codec.encode(one, partitions), None),
+            partition_of(one.row_key, partitions),
+        )
+        for one in ready
+    ]
+    failed: list[object] = []
+
+    def on_delivery(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    client = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "compression.type": "zstd",
+            "linger.ms": 20,
+        }
+    )
+    began = time.process_time()
+    for number, (key, value, partition) in enumerate(prepared):
+        while True:
+            try:
+                client.produce(topic, value, key, partition, on_delivery)
+                break
+            except BufferError:
+                client.poll(0.05)
+        if number % 100 == 0:
+            client.poll(0)
+    client.flush(60)
+    assert not failed
+    return len(prepared) / (time.process_time() - began)
 
 
 def main() -> int:
@@ -88,13 +153,18 @@ def main() -> int:
     count = 10_000 if quick else 100_000
     sources = rows(count)
     ready, estimating = [change(row) for row in sources], encoder.changes(count, encoder.SEED)
-    ways: dict[str, tuple[Callable[[], Iterable[DataChange]], Callable[[Record, int], bytes]]] = {
-        "send": (lambda: ready, codec.encode),
-        "make and send": (lambda: map(change, sources), codec.encode),
-        "send with estimates": (lambda: estimating, codec.encode),
-        "send with estimates, fastavro's encoder": (lambda: estimating, codec.encode_with_fastavro),
+    ways = {
+        "send": Way(lambda: ready),
+        "send, reached": Way(lambda: ready, reports=True),
+        "send, spool": Way(lambda: ready, spool=True),
+        "send_many": Way(lambda: ready, many=1000),
+        "make and send": Way(lambda: map(change, sources)),
+        "send with estimates": Way(lambda: estimating),
+        "send with estimates, fastavro's encoder": Way(
+            lambda: estimating, codec.encode_with_fastavro
+        ),
     }
-    rates: dict[str, list[float]] = {way: [] for way in ways}
+    rates: dict[str, list[float]] = {way: [] for way in ("bare client", *ways)}
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lowmark-bench-"))
         broker = stack.enter_context(
@@ -103,13 +173,15 @@ def main() -> int:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "bench", kafka_partitions=4)
         for _ in range(ROUNDS):
-            for way, (changes, encode) in ways.items():
-                rates[way].append(rate(kafka, "bench", count, changes(), encode))
+            rates["bare client"].append(rate_of_bare_client(kafka, "bench", ready))
+            for name, way in ways.items():
+                rates[name].append(rate(kafka, "bench", count, way, Path(folder)))
     print(*machine.facts(), sep="\n")
     print(f"{count} changes a round")
-    for way, found in rates.items():
-        print(spread(way, found, "changes/s and core"))
-    send, make_and_send, ours, fastavro = (max(found) for found in rates.values())
+    for name, found in rates.items():
+        print(spread(name, found, "changes/s and core"))
+    best = [max(found) for found in rates.values()]
+    bare, send, with_heartbeats, with_spool, many, make_and_send, ours, fastavro = best
     return finish(
         [
             Figure("producer_send_changes_per_s_and_core", send, "105000"),
@@ -117,6 +189,10 @@ def main() -> int:
             Figure("producer_changes_per_s_and_core", ours),
             Figure("producer_with_fastavro_changes_per_s_and_core", fastavro),
             Figure("producer_gain_of_the_encoder", ours / fastavro),
+            Figure("producer_send_to_bare_client", send / bare),
+            Figure("producer_send_many_to_bare_client", many / bare),
+            Figure("producer_heartbeats_to_none", with_heartbeats / send, "0.95"),
+            Figure("producer_idle_spool_to_none", with_spool / send, "0.95"),
         ],
         validate_record=not quick,
     )
