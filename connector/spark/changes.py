@@ -200,7 +200,7 @@ def _selected(
     entries: bool,
 ) -> DataFrame:
     if table is None:
-        rows = rows.where("kind = 'change'")
+        rows = rows.where("slot >= 0")
     else:
         check_table(table)
         rows = rows.where(changelog.of_source(table))

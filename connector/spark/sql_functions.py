@@ -16,6 +16,7 @@ from connector.errors import ConfigError, ErrorCode
 from connector.records.views import view_of_time
 from connector.spark.changes import DEFAULT_CLOCK_SKEW_S, existing_changelog, oldest_start
 from connector.spark.storage.delta_log import DeltaLog, folders_in
+from connector.state.changelog_slots import CONTROL_SLOT
 
 LEAST_HEARTBEAT_MS: Final = 1_000
 GREATEST_HEARTBEAT_MS: Final = 300_000
@@ -254,8 +255,8 @@ def _register(
     known = [(token, None) for token in frontier.partitions]
     ended = [(token, end.at) for token, end in frontier.ended.items()]
     spark.createDataFrame([*known, *ended], _KNOWN_TYPE).createOrReplaceTempView(f"`{name}_known`")
-    rows.where("kind = 'change'").createOrReplaceTempView(f"`{name}_changes`")
-    rows.where("kind = 'control'").select(
+    rows.where("slot >= 0").createOrReplaceTempView(f"`{name}_changes`")
+    rows.where(f"slot = {CONTROL_SLOT}").select(
         "stream_partition", "heartbeat", "child_partitions"
     ).createOrReplaceTempView(f"`{name}_control`")
     # Computed once: each call of the function needs it.
