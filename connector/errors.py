@@ -142,6 +142,8 @@ class ErrorCode(StrEnum):
     SPOOL_DAMAGED = auto()
     SPOOL_UNREADABLE = auto()
     SPOOL_MISSING = auto()
+    FILE_NOT_A_SPOOL = auto()
+    SPOOL_FORMAT_UNKNOWN = auto()
 
     # schema registry
     REGISTRY_UNREACHABLE = auto()

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from connector.dead_letters.third_party_headers import describe_failure
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.records.codec import schema_id as schema_of
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Headers, Position, Reason
@@ -132,6 +132,8 @@ def check_group(group: str) -> str:
     have its name.
     """
     # The topics of a group "a.ledger" would be those of the group "a".
+    if not isinstance(group, str):
+        raise argument_invalid("group", group, "the name of a group")
     if _GROUP.fullmatch(group) and not group.endswith((_LEDGER, _REPLAYS)):
         return group
     raise ConfigError(

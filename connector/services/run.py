@@ -16,7 +16,7 @@ from connector.errors import ConfigError, ErrorCode, TableError, WriterConflictE
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.state.jobs import Job, JobKind
-from connector.state.table_status import text_of_waiting
+from connector.state.table_status import is_at_low_watermark, text_of_waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -193,7 +193,8 @@ def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:
             if not waiting:
                 continue
             progress = progress_of(config.warehouse, definition.stream, with_frontier=True)
-            if (late := progress.frontier.lagging_partition) is not None:
+            late = progress.frontier.lagging_partition
+            if late is not None and is_at_low_watermark(table, progress):
                 text = f"table {name}: {text_of_waiting(waiting, late.stream_partition)}"
                 on_event(
                     warning(

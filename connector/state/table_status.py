@@ -174,6 +174,13 @@ class TableStatus:
         }
 
 
+def is_at_low_watermark(table: TableState, progress: Progress) -> bool:
+    """Return whether only a heartbeat brings the table further. Otherwise its next apply does, or
+    it waits for an incomplete transaction (ING-2).
+    """
+    return (table.apply_watermark or 0) >= (progress.low_watermark or 0)
+
+
 def text_of_waiting(changes: int, stream_partition: str) -> str:
     """Changes wait for the low watermark: of which stream partition, and the remedy."""
     wait = "1 change waits" if changes == 1 else f"{changes:,} changes wait"
@@ -216,6 +223,7 @@ def table_status(
     """
     p95 = p95_s(durations_us)
     no_cut = bool(table.apply_number) and not table.is_consistent_cut
+    waits_for_heartbeat = bool(waiting_changes) and is_at_low_watermark(table, progress)
     return TableStatus(
         name=definition.name,
         stream=definition.stream,
@@ -227,7 +235,7 @@ def table_status(
         is_consistent_cut=table.is_consistent_cut,
         inconsistent_since=table.inconsistent_since if no_cut else None,
         lagging_partition=(
-            progress.frontier.lagging_partition if no_cut or waiting_changes else None
+            progress.frontier.lagging_partition if no_cut or waits_for_heartbeat else None
         ),
         as_of=progress.as_of(table),
         declared_max_staleness_s=definition.max_staleness_s,

@@ -17,6 +17,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
 SUFFIXES: Final = ("", "-wal", "-shm")
+_PROMISE_DIGITS: Final = 20
 
 _COLUMNS: Final = (
     "number, checksum, spooled_at, kind, stream_partition, time, kafka_partition, key, value,"
@@ -105,6 +107,7 @@ class SpoolFile:
     def __init__(self, path: Path, sync: Sync = "normal") -> None:
         """Open or create the spool. Raises `SpoolError`."""
         self.path = path
+        check_is_spool(path)
         self._is_full_sync = sync == "full"
         self._lock = lock_of(path)
         try:
@@ -200,7 +203,7 @@ class SpoolFile:
         for row in database.execute(f"SELECT {_COLUMNS}, error FROM refused"):  # noqa: S608
             record = _record(row)
             if record is not None:
-                yield row[0], record, row[-1].decode()
+                yield row[0], record, _text(row[-1])
 
     def position(self, stream_partition: str) -> tuple[int, bytes] | None:
         """Return the newest reported time with a resume token, and the token. Behind a loss, it
@@ -279,7 +282,7 @@ class SpoolFile:
         later, they are a loss.
         """
         if number > self._promised:
-            os.pwrite(self._lock, b"%020d" % number, 0)
+            os.pwrite(self._lock, _promise(number), 0)
             if self._is_full_sync:
                 os.fsync(self._lock)
             self._promised = number
@@ -330,16 +333,51 @@ def connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def read_content(database: sqlite3.Connection) -> SpoolContent | None:
-    """Return what the spool says of itself. None: it is new. Raises `ValueError` if it is
-    damaged.
+def check_is_spool(path: Path) -> None:
+    """Raise `SpoolError` if something else is at the path: a folder, or a file of another program.
+
+    Each spool has a file for its lock beside it. Without that file, its description must be whole.
+    """
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    if path.is_file():
+        if Path(f"{path}.lock").is_file():
+            return
+        with suppress(sqlite3.Error, ValueError), closing(_read_only(path)) as database:
+            if read_content(database) is not None:
+                return
+    raise SpoolError(
+        ErrorCode.FILE_NOT_A_SPOOL,
+        f"{path} is not a spool",
+        f"It is a folder, or a file of another program: there is no {path}.lock",
+        "Give the path of a spool, or of a file that does not exist yet",
+        spool=str(path),
+    )
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    database.text_factory = bytes
+    return database
+
+
+def read_content(database: sqlite3.Connection, *, checks: bool = True) -> SpoolContent | None:
+    """Return what the spool says of itself. None: it is new.
+
+    Raises `ValueError` if it is damaged, and `SpoolError` if a newer release wrote it. Without
+    `checks`, its checksum may be wrong.
     """
     for content, crc in database.execute("SELECT content, checksum FROM spool"):
-        if crc != zlib.crc32(content):
+        if not isinstance(content, bytes) or (checks and crc != zlib.crc32(content)):
             raise ValueError("the checksum of its own description is wrong")
         found: SpoolContent = from_stored(SpoolContent, json.loads(content))
         if found.format != FORMAT:
-            raise ValueError(f"its format is {found.format}, and this release knows {FORMAT}")
+            raise SpoolError(
+                ErrorCode.SPOOL_FORMAT_UNKNOWN,
+                "The spool has another format",
+                f"Its format is {found.format}, and this release knows {FORMAT}",
+                "Use the release that wrote it. Its records are whole",
+            )
         return found
     return None
 
@@ -348,7 +386,7 @@ def read_losses(database: sqlite3.Connection, *, accepted: bool = False) -> list
     """Return the losses that no operator has accepted, or all of them."""
     rows = database.execute("SELECT first, last, why, accepted_at FROM losses ORDER BY first")
     return [
-        Loss(first, last, why.decode(errors="replace"), accepted_at)
+        Loss(first, last, _text(why), accepted_at)
         for first, last, why, accepted_at in rows
         if accepted or accepted_at is None
     ]
@@ -472,9 +510,22 @@ def lock_of(path: Path) -> int:
 def promised_in(path: Path) -> int:
     """Return the last number that an application may rely on. Raises `ValueError`."""
     try:
-        return int(Path(f"{path}.lock").read_bytes() or b"0")
+        stored = Path(f"{path}.lock").read_bytes()
     except FileNotFoundError:
         return 0
+    number = int(stored[:_PROMISE_DIGITS] or b"0")
+    if stored and stored != _promise(number):
+        raise ValueError("the number in its lock file is damaged")
+    return number
+
+
+def _promise(number: int) -> bytes:
+    digits = b"%0*d" % (_PROMISE_DIGITS, number)
+    return b"%b %010d" % (digits, zlib.crc32(digits))
+
+
+def _text(stored: bytes | None) -> str:
+    return stored.decode(errors="replace") if isinstance(stored, bytes) else ""
 
 
 def _write_content(database: sqlite3.Connection, content: SpoolContent) -> None:

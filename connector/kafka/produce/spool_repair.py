@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from connector.clock import now_us
@@ -16,6 +17,7 @@ from connector.kafka.produce.spool_file import (
     Loss,
     SpoolContent,
     SpoolFile,
+    check_is_spool,
     connect,
     find_losses,
     lock_of,
@@ -115,10 +117,10 @@ def _rescue(path: Path) -> tuple[Loss, ...]:
         content: SpoolContent | None = None
         _make_whole(path)
         with suppress(sqlite3.Error, ValueError), closing(connect(path)) as database:
-            content = read_content(database)
+            content = read_content(database, checks=False)
             records.extend(_readable_records(database, content))
             refused.extend(SpoolFile.refused_in(database))
-        damaged = Path(f"{path}.damaged")
+        damaged = _free_name(path)
         for suffix in SUFFIXES:
             if os.path.exists(f"{path}{suffix}"):
                 os.replace(f"{path}{suffix}", f"{damaged}{suffix}")
@@ -160,7 +162,14 @@ def _readable_records(
                 yield number, record
 
 
+def _free_name(path: Path) -> Path:
+    """A name for a damaged file, where no earlier one is."""
+    names = (Path(f"{path}.damaged{f'-{n}' if n > 1 else ''}") for n in count(1))
+    return next(name for name in names if not name.exists())
+
+
 def _check_exists(path: Path) -> None:
+    check_is_spool(path)
     if not path.exists() and not Path(f"{path}.lock").exists():
         raise SpoolError(
             ErrorCode.SPOOL_MISSING,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from connector.config.settings import find_table
-from connector.errors import BrokerError, TopicError
+from connector.errors import BrokerError, TopicError, argument_invalid
 from connector.records.model import DataChange
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.records.rejection import Rejection
@@ -149,6 +149,8 @@ def explain(
     """
     from connector.lake.row_states import RowStates
 
+    if not isinstance(key, bytes | tuple):
+        raise argument_invalid("key", key, "bytes, or a tuple with the values of the key columns")
     states = RowStates(config.warehouse, find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)

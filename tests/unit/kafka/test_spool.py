@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -669,3 +670,66 @@ def test_the_check_of_order_can_fail() -> None:
     assert in_order_again([1, 2, 1]) == []
     assert in_order_again([2, 1, 2]) == []
     assert in_order_again([1, 3, 2, 3]) == []
+
+
+# ── files that are no spools, and damaged descriptions ────────────────────────────────────────────
+
+
+def test_something_else_at_the_path_is_not_touched(new: Open, path: Path) -> None:
+    """PUB-3: neither a folder, nor a file, nor a database of another program."""
+    folder, text, database = (path.with_name(name) for name in ("folder", "text", "database"))
+    (folder / "below").mkdir(parents=True)
+    text.write_text("hi")
+    with closing(sqlite3.connect(database)) as other:
+        other.execute("CREATE TABLE t (x)")
+    before = {one: one.read_bytes() for one in (text, database)}
+    for other_path in (folder, text, database):
+        for call in (spool_repair.accept, spool_repair.status, lambda at: new(spool=at)):
+            with pytest.raises(SpoolError) as caught:
+                call(other_path)
+            assert caught.value.code == "FILE_NOT_A_SPOOL"
+    assert {one: one.read_bytes() for one in (text, database)} == before
+    assert sorted(one.name for one in path.parent.iterdir()) == ["database", "folder", "text"]
+
+
+@pytest.mark.parametrize("number", [b"00000000000900000301", b"9" * 20, b"x"])
+def test_a_damaged_number_in_the_lock_file_is_noticed(
+    cluster: MockCluster, new: Open, path: Path, number: bytes
+) -> None:
+    """PUB-3: no loss is made of it, and `accept` keeps every record."""
+    fill(cluster, new, 20)
+    Path(f"{path}.lock").write_bytes(number)
+    with pytest.raises(SpoolError, match=r"lock file|invalid literal"):
+        new()
+    assert spool_repair.accept(path) == ()
+    assert spool_repair.status(path).records == 20
+
+
+def test_a_damaged_description_costs_no_record(cluster: MockCluster, new: Open, path: Path) -> None:
+    """PUB-3, nothing_lost: also a second time, and the first damaged file stays."""
+    fill(cluster, new, 20)
+    for names in ({"spool.db.damaged"}, {"spool.db.damaged", "spool.db.damaged-2"}):
+        damage(path, "UPDATE spool SET checksum = 0")
+        assert spool_repair.accept(path) == ()
+        assert spool_repair.status(path).records == 20
+        kept = {one.name for one in path.parent.glob("*.damaged*")}
+        assert {name for name in kept if not name.endswith(("-wal", "-shm"))} == names
+
+
+def test_a_spool_of_a_newer_release_is_left_alone(
+    cluster: MockCluster, new: Open, path: Path
+) -> None:
+    """PUB-3: its records are whole."""
+    fill(cluster, new, 5)
+    with closing(sqlite3.connect(path)) as database:
+        ((content,),) = database.execute("SELECT content FROM spool").fetchall()
+        newer = content.replace('"format": 1', '"format": 2')
+        assert newer != content
+        given = (newer, zlib.crc32(newer.encode()))
+        database.execute("UPDATE spool SET content = ?, checksum = ?", given)
+        database.commit()
+    for call in (spool_repair.accept, spool_repair.status, lambda _: new()):
+        with pytest.raises(SpoolError) as caught:
+            call(path)
+        assert caught.value.code == "SPOOL_FORMAT_UNKNOWN"
+    assert not list(path.parent.glob("*.damaged"))
