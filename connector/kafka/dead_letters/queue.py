@@ -57,9 +57,9 @@ from connector.kafka.dead_letters.ledger_topic import (
 )
 from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.schema_registry import RegistryClient
-from connector.rate import RateLimit
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.rejection import Rejection
+from connector.state.rate import RateLimit
 from connector.validation import KafkaRecord, validate_record
 
 if TYPE_CHECKING:

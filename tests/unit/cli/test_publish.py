@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from connector.cli.publish import _send_all
-from connector.rate import RateLimit
 from connector.records.model import Record
+from connector.state.rate import RateLimit
 
 
 class Sink:
