@@ -16,6 +16,7 @@ from connector.errors import (
     ErrorCode,
     RegistryError,
     TopicError,
+    argument_invalid,
 )
 from connector.kafka import topics
 from connector.kafka.produce.record_bytes import RecordBytes
@@ -50,12 +51,12 @@ class SpoolSettings:
         """Raises `ConfigError` if a value is not allowed."""
         allowed = {
             "spool_max_bytes": (
-                self.max_bytes >= LEAST_MAX_BYTES,
+                _is_number(self.max_bytes) and self.max_bytes >= LEAST_MAX_BYTES,
                 f"at least {LEAST_MAX_BYTES:,}",
                 self.max_bytes,
             ),
             "spool_after_s": (
-                0 < self.after_s <= LONGEST_AFTER_S,
+                _is_number(self.after_s) and 0 < self.after_s <= LONGEST_AFTER_S,
                 f"above 0 and at most {LONGEST_AFTER_S:g} seconds",
                 self.after_s,
             ),
@@ -90,7 +91,13 @@ def settings_of(
             "A commit says that Kafka has the records. With a spool, they may be on your disk only",
             "Leave out spool or transactional_id",
         )
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise argument_invalid("spool", path, "the path of a file")
     return SpoolSettings(Path(path), max_bytes, after_s, full, sync)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class OpenSpool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from connector.clock import now_us
-from connector.errors import ErrorCode, SpoolError
+from connector.errors import ErrorCode, SpoolError, TopicError
 from connector.kafka import topics
 from connector.kafka.topics import TopicFacts
 from connector.records.spooled import SpooledRecord, checksum, describe_losses, missing
@@ -120,6 +120,7 @@ class SpoolFile:
                 self.content = read_content(self._reader)
                 self.losses = read_losses(self._reader)
                 self._promised = promised_in(path)
+                self._place = self._place_now()
         except BaseException:
             self.close()
             raise
@@ -132,7 +133,17 @@ class SpoolFile:
         if known is not None and known.topic.topic != facts.topic:
             raise self._foreign(known.topic.topic, facts.topic)
         if known is not None and known.first < known.next:
-            topics.check_identity(known.topic.topic_id, facts)
+            try:
+                topics.check_identity(known.topic.topic_id, facts)
+            except TopicError as error:
+                raise SpoolError(
+                    ErrorCode.TOPIC_REPLACED,
+                    f"The spool {self.path} has records of an earlier topic {facts.topic}",
+                    "The topic was deleted and created again. The new one may lack other changes,"
+                    " too",
+                    "Move the spool away, and start again with a backfill of the source",
+                    spool=str(self.path),
+                ) from error
         self.content = SpoolContent(facts) if known is None else replace(known, topic=facts)
         self._store_content()
 
@@ -279,13 +290,25 @@ class SpoolFile:
 
     def promise(self, number: int) -> None:
         """Note that the application may rely on the records up to this number. If they are absent
-        later, they are a loss.
+        later, they are a loss. Raises `SpoolError` if the file was removed or replaced.
         """
+        with readable(self.path):
+            if self._place_now() != self._place:
+                raise ValueError("another process has removed or replaced it")
         if number > self._promised:
             os.pwrite(self._lock, _promise(number), 0)
             if self._is_full_sync:
                 os.fsync(self._lock)
             self._promised = number
+
+    def forget_promise(self) -> int:
+        """Note that nothing is promised any more. Returns the number that was promised."""
+        promised, self._promised = self._promised, 0
+        os.ftruncate(self._lock, 0)
+        return promised
+
+    def _place_now(self) -> tuple[int, int]:
+        return os.stat(self.path).st_ino, os.stat(f"{self.path}.lock").st_ino
 
     def check_losses(self) -> None:
         """Read again which losses an operator has accepted."""

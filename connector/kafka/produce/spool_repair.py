@@ -61,6 +61,8 @@ def status(path: Path) -> SpoolStatus:
         content = read_content(database)
         losses = read_losses(database)
         refused = 0
+        if content is None and (promised := promised_in(path)):
+            losses.append(Loss(1, promised, "missing"))
         if content is not None:
             new, _ = find_losses(database, content, promised_in(path), found)
             losses += new
@@ -96,6 +98,8 @@ def accept(path: Path) -> tuple[Loss, ...]:
             raise
     else:
         with closing(file):
+            if file.content is None and (promised := file.forget_promise()):
+                return (Loss(1, promised, "missing"),)
             if file.content is not None:
                 try:
                     file.check(lambda _number, _record: None)

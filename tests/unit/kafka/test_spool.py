@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -26,12 +26,11 @@ from connector.errors import (
     DeliveryError,
     SpoolError,
     SpoolFullError,
-    TopicError,
 )
 from connector.kafka import topics
-from connector.kafka.produce import spool_repair
+from connector.kafka.produce import spool_file, spool_repair
 from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.produce.spool_file import SpoolFile, Write
+from connector.kafka.produce.spool_file import Loss, SpoolFile, Write
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     ChildPartition,
@@ -612,7 +611,7 @@ def test_a_spool_belongs_to_one_producer_and_one_topic(
     again = topics.TopicFacts(
         *["t", "BBBBBBBBBBBBBBBBBBBBBB", *[getattr(FACTS, name) for name in FACTS.__slots__][2:]]
     )
-    with pytest.raises(TopicError, match="is not the topic"):
+    with pytest.raises(SpoolError, match="of an earlier topic"):
         ChangeProducer(kafka, again, spool=path)
 
 
@@ -733,3 +732,54 @@ def test_a_spool_of_a_newer_release_is_left_alone(
             call(path)
         assert caught.value.code == "SPOOL_FORMAT_UNKNOWN"
     assert not list(path.parent.glob("*.damaged"))
+
+
+def test_a_spool_that_is_gone_is_a_loss(cluster: MockCluster, new: Open, path: Path) -> None:
+    """PUB-3: the lock file knows how many records were promised."""
+    fill(cluster, new, 20)
+    for name in ("spool.db", "spool.db-wal", "spool.db-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    path.touch()
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(spool_file._TABLES)
+    assert describe(spool_repair.status(path).losses) == [(1, 20, "missing")]
+    assert describe(spool_repair.accept(path)) == [(1, 20, "missing")]
+    assert spool_repair.status(path).losses == ()
+
+
+def describe(losses: Sequence[Loss]) -> list[tuple[int, int, str]]:
+    return [(loss.first, loss.last, loss.why) for loss in losses]
+
+
+def test_a_file_that_is_removed_while_it_is_used_is_no_safe_place(
+    cluster: MockCluster, new: Open, path: Path
+) -> None:
+    """PUB-3: `flush(to_disk=True)` says so."""
+    producer = new(announce=False)
+    cluster.stop()
+    producer.send(change(1))
+    producer.flush(to_disk=True)
+    path.rename(path.with_name("away"))
+    producer.send(change(2))
+    with pytest.raises(SpoolError, match=r"removed or replaced|No such file"):
+        producer.flush(to_disk=True)
+    path.with_name("away").rename(path)
+    with pytest.raises(DeliveryError):
+        producer.close(0.1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"spool_after_s": "1"},
+        {"spool_after_s": None},
+        {"spool_max_bytes": "x"},
+        {"spool_max_bytes": None},
+        {"spool": "a\0b"},
+        {"spool": 5},
+    ],
+)
+def test_arguments_of_a_wrong_type_are_errors(new: Open, arguments: dict[str, object]) -> None:
+    """PUB-3."""
+    with pytest.raises(ConfigError):
+        new(**arguments)
