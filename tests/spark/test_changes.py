@@ -360,5 +360,6 @@ def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path) -> No
     assert names["changes"].count() == 1
     assert names["cells"].count() == 1
     assert spark.read.format("delta").load(f"{tmp_path}/copy").count() == 1
-    (query,) = code_blocks(page, "sql")
-    assert [len(row[0][0].data_change_record) for row in spark.sql(query).collect()] == [1, 0]
+    records, changes = (spark.sql(query).collect() for query in code_blocks(page, "sql"))
+    assert [len(row[0][0].data_change_record) for row in records] == [1, 0]
+    assert [(row.id, row.kind) for row in changes] == [("a", ["SET_CELL"])]
