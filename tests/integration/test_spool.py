@@ -6,13 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+from confluent_kafka.admin import AdminClient
+
 from connector.config.settings import KafkaConfig
+from connector.errors import ConnectorError, TopicError
 from connector.kafka import ChangeConsumer, ChangeProducer, ConsumerRecord, LocalBroker, topics
 from connector.records.model import DataChange, Heartbeat
-from tests.broker import jar_store
+from tests.broker import NewTopic, jar_store
 from tests.unit.kafka.spool_process import change
 
 CHANGES = 20_000
@@ -108,12 +113,41 @@ def test_an_outage_longer_than_every_time_out_and_a_killed_producer_lose_nothing
     heartbeats = [one for one in received if isinstance(one.record, Heartbeat)]
     for one in heartbeats:
         assert isinstance(one.record, Heartbeat)
-        for time, offset in first_at[one.position.kafka_partition].items():
-            assert time > one.record.timestamp or offset < one.position.offset
+        for at, offset in first_at[one.position.kafka_partition].items():
+            assert at > one.record.timestamp or offset < one.position.offset
     assert (
         max(one.record.timestamp for one in heartbeats if isinstance(one.record, Heartbeat))
         == CHANGES
     )
+
+
+def test_a_topic_that_was_created_again_gets_nothing_of_the_spool(
+    kafka: KafkaConfig, admin: AdminClient, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """PUB-3, watermark: the new topic lacks the change that was delivered before, so a heartbeat
+    there would claim too much.
+    """
+    topic = new_topic().topic
+    quick = KafkaConfig(kafka.bootstrap_servers, {"message.timeout.ms": "1000"})
+    producer = ChangeProducer(
+        quick, topic, spool=tmp_path / "s.spool", spool_after_s=0.2, heartbeat_s=1
+    )
+    producer.send(change(0))
+    producer.flush()
+    admin.delete_topics([topic])[topic].result(30)
+    for number in range(1, 20):
+        producer.send(change(number))
+    producer.reached("p", 20)
+    producer.flush(to_disk=True)
+    topics.create_topic(kafka, topic, kafka_partitions=1)
+    deadline = time.monotonic() + 30
+    with pytest.raises(TopicError, match=r"There is no topic|is not the topic"):
+        while time.monotonic() < deadline:
+            producer.poll(0.2)
+    with pytest.raises(ConnectorError):
+        producer.close(1)
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        assert list(consumer) == []
 
 
 if __name__ == "__main__":

@@ -110,9 +110,13 @@ class OpenSpool:
         facts: TopicFacts,
         *,
         is_verified: bool,
+        asks_again: bool,
         queue_timeout_s: float,
     ) -> None:
-        """`is_verified`: Kafka gave the facts now."""
+        """`is_verified`: Kafka gave the facts now. `asks_again`: it is asked for the topic again
+        after each outage.
+        """
+        self._asks_again = asks_again
         self._settings, self.file, self.facts = settings, file, facts
         self._is_verified, self._queue_timeout_s = is_verified, queue_timeout_s
         self._queue: SpoolQueue | None = None
@@ -169,15 +173,19 @@ class OpenSpool:
         thread until it answers. Until then, nothing is sent from the spool.
         """
         assert self._queue is not None
-        self._queue.start()
+        arguments = weakref.ref(self._queue), kafka, self.facts, self._stopped
+
+        def ask() -> None:
+            threading.Thread(
+                target=_verify, args=arguments, name="connector-spool-topic", daemon=True
+            ).start()
+
+        if self._asks_again:
+            self._queue.on_trip = ask
         if not self._is_verified:
             self._queue.is_verified = False
-            threading.Thread(
-                target=_verify,
-                args=(weakref.ref(self._queue), kafka, self.facts, self._stopped),
-                name="connector-spool-topic",
-                daemon=True,
-            ).start()
+            ask()
+        self._queue.start()
 
     def stop(self) -> None:
         """Stop to ask for the topic."""
@@ -212,7 +220,12 @@ def open_spool(
         file.close()
         raise
     return OpenSpool(
-        settings, file, facts, is_verified=is_verified, queue_timeout_s=queue_timeout_s
+        settings,
+        file,
+        facts,
+        is_verified=is_verified,
+        asks_again=isinstance(topic, str),
+        queue_timeout_s=queue_timeout_s,
     )
 
 

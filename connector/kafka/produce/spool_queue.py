@@ -58,6 +58,8 @@ class SpoolQueue(SendQueue[Sent]):
     - `is_spooling`: records go to the spool now.
     - `is_verified` is False until the topic is known to be that of the spool. Until then, nothing
       is sent from the spool.
+    - `on_trip` is called when records begin to go to the spool. It has Kafka asked again for the
+      topic. None: the topic is not asked for.
     - `trouble` is the error that each call raises.
     """
 
@@ -82,6 +84,7 @@ class SpoolQueue(SendQueue[Sent]):
         self._queue_timeout_s = queue_timeout_s
         self._max_bytes, self._after_s, self._when_full = max_bytes, after_s, when_full
         self.is_verified = True
+        self.on_trip: Callable[[], None] | None = None
         self.trouble: ConnectorError | None = None
         self._rows = Rows(results, file)
         self._memory = InMemory()
@@ -362,6 +365,10 @@ class SpoolQueue(SendQueue[Sent]):
     def _trip(self) -> None:
         """From now on, records go to the spool. Those without a result are the first ones."""
         self.is_spooling, self._has_tripped = True, False
+        if self.on_trip is not None and self.is_verified:
+            # The topic may be deleted and created again during the outage.
+            self.is_verified = False
+            self.on_trip()
         self._sender.go_back()
         direct, self._direct = self._direct, {}
         self._writer.append(list(direct.values()))
@@ -428,6 +435,7 @@ class SpoolQueue(SendQueue[Sent]):
         written have failed.
         """
         self._timer.stop(JOIN_S)
+        self.on_trip = None
         self._trip()
         self._queue.let_go(timeout_s, why)
         while self._writer.commit():
