@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.config.settings import IncompleteTransactions
+from connector.config.settings import IncompleteTransactions, KafkaConfig, StreamConfig
+from connector.lake.state_reader import table_state_of
 from connector.records import codec
 from connector.records.model import (
     ChildPartition,
@@ -19,11 +21,14 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Reason
+from connector.services.transactions import incomplete_transactions, release_transaction
 from connector.spark.ingest import transactions
 from connector.spark.ingest.ingest import Ingest
 from connector.spark.reader import SparkRead, read_table
 from connector.state.incomplete_transactions import ID_PREFIX, ReleaseTransaction
 from connector.state.stream_progress import Cut
+from tests.broker import NewTopic
+from tests.spark.live import Live
 from tests.spark.streams import STREAM, Stream, account, shown
 
 WAITS = replace(
@@ -315,3 +320,52 @@ def test_a_long_id_is_listed_in_short(spark: SparkSession, tmp_path: Path) -> No
         (first, True),
         (second, False),
     ]
+
+
+@dataclass
+class Waiting(Live):
+    """A live stream whose tables wait for incomplete transactions."""
+
+    @property
+    def stream(self) -> StreamConfig:
+        wait = IncompleteTransactions.WAIT
+        return replace(super().stream, incomplete_transactions=wait, incomplete_after_s=3600)
+
+    def heartbeat(self, at: int) -> None:
+        announced = ChildPartitions("p", 1, 0, (ChildPartition("p"),))
+        self.send(
+            (number, kafka_key(record), codec.frame(codec.encode(record, 2), None))
+            for number in range(2)
+            for record in (announced, Heartbeat("p", at))
+        )
+
+
+def test_the_pipeline_waits_for_the_record_that_is_held_back(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """ING-2: each run checks before it applies. The record, or the release by an operator, ends
+    it.
+    """
+    with ExitStack() as stack:
+        live = Waiting(spark, kafka, new_topic(kafka_partitions=2).topic, tmp_path / "w", stack)
+
+        def shown() -> list[object]:
+            live.pipeline().run_once()
+            assert table_state_of(str(live.warehouse), "accounts").is_consistent_cut
+            return sorted(map(str, live.table()))
+
+        live.publish(of("a", 1, 10), of("a", 2, 10), of("b", 1, 20), of("c", 1, 30))
+        live.publish(account("d", 35, name="d"))
+        live.heartbeat(40)
+        assert shown() == ["a1", "a2"]
+        found = incomplete_transactions(live.config)
+        assert [
+            (one.server_transaction_id, one.commit_timestamp, one.missing) for one in found
+        ] == [
+            ("b", 20, 1),
+            ("c", 30, 1),
+        ]
+        live.publish(of("b", 2, 20))
+        assert shown() == ["a1", "a2", "b1", "b2"]
+        release_transaction(live.config, "s", "c", why="lost at the source")
+        assert shown() == ["a1", "a2", "b1", "b2", "c1", "d"]

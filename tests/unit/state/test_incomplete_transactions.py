@@ -19,6 +19,7 @@ from connector.state.incomplete_transactions import (
     TransactionCheck,
 )
 from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_status import stream_status
 from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import Frontier
 
@@ -188,3 +189,25 @@ def test_the_cut_and_the_horizon_stay_below_an_incomplete_transaction() -> None:
 @given(st.builds(TransactionCheck, checked_to=st.integers(0, 2**60), declared=st.integers(0, 9)))
 def test_stored_form(check: TransactionCheck) -> None:
     assert from_stored(TransactionCheck, to_stored(check)) == check
+
+
+def test_the_status_names_the_oldest_and_what_tables_do() -> None:
+    """ING-2: they wait, they no longer wait, or the stream only counts."""
+    check = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1), Found(5, "b", 2)], 1)
+    progress = Progress(ingest_batch=3, transactions=check, frontier=Frontier(low_watermark=10))
+    for now, wait_s, effect in (
+        (2, 10, "tables wait for it"),
+        (1 + WAIT, 10, "tables no longer wait for it, and are no consistent cut"),
+        (2, None, "look for dead letters, or ask the producer"),
+    ):
+        status = stream_status("s", progress, now, stall_after_s=300, wait_s=wait_s)
+        hint = next(one for one in status.hints if one.startswith("transaction a of"))
+        assert "lacks 1 record, and 1 other lack some: " + effect in hint
+    shown = status.to_json()["transactions"]
+    assert [(one["server_transaction_id"], one["missing"]) for one in shown["incomplete"]] == [
+        ("a", 1),
+        ("b", 2),
+    ]
+    released = replace(progress, transactions=check.released([release("a"), release("b", 2)]))
+    status = stream_status("s", released, 1 + WAIT, stall_after_s=300, wait_s=10)
+    assert not any(one.startswith("transaction") for one in status.hints)
