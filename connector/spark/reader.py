@@ -242,7 +242,7 @@ def _merged(
     # The changes lack batches that the changelog deleted during the read. Only this check detects
     # that.
     check_changelog(table, before, changelog.newest())
-    highest, low = max(before.highest_applied, seen.highest), progress.low_watermark
+    highest, low = max(before.highest_applied, seen.highest), progress.consistent_to
     as_of = max(
         filter(
             None,

@@ -7,7 +7,8 @@ It counts those again that were incomplete.
 
 If the stream waits for them, the cut of its tables stays at or below the oldest one, and at or
 below the time that was checked. This ends `incomplete_after` after one was found. Then it is
-overdue, and tables are applied as if the low watermark were stalled (TBL-11).
+overdue, and tables are applied as if the low watermark were stalled (TBL-11). An overdue one stays
+in the list, so that no table counts as a consistent cut because of the bound of the list.
 
 All times are microseconds.
 """
@@ -23,7 +24,12 @@ from connector.records.views import view_of_time
 CHECK_EVERY_US: Final = 60_000_000
 MOST_LISTED: Final = 100
 MOST_FOUND: Final = 1_000
-"""The most transactions that one check may find. A check that finds more does not go further."""
+"""The most transactions that one check may find."""
+MAX_ID_LENGTH: Final = 200
+"""In characters. A longer id is listed as its first `ID_PREFIX` characters, "...", and its SHA-256.
+Every commit of the changelog has the list.
+"""
+ID_PREFIX: Final = 100
 
 
 class Found(NamedTuple):
@@ -63,15 +69,18 @@ class ReleaseTransaction:
 class TransactionCheck:
     """The result of all checks of a stream.
 
-    - `checked_to`: every transaction with a smaller commit timestamp was checked. 0: there was no
-      check yet.
+    - `checked_to`: every transaction with a smaller commit timestamp was checked, or began to leave
+      the changelog. 0: there was no check yet.
     - `checked_at` is the time of the last check.
-    - `found` counts the incomplete transactions of all checks, also those that are complete now.
+    - `found` counts the incomplete transactions of all checks, also those that are complete now. Of
+      one check, it counts at most `MOST_FOUND`.
     - `incomplete` are those that are not complete, in the order of commit timestamp and id. There
       are at most `MOST_LISTED`.
     - `released_to` is the greatest number of a release that was taken.
     - `declared` counts the changes whose transaction declares more than one record. While it is 0,
       nothing is checked.
+    - `waits`: the stream waited for incomplete transactions when its newest batch was read. It is
+      false while `declared` is 0.
     """
 
     checked_to: int = 0
@@ -80,17 +89,26 @@ class TransactionCheck:
     incomplete: tuple[IncompleteTransaction, ...] = ()
     released_to: int = 0
     declared: int = 0
+    waits: bool = False
 
-    def counted(self, declared: int, low_watermark: int | None) -> TransactionCheck:
+    def counted(
+        self, declared: int, low_watermark: int | None, *, waits: bool = False
+    ) -> TransactionCheck:
         """Return the result after a batch with so many declaring changes.
 
         `low_watermark` is that before the batch. If no change has declared anything before, there
         is nothing to check below it.
         """
-        if self.declared or low_watermark is None:
-            return replace(self, declared=self.declared + declared)
-        checked_to = max(self.checked_to, low_watermark) if declared else self.checked_to
-        return replace(self, declared=declared, checked_to=checked_to)
+        total, checked_to = self.declared + declared, self.checked_to
+        if declared and not self.declared and low_watermark is not None:
+            checked_to = max(checked_to, low_watermark)
+        return replace(self, declared=total, checked_to=checked_to, waits=waits and total > 0)
+
+    def trimmed(self, below: int) -> TransactionCheck:
+        """Return the result after changes with commit timestamps below `below` left the changelog.
+        Their transactions are not checked any more (TBL-15).
+        """
+        return replace(self, checked_to=max(self.checked_to, below))
 
     def is_due(self, low_watermark: int | None, now: int) -> bool:
         """Return whether a check is due: there is something to check, and the last check is long
@@ -115,7 +133,8 @@ class TransactionCheck:
 
         Args:
             checked_to: At least the one before.
-            found: All that are incomplete now. At most `MOST_FOUND` of them, the oldest.
+            found: All that are incomplete now, in any order. One below the time that was checked
+                before, and not listed before, was left out of the list then, and still is.
             now: The time of the check.
             wait_us: How long tables wait for one. 0: they do not wait.
             horizon: Older ones are forgotten, because their deletes may be.
@@ -127,15 +146,14 @@ class TransactionCheck:
             if one[:2] in before
             else IncompleteTransaction(*one, now)
             for one in sorted(found)
-            if horizon is None or one.commit_timestamp >= horizon
+            if (horizon is None or one.commit_timestamp >= horizon)
+            and (one[:2] in before or one.commit_timestamp >= self.checked_to)
         ]
         new = sum(one[:2] not in before for one in listed)
-        if len(found) >= MOST_FOUND:
-            checked_to = max(self.checked_to, found[-1].commit_timestamp)
         while len(listed) > MOST_LISTED:
-            # Those that nothing waits for are only counted. If all are waited for, the newest ones
+            # Those that hold no cut are only counted. Otherwise the newest ones are left out, and
             # are found again by a later check.
-            free = next((one for one in listed if not _is_waited_for(one, now, wait_us)), None)
+            free = next((one for one in listed if one.is_released or not wait_us), None)
             if free is not None:
                 listed.remove(free)
                 continue
@@ -171,10 +189,12 @@ class TransactionCheck:
         return self._checked_to(low_watermark, [one for one in self.incomplete if not one[-1]])
 
     def waits_to(self, low_watermark: int, now: int, wait_us: int) -> int:
-        """Return the time below which all transactions were checked, and none is waited for. It is
-        at most the low watermark.
+        """Return the time below which none is waited for, and which was checked. It is at most the
+        low watermark. While one is overdue, tables do not wait for the check either.
         """
         waited = [one for one in self.incomplete if _is_waited_for(one, now, wait_us)]
+        if self.overdue(now, wait_us):
+            return min([low_watermark, *(one.commit_timestamp for one in waited)])
         return self._checked_to(low_watermark, waited)
 
     def _checked_to(self, low_watermark: int, open_: Iterable[IncompleteTransaction]) -> int:

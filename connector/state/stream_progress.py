@@ -112,6 +112,16 @@ class Progress:
         """
         return self.frontier.low_watermark
 
+    @property
+    def consistent_to(self) -> int | None:
+        """The commit timestamp below which all transactions are shown, and are whole. It is the low
+        watermark, unless the stream waits for incomplete transactions (ING-2).
+        """
+        low = self.low_watermark
+        if low is None or not self.transactions.waits:
+            return low
+        return self.transactions.complete_to(low)
+
     def cut(self, now: int, stall_after_s: int, wait_s: int | None = None) -> Cut:
         """Return the target of an apply of all tables of the stream at `now` (TBL-10, TBL-11).
 
@@ -160,7 +170,9 @@ class Progress:
         frontier = advance(
             self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
         )
-        transactions = self.transactions.counted(counts.declared, self.low_watermark)
+        transactions = self.transactions.counted(
+            counts.declared, self.low_watermark, waits=wait_s is not None
+        )
         complete_to = frontier.low_watermark
         if wait_s is not None and complete_to is not None:
             complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)

@@ -47,6 +47,7 @@ AGAIN: dict[str, Callable[[str], str]] = {
     "frontier": frontier_again,
     "history": lambda text: history_to_json(history_from_json(text.encode())).decode(),
     "progress with findings": progress_again,
+    "progress with transactions": progress_again,
     "frontier with epochs": frontier_again,
     "totals": lambda text: totals_to_json(totals_from_json(text.encode())).decode(),
 }

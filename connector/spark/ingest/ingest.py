@@ -219,14 +219,18 @@ class Ingest:
         before = replace(
             before,
             declared=known.declared,
-            checked_to=max(before.checked_to, known.checked_to),
+            waits=known.waits,
+            checked_to=max(before.checked_to, known.checked_to, progress.horizon or 0),
         )
         releases = self._world.releases(before.released_to) if before.incomplete else ()
         found, ready = before.released(releases), replace(before, checked_at=0)
         if low is not None and (before.is_due(low, now) or (is_last and ready.is_due(low, now))):
+            lacking, checked_to = incomplete_transactions(self._changelog, before, low)
+            if self._stream.wait_s is None:
+                checked_to = low
             found = found.after(
-                max(low, before.checked_to),
-                incomplete_transactions(self._changelog, before, low),
+                max(checked_to, before.checked_to),
+                lacking,
                 now,
                 wait_us=(self._stream.wait_s or 0) * 1_000_000,
                 horizon=progress.horizon,
@@ -246,8 +250,10 @@ class Ingest:
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
             return False
-        declared = progress.transactions.declared
-        self._changelog.renew(replace(progress, transactions=replace(check, declared=declared)))
+        known = progress.transactions
+        # A batch, or a trim, may have been committed since the check.
+        check = replace(check, declared=known.declared, waits=known.waits)
+        self._changelog.renew(replace(progress, transactions=check.trimmed(known.checked_to)))
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:

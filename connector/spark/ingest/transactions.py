@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from connector.spark.storage.changelog import Changelog
-from connector.state.incomplete_transactions import MOST_FOUND, Found, TransactionCheck
+from connector.state.incomplete_transactions import (
+    ID_PREFIX,
+    MAX_ID_LENGTH,
+    MOST_FOUND,
+    Found,
+    IncompleteTransaction,
+    TransactionCheck,
+)
 
 _ID: Final = "transaction.server_transaction_id"
+_LISTED_ID: Final = (
+    f"CASE WHEN char_length({_ID}) > {MAX_ID_LENGTH}"
+    f" THEN concat(substring({_ID}, 1, {ID_PREFIX}), '...', sha2({_ID}, 256)) ELSE {_ID} END"
+)
 _DECLARED: Final = "transaction.number_of_records_in_transaction"
 
 
 def incomplete_transactions(
     changelog: Changelog, before: TransactionCheck, low_watermark: int
-) -> list[Found]:
+) -> tuple[list[Found], int]:
     """The transactions with fewer records than they declare, the oldest first, at most
-    `MOST_FOUND`.
+    `MOST_FOUND`, and the commit timestamp below which these are all.
 
     Looked at are the commit timestamps from `before.checked_to` up to, and without, the low
     watermark, and those that were incomplete before. Only columns of the transaction are read, and
     only files with such commit timestamps.
     """
-    times = {one.commit_timestamp for one in before.incomplete}
-    is_new = (
+    is_looked_at = F.expr(
         f"commit_timestamp >= timestamp_micros({before.checked_to}L)"
         f" AND commit_timestamp < timestamp_micros({low_watermark}L)"
     )
-    known = "".join(f" OR commit_timestamp = timestamp_micros({time}L)" for time in sorted(times))
-    changes = changelog.rows().where(f"kind = 'change' AND (({is_new}){known})")
+    if before.incomplete:
+        is_looked_at |= _is_one_of(before.incomplete)
+    changes = changelog.rows().where(F.expr("kind = 'change'") & is_looked_at)
     doubtful = _lacking(changes.where(f"{_DECLARED} > 1"))
     if not doubtful:
-        return []
+        return [], low_watermark
+    is_all = len(doubtful) < MOST_FOUND
+    checked_to = low_watermark if is_all else doubtful[-1].commit_timestamp
     # Records of the transaction that declare no number count, too.
-    listed = ", ".join(f"timestamp_micros({one.commit_timestamp}L)" for one in doubtful)
-    ids = [one.server_transaction_id for one in doubtful]
-    return _lacking(changes.where(f"commit_timestamp IN ({listed})").where(F.col(_ID).isin(ids)))
+    return _lacking(changes.where(_is_one_of(doubtful))), checked_to
+
+
+def _is_one_of(transactions: Sequence[Found | IncompleteTransaction]) -> Column:
+    """Only files with one of the commit timestamps are read."""
+    times = sorted({one.commit_timestamp for one in transactions})
+    ids = sorted({one.server_transaction_id for one in transactions})
+    listed = ", ".join(f"timestamp_micros({time}L)" for time in times)
+    return F.expr(f"commit_timestamp IN ({listed})") & F.expr(_LISTED_ID).isin(ids)
 
 
 def _lacking(changes: DataFrame) -> list[Found]:
     counted = (
         changes.where(f"{_ID} <> ''")
-        .groupBy(F.expr("unix_micros(commit_timestamp)").alias("at"), F.col(_ID).alias("id"))
+        .groupBy(
+            F.expr("unix_micros(commit_timestamp)").alias("at"), F.expr(_LISTED_ID).alias("id")
+        )
         .agg(
             F.expr(f"max({_DECLARED}) - count(DISTINCT transaction.record_sequence)").alias(
                 "missing"

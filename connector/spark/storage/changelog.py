@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -65,6 +65,8 @@ class Recent:
 
 _LONG_LIST: Final = 1000
 _NO_BATCH: Final = 2**63 - 1
+_DECLARES: Final = "kind = 'change' AND transaction.number_of_records_in_transaction > 1"
+_COMMITTED: Final = "unix_micros(commit_timestamp)"
 _FRONTIER_IN_METADATA: Final = 16_384
 """In bytes. Every commit has the metadata, also those that only refresh the progress or do
 maintenance.
@@ -354,14 +356,16 @@ class Changelog:
     def trim(self, covered: int, *, before: int) -> int:
         """Delete changes and control records of old batches, up to the batch `covered`.
 
-        A batch is old if it was ingested before `before` (microseconds). The newest batch stays.
-        Rejected rows stay too, because their dead letters may be open (TBL-15). For an audit, the
+        A batch is old if it was ingested before `before` (microseconds). The newest batch stays,
+        and so do batches whose transactions are to be checked (ING-2). Rejected rows stay too,
+        because their dead letters may be open (TBL-15). For an audit, the
         changelog then begins after the last deleted row. Call it while there is no ingest. Returns
         the last batch whose rows are deleted.
         """
         newest, stored = self.newest(), self._stored_in()
         if newest is None or stored is None:
             return 0
+        progress = self.progress(with_frontier=False)
         # The frontier of the newest progress may also be a row.
         last_batch = min(covered, stored["progress"]["ingest_batch"] - 1)
         of_batches = F.expr(
@@ -369,7 +373,7 @@ class Changelog:
         )
         old = self.rows().where(of_batches)
         young = (
-            old.where(F.expr(f"unix_micros(ingest_time) >= {before}L"))
+            old.where(F.expr(f"unix_micros(ingest_time) >= {before}L OR {_to_check(progress)}"))
             .agg(F.min("ingest_batch"))
             .first()
         )
@@ -382,16 +386,17 @@ class Changelog:
         gone = (
             old.where(F.col("ingest_batch") <= to)
             .groupBy("kafka_partition")
-            .agg(F.max("offset"))
+            .agg(F.max("offset"), F.expr(f"max(CASE WHEN {_DECLARES} THEN {_COMMITTED} END)"))
             .collect()
         )
         begin = {
             **stored.get("first_offsets", {}),
             **{str(row[0]): row[1] + 1 for row in gone},
         }
-        metadata = user_metadata(
-            {**stored, "commit": "trimmed", "trimmed_to": to, "first_offsets": begin}
-        )
+        below = max((row[2] + 1 for row in gone if row[2] is not None), default=0)
+        after = replace(progress, transactions=progress.transactions.trimmed(below))
+        trimmed = {"progress": after.to_json(), "trimmed_to": to, "first_offsets": begin}
+        metadata = user_metadata({**stored, "commit": "trimmed", **trimmed})
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
                 f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
@@ -595,6 +600,19 @@ def _batches(after: int, to: int) -> str:
         "ingest_batch IN"
         f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
     )
+
+
+def _to_check(progress: Progress) -> str:
+    """Whether the next check of transactions needs a row: the low watermark has passed it since the
+    last check, or its transaction is incomplete and was not released (ING-2).
+    """
+    check, low = progress.transactions, progress.low_watermark
+    if not check.declared or low is None:
+        return "false"
+    times = {one.commit_timestamp for one in check.incomplete if not one.is_released}
+    is_new = f"{_DECLARES} AND {_COMMITTED} >= {check.checked_to}L AND {_COMMITTED} < {low}L"
+    open_ = "".join(f" OR {_COMMITTED} = {time}L" for time in sorted(times))
+    return f"({is_new}{open_})"
 
 
 def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:

@@ -479,3 +479,19 @@ def test_a_type_of_other_databases_is_answered_with_ours(theirs: str, ours: str)
     """OPS-1: every error says what to do."""
     column = f"[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = '{theirs}'\n"
     assert f"did you mean {ours}?" in str(error_of(TABLE + column))
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"),
+    [
+        ("", None),
+        ("incomplete_after = '1h'", None),
+        ("incomplete_transactions = 'count'", None),
+        ("incomplete_transactions = 'wait'", 90),
+        ("incomplete_transactions = 'wait'\nincomplete_after = '1h'", 3_600),
+    ],
+)
+def test_how_long_tables_wait_for_a_transaction(text: str, wait_s: int | None) -> None:
+    """ING-2: as long as for a stalled stream, if nothing is said."""
+    document = tomllib.loads(f"{SMALLEST}[streams.s]\nstall_after = '90s'\n{text}\n")
+    assert parse(document, {}).streams["s"].wait_s == wait_s

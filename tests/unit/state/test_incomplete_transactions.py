@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 from connector.state.incomplete_transactions import (
     CHECK_EVERY_US,
-    MOST_FOUND,
     MOST_LISTED,
     NOT_CHECKED,
     Found,
@@ -19,6 +19,7 @@ from connector.state.incomplete_transactions import (
     TransactionCheck,
 )
 from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_status import stream_status
 from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import Frontier
 
@@ -97,11 +98,72 @@ def test_a_bounded_list_leaves_out_nothing_that_is_waited_for(
         assert checked.found == len(found)
 
 
-def test_a_check_that_finds_too_many_does_not_go_further() -> None:
-    found = [Found(n, "t", 1) for n in range(1, MOST_FOUND + 1)]
-    checked = replace(NOT_CHECKED, declared=1).after(10_000, found, 1)
-    assert checked.checked_to == MOST_FOUND
-    assert len(checked.incomplete) == MOST_LISTED
+def test_what_is_overdue_stays_in_a_full_list() -> None:
+    """cut_is_consistent: no table is a consistent cut of them, however many there are. Applies and
+    the horizon go on.
+    """
+    found = [Found(at, "t", 1) for at in range(1, MOST_LISTED + 51)]
+    checked = replace(NOT_CHECKED, declared=1).after(900, found, 1, wait_us=WAIT)
+    assert checked.waits_to(900, 1, WAIT) == 1
+    again = checked.after(950, found, 1 + WAIT, wait_us=WAIT)
+    assert len(again.overdue(1 + WAIT, WAIT)) == MOST_LISTED
+    assert (again.complete_to(950), again.waits_to(950, 1 + WAIT, WAIT)) == (1, 950)
+    released = again.released([release("t")]).after(950, found, 2 + WAIT, wait_us=WAIT)
+    assert released.complete_to(950) == MOST_LISTED + 1, "those that were left out are found again"
+
+
+def test_what_was_left_out_of_the_list_is_counted_once() -> None:
+    found = [Found(5, f"{n:03}", 1) for n in range(MOST_LISTED + 50)]
+    checked = replace(NOT_CHECKED, declared=1).after(10, found, 1)
+    again = checked.after(20, found, 2)
+    assert (again.found, again.incomplete) == (len(found), checked.incomplete)
+
+
+@given(st.data())
+def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> None:
+    """cut_is_consistent: over any checks, with a list that is too small, and with times that are
+    equal. What was released is passed.
+    """
+    check, low = replace(NOT_CHECKED, declared=1), 1
+    lacking: set[tuple[int, str]] = set()
+    released: set[tuple[int, str]] = set()
+    with patch("connector.state.incomplete_transactions.MOST_LISTED", 2):
+        for now in range(1, data.draw(st.integers(2, 6)) * 2, 2):
+            step = data.draw(st.integers(1, 4))
+            places = st.tuples(st.integers(low, low + step - 1), st.sampled_from("abc"))
+            lacking |= data.draw(st.sets(places))
+            low += step
+            lacking -= {place for place in sorted(lacking) if data.draw(st.booleans())}
+            listed = {one[:2] for one in check.incomplete}
+            seen = [p for p in lacking if p in listed or check.checked_to <= p[0] < low]
+            check = check.after(low, [Found(*place, 1) for place in seen], now, wait_us=3)
+            if check.incomplete and data.draw(st.booleans()):
+                id_ = check.incomplete[0].server_transaction_id
+                released |= {one[:2] for one in check.incomplete if one[1] == id_}
+                check = check.released([release(id_, now)])
+            oldest = min([low, *(at for at, id_ in lacking - released)])
+            assert check.complete_to(low) <= oldest
+            assert check.waits_to(low, now, 3) <= low
+            assert len(check.incomplete) <= 2
+
+
+def test_what_left_the_changelog_is_not_checked() -> None:
+    """TBL-15"""
+    checked = replace(NOT_CHECKED, declared=1).after(10, [], 1)
+    assert checked.trimmed(5).checked_to == 10
+    assert checked.trimmed(12).checked_to == 12
+
+
+def test_a_fresh_read_knows_whether_the_stream_waits() -> None:
+    """TBL-16: `consistent_to` is the low watermark, or what the tables of the stream wait for."""
+    declared = replace(NOT_CHECKED, declared=1, checked_to=7)
+    progress = Progress(transactions=declared, frontier=Frontier(low_watermark=10))
+    assert progress.consistent_to == 10
+    waits = NOT_CHECKED.counted(1, 7, waits=True)
+    assert replace(progress, transactions=waits).consistent_to == 7
+    assert not NOT_CHECKED.counted(0, 7, waits=True).waits, "it declares nothing"
+    assert not waits.counted(0, 7).waits
+    assert Progress(transactions=waits).consistent_to is None
 
 
 @pytest.mark.parametrize("check", [NOT_CHECKED, TransactionCheck(declared=3, checked_to=5)])
@@ -127,3 +189,25 @@ def test_the_cut_and_the_horizon_stay_below_an_incomplete_transaction() -> None:
 @given(st.builds(TransactionCheck, checked_to=st.integers(0, 2**60), declared=st.integers(0, 9)))
 def test_stored_form(check: TransactionCheck) -> None:
     assert from_stored(TransactionCheck, to_stored(check)) == check
+
+
+def test_the_status_names_the_oldest_and_what_tables_do() -> None:
+    """ING-2: they wait, they no longer wait, or the stream only counts."""
+    check = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1), Found(5, "b", 2)], 1)
+    progress = Progress(ingest_batch=3, transactions=check, frontier=Frontier(low_watermark=10))
+    for now, wait_s, effect in (
+        (2, 10, "tables wait for it"),
+        (1 + WAIT, 10, "tables no longer wait for it, and are no consistent cut"),
+        (2, None, "look for dead letters, or ask the producer"),
+    ):
+        status = stream_status("s", progress, now, stall_after_s=300, wait_s=wait_s)
+        hint = next(one for one in status.hints if one.startswith("transaction a of"))
+        assert "lacks 1 record, and 1 other lack some: " + effect in hint
+    shown = status.to_json()["transactions"]
+    assert [(one["server_transaction_id"], one["missing"]) for one in shown["incomplete"]] == [
+        ("a", 1),
+        ("b", 2),
+    ]
+    released = replace(progress, transactions=check.released([release("a"), release("b", 2)]))
+    status = stream_status("s", released, 1 + WAIT, stall_after_s=300, wait_s=10)
+    assert not any(one.startswith("transaction") for one in status.hints)
