@@ -6,6 +6,7 @@ terminal.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -79,7 +80,9 @@ def list_(
         number = _print_one_by_one(letters, as_json)
     else:
         number = _print_groups(names, grouped(letters, names, queue.schemas), as_json)
-    hint = "; to explain one: connector dead-letters show ID" if number and not as_json else ""
+    of_group = f" --group {shlex.quote(group)}" if group else ""
+    show = f"connector dead-letters show ID{of_group}"
+    hint = f"; to explain one: {show}" if number and not as_json else ""
     say(
         f"{counted(number, 'dead letter')} of"
         f" {queue.topic}{'' if which.states else ', in any state'}{hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from connector.dead_letters.envelope import (
     ledger_topic,
     replay_topic,
 )
-from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError
+from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError, argument_invalid
 from connector.kafka import client
 
 if TYPE_CHECKING:
@@ -387,7 +388,13 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
         )
 
 
+_is_topic_name: Final = re.compile(r"[-_.a-zA-Z0-9]{1,249}").fullmatch
+"""Kafka's rule. librdkafka ends the process for some other names."""
+
+
 def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
+    if not isinstance(topic, str) or not _is_topic_name(topic):
+        raise argument_invalid("topic", topic, "1 to 249 of the characters - _ . a-z A-Z 0-9")
     asked = f"describe topic {topic}"
     try:
         description = client.wait_for(

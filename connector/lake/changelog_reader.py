@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
-from connector.lake.plain_table import batches, rows_in, stored_in, trouble
+from connector.lake.plain_table import batches, check_missing, rows_in, stored_in, trouble
 from connector.state.audit import Run, digest
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
@@ -114,6 +114,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
         # batches are excluded by their number.
         delta = DeltaTable(path)
     except TableNotFoundError:
+        check_missing(path)
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error
