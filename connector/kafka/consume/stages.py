@@ -14,7 +14,7 @@ from connector.dead_letters.envelope import REPLAY_HEADER
 from connector.errors import BufferFullError
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ConsumerRecord
-from connector.records.model import MAX_LONG, DataChange, Heartbeat
+from connector.records.model import MAX_LONG, DataChange, time_of
 from connector.records.rejection import Position, Rejection
 from connector.records.sizes import size_of
 from connector.watermarks.reader_state import ReaderState
@@ -134,8 +134,7 @@ class WatermarkStage:
             if not self._is_before_range(received):
                 self._out.append(received)
         elif not isinstance(record, DataChange):
-            at = record.timestamp if isinstance(record, Heartbeat) else record.start_timestamp
-            if at in commits:
+            if time_of(record) in commits:
                 self._out.append(received)
         elif record.commit_timestamp in commits:
             is_late = record.commit_timestamp < (self._tracker.low_watermark or 0)

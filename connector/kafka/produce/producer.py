@@ -32,7 +32,7 @@ from connector.kafka.produce.control_records import ControlRecords
 from connector.kafka.produce.delivery_wait import DeliveryWait
 from connector.kafka.produce.heartbeats import AutomaticHeartbeats, Timer
 from connector.kafka.produce.producer_transaction import Transactions
-from connector.kafka.produce.record_bytes import Headers, RecordBytes
+from connector.kafka.produce.record_bytes import Headers, RecordBytes, outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
 from connector.kafka.produce.send_queue import HeaderList, SendQueue
 from connector.kafka.produce.set_aside import set_aside
@@ -41,7 +41,7 @@ from connector.kafka.produce.spool_file import Sync
 from connector.kafka.produce.spool_queue import SpoolQueue, WhenFull
 from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
-from connector.records.model import DataChange, Heartbeat, Record
+from connector.records.model import DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
@@ -323,6 +323,8 @@ class ChangeProducer:
         header_list: HeaderList = list(headers)
         if isinstance(record, DataChange):
             self._changes.send(record, header_list, on_delivery)
+        elif isinstance(record, Release):
+            raise outside_session(record)
         else:
             self._control.send(record, header_list, on_delivery)
 

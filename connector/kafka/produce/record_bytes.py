@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import InvalidChangeError
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.codec import READER_SCHEMA, encode, frame
+from connector.records.avro_encoder import version_of
+from connector.records.codec import VERSIONS, encode, frame
+from connector.records.model import Rule
 from connector.validation import check_age
 
 if TYPE_CHECKING:
@@ -26,8 +28,16 @@ numbers; rounded up.
 HEADER_OVERHEAD_BYTES: Final = 10
 
 
+def outside_session(record: Record) -> InvalidChangeError:
+    """Return the error for a record that only a write session sends (WRS-2)."""
+    limit = "none: only a write session sends rows of write streams, and releases"
+    return InvalidChangeError(Rule.WRITE_STREAM, "write_stream", limit, type(record).__name__)
+
+
 class RecordBytes:
-    """Encodes records for a topic. `kafka_partitions` is the number that the records name."""
+    """Encodes records for a topic, in version 1 of the schema. `kafka_partitions` is the number
+    that the records name.
+    """
 
     def __init__(
         self,
@@ -46,7 +56,7 @@ class RecordBytes:
         self.schema_id = schema_id
         if registry is not None and schema_id is None:
             with RegistryClient(registry) as schemas:
-                self.schema_id = schemas.schema_id(facts.topic, READER_SCHEMA)
+                self.schema_id = schemas.schema_id(facts.topic, VERSIONS[1])
 
     def of(self, record: Record) -> bytes:
         """Return the framed value of a record. The size is not checked."""
@@ -61,6 +71,8 @@ class RecordBytes:
         too old.
         """
         self.check_age(record)
+        if version_of(record) > 1:
+            raise outside_session(record)
         value = frame(encode(record, self.kafka_partitions), self.schema_id)
         size = len(key) + len(value)
         if size > self._max_record_bytes:
