@@ -29,7 +29,7 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
-      WHERE kind IN ('change', 'control', 'rejected') AND "offset" IS NOT NULL
+      WHERE kind IN ('change', 'staged', 'control', 'rejected') AND "offset" IS NOT NULL
           AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
@@ -142,6 +142,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
             incomplete=from_stored(TransactionCheck, progress.get("transactions", {})).incomplete,
             _trimmed_to=from_stored(int, newest.get("trimmed_to", 0)),
             _rows=from_stored(int, progress["changes"])
+            + from_stored(int, progress.get("staged", 0))
             + from_stored(int, progress["control"])
             + sum(rejected.values()),
             _step_rows=step_rows,

@@ -462,7 +462,7 @@ class ChildPartitions:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
     """The rows `[first, upto)` of a write stream."""
 

@@ -118,7 +118,7 @@ class Topic:
 
     def send(self, *records: Record, schema_id: int | None = None) -> None:
         for record in records:
-            value = codec.frame(codec.encode(record, len(self.records)), schema_id)
+            value = codec.framed(record, len(self.records), schema_id)
             self.raw((kafka_key(record), value), at=sum(kafka_key(record)) % len(self.records))
 
     def send_everywhere(self, *records: Record, epoch: int = 0) -> None:
@@ -131,7 +131,7 @@ class Topic:
                     place = kafka_partition, len(self.records[kafka_partition])
                     self.headers[place] = (*HEADERS, (EPOCH_HEADER, b"%d" % epoch))
                 self.raw(
-                    (kafka_key(record), codec.frame(codec.encode(record, len(self.records)), None)),
+                    (kafka_key(record), codec.framed(record, len(self.records))),
                     at=kafka_partition,
                 )
 

@@ -25,6 +25,7 @@ from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
 from connector.spark.ingest.count import count_rows, sample_of_keys
 from connector.spark.ingest.dead_letters import rejected_letters
+from connector.spark.ingest.releases import count_rows_of
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic
 from connector.spark.ingest.transactions import incomplete_transactions
@@ -44,6 +45,7 @@ from connector.state.stream_progress import BatchCounts, Progress
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
+from connector.write_streams.releases import ReleasedRange, ReleaseProgress
 
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
@@ -286,25 +288,40 @@ class Ingest:
                 )
             )
         self._on_step("letters published")
-        progress = self._progress_after(rows, before, batch, counts, published)
-        self._changelog.append_progress(progress)
+        releases, released = self._releases_after(before, batch, counts)
+        progress = self._progress_after(rows, before, batch, counts, published, releases)
+        self._changelog.append_progress(progress, released)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
         return progress
 
     def _settled(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> Progress | None:
         """The progress after `before` with the written rows of a batch, before their commit. None:
-        some rows were rejected.
+        some rows were rejected, or a release may be complete.
 
         Dead letters are published after the commit. Before it, another attempt may still validate
-        the records differently.
+        the records differently. The rows of a release are counted in the changelog, so they are
+        committed, too.
         """
         self._on_step("rows written")
         asks = self._unknown_fields if unknown_fields(self._schemas) else None
         counts = self._counted(rows, batch, before, asks)
-        if counts.rejected:
+        if counts.rejected or _may_complete(before, counts):
             return None
-        return self._progress_after(rows, before, batch, counts, published=0)
+        releases, _ = self._releases_after(before, batch, counts)
+        return self._progress_after(rows, before, batch, counts, 0, releases)
+
+    def _releases_after(
+        self, before: Progress, batch: LoggedBatch, counts: BatchCounts
+    ) -> tuple[ReleaseProgress, Sequence[ReleasedRange]]:
+        """The releases after a committed batch, and the ranges of rows that it makes visible
+        (WRS-18).
+        """
+        logged = _logged(before, batch, counts)
+        found = None
+        if _may_complete(before, counts):
+            found = count_rows_of(logged, self._changelog, batch.ingest_batch)
+        return logged.completed(batch.ingest_batch, found, batch.offsets.end, before.horizon)
 
     def _counted(
         self,
@@ -347,6 +364,7 @@ class Ingest:
         batch: LoggedBatch,
         counts: BatchCounts,
         published: int,
+        releases: ReleaseProgress,
     ) -> Progress:
         retention, roots = (
             Retention(self._stream.delete_retention_s),
@@ -362,6 +380,7 @@ class Ingest:
             batch.ends,
             self._placement(rows, before, batch, counts),
             self._stream.wait_s,
+            releases,
         )
         return self._with_outside(after, published)
 
@@ -477,3 +496,22 @@ class Ingest:
             ingest_batch=batch.ingest_batch,
             reason=reason,
         )
+
+
+def _may_complete(before: Progress, counts: BatchCounts) -> bool:
+    """Whether a batch may make a release complete."""
+    return bool(counts.releases or (counts.staged and before.releases.open))
+
+
+def _logged(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> ReleaseProgress:
+    """The releases of `before` with the staged rows and releases of a batch."""
+    if not counts.staged and not counts.releases:
+        return before.releases
+    return before.releases.logged(
+        batch.ingest_batch,
+        counts.read_at,
+        counts.streams,
+        counts.releases,
+        batch.asked.ends,
+        before.low_watermark,
+    )
