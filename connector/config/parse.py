@@ -166,6 +166,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
         topic=topic,
         partitions=section.texts("partitions"),
         delete_retention_s=section.duration_s("delete_retention", 2 * 86_400, least_s=1),
+        staging_retention_s=section.duration_s("staging_retention", 7 * 86_400, least_s=1),
         changelog_retention_s=section.duration_s("changelog_retention", None, least_s=1),
         file_retention_s=section.duration_s("file_retention", DEFAULT_FILE_RETENTION_S, least_s=60),
         snapshot_retention_s=section.duration_s("snapshot_retention", None, least_s=60),

@@ -29,7 +29,7 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
-      WHERE kind IN ('change', 'staged', 'control', 'rejected') AND "offset" IS NOT NULL
+      WHERE kind IN ('change', 'staged', 'expired', 'control', 'rejected') AND "offset" IS NOT NULL
           AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (

@@ -74,6 +74,23 @@ class OpenRelease:
         return self.commit_timestamp, self.ranges
 
 
+@dataclass(frozen=True, slots=True)
+class ReleaseRows:
+    """An operator's request to release the rows of a withheld release that are there, without those
+    that were rejected (WRS-18).
+
+    `commit_timestamp` (µs) identifies the release in its `stream`. In a warehouse, numbers increase
+    in the order in which they were made. `made_at` is in microseconds.
+    """
+
+    number: int
+    stream: str
+    commit_timestamp: int
+    reason: str
+    made_at: int
+    made_by: str
+
+
 class ReleasedRange(NamedTuple):
     """Offsets `[first, upto)` of a write stream that became visible with `commit_timestamp` (µs).
 
@@ -95,12 +112,50 @@ class ReleaseProgress:
     - `open` are the releases that are not complete, in the order of their commit timestamps.
     - `released_to` is the newest batch that completed a release. 0: there is none.
     - `repeated` counts releases of rows that were released before.
+    - `requests_to` is the greatest number of an operator's request that was taken.
+    - `expired` counts the rows that were never released and whose payload is removed (WRS-21).
     """
 
     streams: Mapping[str, StagedStream] = field(default_factory=dict)
     open: tuple[OpenRelease, ...] = ()
     released_to: int = 0
     repeated: int = 0
+    requests_to: int = 0
+    expired: int = 0
+
+    def forgettable(self, before: int) -> dict[str, StagedStream]:
+        """Return the write streams without a row since `before` (µs), except those of an open
+        release (WRS-21).
+        """
+        held = {one.stream for release in self.open for one in release.ranges}
+        return {
+            name: stream
+            for name, stream in self.streams.items()
+            if stream.read_at < before and name not in held
+        }
+
+    def without(self, streams: Iterable[str], expired: int) -> ReleaseProgress:
+        """Return the progress without write streams, of which `expired` rows were not released."""
+        gone = frozenset(streams)
+        left = {name: stream for name, stream in self.streams.items() if name not in gone}
+        return replace(self, streams=left, expired=self.expired + expired)
+
+    def requested(self, requests: Iterable[ReleaseRows]) -> ReleaseProgress:
+        """Return the progress with the requests of operators. A request counts for the releases
+        that are withheld now.
+        """
+        requests = list(requests)
+        times = {request.commit_timestamp for request in requests}
+        return replace(
+            self,
+            requests_to=max((self.requests_to, *(request.number for request in requests))),
+            open=tuple(
+                replace(one, without_rejected=True)
+                if one.commit_timestamp in times and one.withheld is Withheld.ROWS
+                else one
+                for one in self.open
+            ),
+        )
 
     def logged(
         self,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from connector.records import codec
 from connector.records.model import (
@@ -25,7 +25,7 @@ from connector.records.rejection import Reason
 from connector.spark.reader import read_table
 from connector.spark.storage.offsets import BatchRange
 from connector.state.table_state import TableState
-from connector.write_streams.releases import Withheld
+from connector.write_streams.releases import ReleaseRows, Withheld
 from tests.spark.streams import (
     CrashError,
     Stream,
@@ -187,6 +187,37 @@ def test_a_rejected_row_withholds_the_release_until_its_replay(
     assert len(names_of(stream)) == len(fresh(stream)) == 10
 
 
+@pytest.mark.parametrize("step", ["", "logged"])
+def test_an_operator_releases_the_rows_that_are_there(
+    spark: SparkSession, tmp_path: Path, step: str
+) -> None:
+    """WRS example 8: `--without-rejected` shows the other rows, with a batch without records."""
+    stream = begun(spark, tmp_path)
+    stream.topic.send(*(staged(f"r{n}", n) for n in range(9)))
+    bad = staged("r9", 9)
+    stream.topic.raw((b"another key", codec.framed(bad, 2)))
+    stream.topic.send_everywhere(release(C, ("w1/p", 0, 10)), Heartbeat("p", C))
+    stream.ingest()
+    stream.row_releases.append(ReleaseRows(1, "s", C, "known", 5, "me"))
+    if step:
+        with pytest.raises(CrashError):
+            stream.process(crash_at(step)).take_requests()
+        stream.row_releases.clear()
+        stream.process().recover()
+    else:
+        assert stream.process().take_requests()
+    assert not stream.process().take_requests()
+    progress = stream.changelog().progress()
+    assert (progress.ingest_batch, progress.releases.requests_to) == (2, 1)
+    stream.apply(stream.table())
+    assert len(names_of(stream)) == len(fresh(stream)) == 9
+    (letter,) = stream.one_letter_each().values()
+    stream.topic.replay(letter.id, 1, bad.row_key, codec.framed(bad, 2))
+    assert stream.ingest().releases.open == ()
+    stream.apply(stream.table())
+    assert len(names_of(stream)) == 9, "the row of the replay is not released"
+
+
 def test_a_row_is_released_once(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-18: later releases are counted. The rows of a part that is new become visible."""
     stream = begun(spark, tmp_path)
@@ -241,3 +272,52 @@ def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     another.ingest()
     another.apply(another.table())
     assert names_of(another)["r"] == fresh(another)["r"] == "a"
+
+
+def test_rows_that_nobody_releases_expire(spark: SparkSession, tmp_path: Path) -> None:
+    """WRS-21: their offsets stay for the audit. Released rows are not touched."""
+    stream = begun(spark, tmp_path)
+    stream.topic.send(*(staged(f"a{n}", n) for n in range(4)), staged("b", 0, "w2/p"))
+    stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)), Heartbeat("p", C))
+    logged = stream.ingest()
+    changelog = stream.changelog()
+    assert changelog.expire(before=logged.releases.streams["w1/p"].read_at) == 0
+    assert changelog.expire(before=stream.clock + 1) == 3
+    rows = {(row["kind"], row["entries"]): row["count"] for row in _kinds(stream)}
+    assert rows == {("staged", False): 2, ("expired", True): 3, ("control", True): 8}
+    assert stream.logged_offsets() == sorted(stream.topic.offsets())
+    progress = stream.changelog().progress()
+    assert (progress.releases.expired, progress.releases.streams) == (3, {})
+    stream.topic.send(account("live", 40, name="live"))
+    assert stream.ingest(stream.process()).ingest_batch == 2
+    stream.apply(stream.table())
+    assert set(names_of(stream)) == {"a0", "a1", "live"}
+
+
+def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_path: Path) -> None:
+    """WRS-21 and TBL-15: they leave the changelog after their write stream has expired."""
+    stream = begun(spark, tmp_path)
+    stream.topic.send(staged("a", 0), account("live", 40, name="live"))
+    stream.ingest()
+    stream.topic.send(account("later", 41, name="later"))
+    stream.ingest()
+    stream.topic.send(account("last", 42, name="last"))
+    stream.ingest()
+    stream.apply(stream.table())
+    changelog = stream.changelog()
+    assert changelog.trim(2, before=stream.clock + 1) == 2
+    assert {row["kind"] for row in _kinds(stream)} == {"staged", "change"}
+    stream.topic.send_everywhere(release(C, ("w1/p", 0, 1)), Heartbeat("p", C))
+    stream.ingest(stream.process())
+    stream.apply(stream.table())
+    assert set(names_of(stream)) == {"a", "live", "later", "last"}
+    assert stream.changelog().expire(before=stream.clock + 1) == 0
+    stream.topic.send(account("very last", 63, name="x"))
+    stream.ingest(stream.process())
+    assert stream.changelog().trim(4, before=stream.clock + 1) == 4
+    assert {row["kind"] for row in _kinds(stream)} == {"change"}
+
+
+def _kinds(stream: Stream) -> list[Row]:
+    rows = stream.changelog().rows().selectExpr("kind", "entries IS NULL AS entries")
+    return rows.groupBy("kind", "entries").count().collect()

@@ -12,7 +12,7 @@ always has the position of the stream. The Spark checkpoint may be lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -28,6 +28,7 @@ from connector.spark.sql import constant
 from connector.spark.storage.changelog_columns import (
     ENTRIES,
     NEW_COLUMNS,
+    PAYLOAD,
     STATISTICS,
     columns_of_batch,
     with_new_columns,
@@ -64,7 +65,7 @@ from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
-from connector.write_streams.releases import ReleasedRange
+from connector.write_streams.releases import ReleasedRange, StagedStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,9 +406,9 @@ class Changelog:
 
         A batch is old if it was ingested before `before` (microseconds). The newest batch stays,
         and so do batches whose transactions are to be checked (ING-2). Rejected rows stay too,
-        because their dead letters may be open (TBL-15). For an audit, the
-        changelog then begins after the last deleted row. Call it while there is no ingest. Returns
-        the last batch whose rows are deleted.
+        because their dead letters may be open (TBL-15). So do the rows of write streams that did
+        not expire (WRS-21). For an audit, the changelog then begins after the last deleted row.
+        Call it while there is no ingest. Returns the last batch whose rows are deleted.
         """
         newest, stored = self.newest(), self._stored_in()
         if newest is None or stored is None:
@@ -447,8 +448,39 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
                 f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
+                f" AND NOT ({_of_streams(progress.releases.streams)})"
             )
         return int(to)
+
+    def expire(self, *, before: int) -> int:
+        """Remove the payload of staged rows that were not released and whose write stream got no
+        row since `before` (µs). Their offsets stay, as kind `expired` (WRS-21).
+
+        Call it while there is no ingest. Returns the number of these rows.
+        """
+        newest, progress = self.newest(), self.progress(with_frontier=False)
+        gone = progress.releases.forgettable(before)
+        if newest is None or progress.ingest_batch < newest.ingest_batch or not gone:
+            return 0
+        unreleased = " OR ".join(_unreleased(name, one) for name, one in gone.items())
+        is_expired = f"slot = {STAGED_SLOT} AND kind = 'staged' AND ({unreleased})"
+        count = self.rows().where(is_expired).count()
+        releases = progress.releases.without(gone, count)
+        stored = {
+            **(self._stored_in() or {}),
+            "commit": "expired",
+            "progress": replace(progress, releases=releases).to_json(),
+        }
+        with explained(f"stream {self._stream}"):
+            if not count:
+                self.renew(replace(progress, releases=releases))
+                return 0
+            session = metadata_session(self._spark, user_metadata(stored))
+            payload = dict.fromkeys(PAYLOAD, F.lit(None))
+            DeltaTable.forPath(session, self._path).update(
+                is_expired, {**payload, "kind": F.lit("expired")}
+            )
+        return count
 
     def rows(self, *, pinned: bool = False) -> DataFrame:
         """One row for each Kafka record that was read. `pinned` is as in `changes`."""
@@ -673,6 +705,27 @@ def _batches(after: int, to: int) -> str:
         "ingest_batch IN"
         f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
     )
+
+
+def _of_streams(streams: Collection[str]) -> str:
+    """Whether a row is a staged row, or a released range, of one of these write streams."""
+    if not streams:
+        return "false"
+    names = ", ".join(f"'{name}'" for name in sorted(streams))
+    return (
+        f"slot IN ({STAGED_SLOT}, {RELEASED_SLOT})"
+        f" AND coalesce(write_stream.stream, release.ranges[0].stream) IN ({names})"
+    )
+
+
+def _unreleased(name: str, stream: StagedStream) -> str:
+    """Whether a row belongs to a write stream and was not released."""
+    parts = [f"write_stream.stream = '{name}'"]
+    parts += (
+        f"NOT (write_stream.offset >= {first}L AND write_stream.offset < {upto}L)"
+        for first, upto in stream.released
+    )
+    return f"({' AND '.join(parts)})"
 
 
 def _to_check(progress: Progress) -> str:

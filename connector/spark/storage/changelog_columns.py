@@ -98,6 +98,10 @@ part of a writer's options to Parquet.
 """
 
 
+PAYLOAD: Final = ("row_key", "headers", "entries", "change_sequence_number", "row_image")
+"""The columns that are removed from a staged row that expired (WRS-21)."""
+
+
 def with_new_columns(rows: DataFrame) -> DataFrame:
     """`rows` of a changelog, with nulls in the columns that it lacks."""
     lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in rows.columns}
