@@ -304,7 +304,8 @@ class DataChange:
     - `source_cluster_id` is required for `USER`, and empty for `GARBAGE_COLLECTION`.
     - `change_sequence_number` has 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
       See `connector.records.ordering.sequence_number`.
-    - `write_stream` is None outside write streams.
+    - `write_stream` names the write stream and the offset of a row (WRS-16). Without it, the change
+      is outside write streams.
 
     Raises:
         InvalidChangeError: A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
@@ -343,8 +344,6 @@ class DataChange:
             )
         if self.commit_timestamp != 0 or self.write_stream is None:
             _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
-        else:
-            self._check_staged()
         if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
             raise InvalidChangeError(
                 Rule.SOURCE_CLUSTER_ID,
@@ -362,6 +361,8 @@ class DataChange:
                 "from 0 to 2^63 - 1",
                 self.estimated_low_watermark,
             )
+        if self.is_staged:
+            self._check_staged()
         given, commit_timestamp = _entries(self.entries), self.commit_timestamp
         if not 1 <= len(given) <= MAX_ENTRIES:
             raise InvalidChangeError(
@@ -474,7 +475,7 @@ class OffsetRange:
 @dataclass(frozen=True, slots=True)
 class Release:
     """The staged rows of these ranges get the commit timestamp (µs). They are one source
-    transaction (WRS-15, WRS-16).
+    transaction (WRS-16).
 
     `ranges` has 1 to 1,000 write streams, each once.
     """

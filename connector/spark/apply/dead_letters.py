@@ -35,7 +35,7 @@ def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[D
         "ingest_batch",
         "order_position",
     )
-    body = to_avro(F.expr(RECORD), codec.READER_SCHEMA).alias("body")
+    body = to_avro(F.expr(RECORD), codec.VERSIONS[1]).alias("body")
     times = (
         F.expr(f"unix_micros({name})").alias(name) for name in ("record_timestamp", "ingest_time")
     )
