@@ -184,7 +184,7 @@ def test_no_entries_is_named_before_their_kind() -> None:
     ids=lambda case: "" if isinstance(case, dict) else str(case)[:20],
 )
 def test_the_other_faults(rule: Rule, record: Any, faults: dict[str, Any]) -> None:
-    """REC-9, REC-14, REC-16, WRS-4, WRS-11, WRS-16."""
+    """REC-9, REC-14, REC-16, WRS-1, WRS-4, WRS-11, WRS-16."""
     assert verdict(with_faults(record, **faults)) == (Reason.INVALID, rule)
 
 
@@ -281,8 +281,9 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         (
             {"heartbeat": {"timestamp": 1}},
             Reason.INVALID,
-            ("broken rule: exactly one of data_change, heartbeat, child_partitions and release is"
-                " not null"
+            (
+                "broken rule: exactly one of data_change, heartbeat, child_partitions and"
+                " release is not null"
             ),
         ),
         ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),
