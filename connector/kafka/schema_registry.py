@@ -98,13 +98,13 @@ class RegistryClient:
         )
         answer = self._ask("POST", path, {"schema": schema})
         if answer is None:
+            file = _file_of(schema)
             raise RegistryError(
                 ErrorCode.REGISTRY_SCHEMA_DIFFERENT,
                 f"The subject {self._config.subject(topic)} does not have the schema of lowmark",
                 f"The registry at {self._config.url} has no such schema under this subject, and"
                 " auto_register is off",
-                f"Register {_file_of(schema)} under the subject, or set"
-                " registry.auto_register = true",
+                f"Register {file} under the subject, or set registry.auto_register = true",
             )
         found = answer.get("id")
         if not isinstance(found, int) or not 0 <= found <= MAX_SCHEMA_ID:

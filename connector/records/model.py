@@ -283,10 +283,10 @@ class WriteStreamOffset:
     offset: int
 
     def __post_init__(self) -> None:
-        if not is_row_offset(self.stream, self.offset):
-            raise InvalidChangeError(
-                Rule.WRITE_STREAM, "write_stream", WRITE_STREAM_WORDS, (self.stream, self.offset)
-            )
+        if not write_stream_matches(self.stream):
+            raise InvalidChangeError(Rule.WRITE_STREAM, "stream", WRITE_STREAM_WORDS, self.stream)
+        if not 0 <= self.offset <= MAX_LONG:
+            raise InvalidChangeError(Rule.WRITE_STREAM, "offset", "from 0 to 2^63 - 1", self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,9 +498,7 @@ STAGED_WITHOUT: Final = ("estimated_low_watermark", "resume_token", "transaction
 """The fields that are empty in a staged change (WRS-11)."""
 
 WRITE_STREAM_WORDS: Final = (
-    "a write stream such as job/rows, with parts of 1 to 64 characters of a-z A-Z 0-9 . - _, and an"
-    " offset of at least 0; a staged change has no estimated_low_watermark, no resume_token and no"
-    " transaction"
+    "a write stream such as job/rows: two parts of 1 to 64 of the characters - _ . a-z A-Z 0-9"
 )
 RANGES_WORDS: Final = (
     f"1 to {MAX_RANGES} ranges of different write streams, each with at least one offset"

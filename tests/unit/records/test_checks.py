@@ -329,6 +329,25 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
             Reason.INVALID_SEQUENCE_NUMBER,
             f"change_sequence_number is '{'0' * 80}' (cut, 81 long), but must be {NUMBER}",
         ),
+        (
+            {"data_change__write_stream": {"stream": "job", "offset": 0}},
+            Reason.INVALID,
+            (
+                "write_stream is given, but must be a write stream such as job/rows: two parts of 1"
+                " to 64 of the characters - _ . a-z A-Z 0-9, with an offset of at least 0"
+            ),
+        ),
+        (
+            {
+                "data_change__write_stream": {"stream": "job/a", "offset": 0},
+                "data_change__commit_timestamp": 0,
+            },
+            Reason.INVALID,
+            (
+                "broken rule: a change with a commit_timestamp of 0 has no estimated_low_watermark,"
+                " no resume_token and no transaction"
+            ),
+        ),
     ],
     ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",
 )
