@@ -200,6 +200,8 @@ def _judge_key(record: KafkaRecord, decoded: Record) -> Rejection | None:
 
 
 def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Rejection | None:
+    if isinstance(decoded, DataChange) and decoded.is_staged:
+        return None
     reason = (
         Reason.COMMIT_TIMESTAMP_IN_FUTURE
         if isinstance(decoded, (DataChange, Release))

@@ -73,14 +73,9 @@ def _is_timestamp(timestamp: int) -> bool:
     return 1 <= timestamp <= MAX_TIMESTAMP
 
 
-def _is_row(change: Datum) -> bool:
-    row = change["write_stream"]
-    if row is None:
-        return True
+def _is_plain_if_staged(change: Datum) -> bool:
     is_staged = change["commit_timestamp"] == 0
-    return is_row_offset(row["stream"], row["offset"]) and not (
-        is_staged and any(change[field] for field in STAGED_WITHOUT)
-    )
+    return not (is_staged and any(change[field] for field in STAGED_WITHOUT))
 
 
 def _is_stream_partition(text: str) -> bool:
@@ -176,7 +171,21 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         lambda transaction: transaction is None or transaction["record_sequence"] >= 0,
         "a transaction with a record_sequence of at least 0",
     ),
-    (Rule.WRITE_STREAM, "", _is_row, f"write_stream is {WRITE_STREAM_WORDS}"),
+    (
+        Rule.WRITE_STREAM,
+        "write_stream",
+        lambda row: row is None or is_row_offset(row["stream"], row["offset"]),
+        f"{WRITE_STREAM_WORDS}, with an offset of at least 0",
+    ),
+    (
+        Rule.WRITE_STREAM,
+        "",
+        _is_plain_if_staged,
+        (
+            "a change with a commit_timestamp of 0 has no estimated_low_watermark, no resume_token"
+            " and no transaction"
+        ),
+    ),
     (
         Rule.ENTRY_COUNT,
         "entries",
@@ -213,16 +222,12 @@ HEARTBEAT_CHECKS: Final[Sequence[Check]] = (
 )
 
 RELEASE_CHECKS: Final[Sequence[Check]] = (
+    (Rule.RELEASE, "commit_timestamp", _is_timestamp, _TIMESTAMP_WORDS),
     (
         Rule.RELEASE,
-        "",
-        lambda release: (
-            _is_timestamp(release["commit_timestamp"])
-            and are_ranges(
-                [(one["stream"], one["first"], one["upto"]) for one in release["ranges"]]
-            )
-        ),
-        f"commit_timestamp is {_TIMESTAMP_WORDS}; ranges are {RANGES_WORDS}",
+        "ranges",
+        lambda ranges: are_ranges([(one["stream"], one["first"], one["upto"]) for one in ranges]),
+        RANGES_WORDS,
     ),
 )
 

@@ -283,10 +283,10 @@ class WriteStreamOffset:
     offset: int
 
     def __post_init__(self) -> None:
-        if not is_row_offset(self.stream, self.offset):
-            raise InvalidChangeError(
-                Rule.WRITE_STREAM, "write_stream", WRITE_STREAM_WORDS, (self.stream, self.offset)
-            )
+        if not write_stream_matches(self.stream):
+            raise InvalidChangeError(Rule.WRITE_STREAM, "stream", WRITE_STREAM_WORDS, self.stream)
+        if not 0 <= self.offset <= MAX_LONG:
+            raise InvalidChangeError(Rule.WRITE_STREAM, "offset", "from 0 to 2^63 - 1", self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +304,8 @@ class DataChange:
     - `source_cluster_id` is required for `USER`, and empty for `GARBAGE_COLLECTION`.
     - `change_sequence_number` has 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
       See `connector.records.ordering.sequence_number`.
-    - `write_stream` is None outside write streams.
+    - `write_stream` names the write stream and the offset of a row (WRS-16). Without it, the change
+      is outside write streams.
 
     Raises:
         InvalidChangeError: A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
@@ -343,8 +344,6 @@ class DataChange:
             )
         if self.commit_timestamp != 0 or self.write_stream is None:
             _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
-        else:
-            self._check_staged()
         if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
             raise InvalidChangeError(
                 Rule.SOURCE_CLUSTER_ID,
@@ -362,6 +361,8 @@ class DataChange:
                 "from 0 to 2^63 - 1",
                 self.estimated_low_watermark,
             )
+        if self.is_staged:
+            self._check_staged()
         given, commit_timestamp = _entries(self.entries), self.commit_timestamp
         if not 1 <= len(given) <= MAX_ENTRIES:
             raise InvalidChangeError(
@@ -474,7 +475,7 @@ class OffsetRange:
 @dataclass(frozen=True, slots=True)
 class Release:
     """The staged rows of these ranges get the commit timestamp (µs). They are one source
-    transaction (WRS-15, WRS-16).
+    transaction (WRS-16).
 
     `ranges` has 1 to 1,000 write streams, each once.
     """
@@ -497,9 +498,7 @@ STAGED_WITHOUT: Final = ("estimated_low_watermark", "resume_token", "transaction
 """The fields that are empty in a staged change (WRS-11)."""
 
 WRITE_STREAM_WORDS: Final = (
-    "a write stream such as job/rows, with parts of 1 to 64 characters of a-z A-Z 0-9 . - _, and an"
-    " offset of at least 0; a staged change has no estimated_low_watermark, no resume_token and no"
-    " transaction"
+    "a write stream such as job/rows: two parts of 1 to 64 of the characters - _ . a-z A-Z 0-9"
 )
 RANGES_WORDS: Final = (
     f"1 to {MAX_RANGES} ranges of different write streams, each with at least one offset"

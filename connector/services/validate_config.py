@@ -143,7 +143,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     if config.registry is None:
         return
     from connector.kafka.schema_registry import RegistryClient
-    from connector.records.codec import READER_SCHEMA
+    from connector.records.codec import VERSIONS
 
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
@@ -153,7 +153,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
             )
             return
         for stream in config.streams.values():
-            schema_id = registry.schema_id(stream.topic, READER_SCHEMA)
+            schema_id = registry.schema_id(stream.topic, VERSIONS[1])
             yield Finding(
                 "ok",
                 f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"

@@ -419,6 +419,7 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
     page = (ROOT / "docs/reference/protocol.md").read_text("utf-8")
     counts = (model.MAX_ENTRIES, model.MAX_ROW_KEY_BYTES, model.MAX_QUALIFIER_BYTES)
     numbers = (*counts, model.MAX_RESUME_TOKEN_BYTES, model.MAX_STREAM_PARTITION_BYTES)
+    assert f"1 to {model.MAX_RANGES:,}, each of another write stream" in page
     assert [number for number in numbers if f"{number:,}" not in page] == []
     assert str(model.MAX_TIMESTAMP) in page
 

@@ -9,7 +9,7 @@ from connector.errors import InvalidChangeError
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.avro_encoder import version_of
 from connector.records.codec import VERSIONS, encode, frame
-from connector.records.model import Rule
+from connector.records.model import DataChange, Release, Rule
 from connector.validation import check_age
 
 if TYPE_CHECKING:
@@ -30,8 +30,17 @@ HEADER_OVERHEAD_BYTES: Final = 10
 
 def outside_session(record: Record) -> InvalidChangeError:
     """Return the error for a record that only a write session sends (WRS-2)."""
-    limit = "none: only a write session sends rows of write streams, and releases"
-    return InvalidChangeError(Rule.WRITE_STREAM, "write_stream", limit, type(record).__name__)
+    if isinstance(record, Release):
+        streams = [one.stream for one in record.ranges[:3]]
+        limit = "none: only a write session sends releases"
+        return InvalidChangeError(Rule.RELEASE, "release", limit, streams)
+    assert isinstance(record, DataChange), record
+    assert record.write_stream is not None, record
+    limit = "none: only a write session sends rows of write streams"
+    remedy = "Send the row with a write session, or send an ordinary change without write_stream"
+    return InvalidChangeError(
+        Rule.WRITE_STREAM, "write_stream", limit, record.write_stream.stream, remedy
+    )
 
 
 class RecordBytes:

@@ -393,7 +393,7 @@ def _in(field: str, known: frozenset[str]) -> str:
     return f"{field} IN ({names})" if names else "false"
 
 
-# The same rule as `checks._is_row`.
+# The same as the checks of WRITE_STREAM in `records.checks`.
 _IS_ROW: Final = (
     f"(data_change.write_stream.stream {_matches(WRITE_STREAM_PATTERN)}"
     " AND data_change.write_stream.offset >= 0 AND (data_change.commit_timestamp <> 0 OR"
