@@ -280,14 +280,12 @@ class ReleaseProgress:
 
         A release that is withheld, or that was late when it arrived, holds nothing.
         """
-        return min(
-            (
-                one.commit_timestamp
-                for one in self.open
-                if one.withheld is Withheld.NO and not one.is_late
-            ),
-            default=low_watermark,
+        waiting = (
+            one.commit_timestamp
+            for one in self.open
+            if one.withheld is Withheld.NO and not one.is_late
         )
+        return min((low_watermark, *waiting))
 
     @property
     def is_waiting(self) -> bool:
