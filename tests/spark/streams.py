@@ -297,7 +297,8 @@ class Stream:
         """Kafka partition, offset and ingest batch of every row."""
         for batch in batches(
             DeltaTable(self.path),
-            "SELECT kafka_partition, \"offset\", ingest_batch FROM t WHERE kind NOT IN ('frontier', 'released')",
+            'SELECT kafka_partition, "offset", ingest_batch FROM t'
+            " WHERE kind NOT IN ('frontier', 'released')",
         ):
             yield from rows_in(batch)
 
