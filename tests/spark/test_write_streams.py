@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from connector.lake.row_states import RowStates
 from connector.records import codec
 from connector.records.model import (
     ChildPartition,
@@ -25,12 +26,15 @@ from connector.records.rejection import Reason
 from connector.spark.reader import read_table
 from connector.spark.storage.offsets import BatchRange
 from connector.state.table_state import TableState
+from connector.tables.merge import visible
+from connector.tables.row import row_of
 from connector.write_streams.releases import ReleaseRows, Withheld
 from tests.spark.streams import (
     CrashError,
     Stream,
     account,
     crash_at,
+    definition,
     rows_by_key,
     shown,
 )
@@ -61,9 +65,14 @@ def begun(spark: SparkSession, folder: Path) -> Stream:
 
 
 def fresh(stream: Stream) -> dict[object, object]:
-    """The names that a fresh read shows, by id."""
+    """The names that a fresh read shows, by id. It shows the same with and without a JVM."""
     found = read_table(stream.spark, str(stream.folder), "accounts").rows
-    return {key: row["name"] for key, row in rows_by_key(found).items()}
+    names = {key: row["name"] for key, row in rows_by_key(found).items()}
+    keys = [*(f"{name}{n}".encode() for name in "abrxy" for n in range(12)), b"a", b"b", b"live"]
+    states = RowStates(str(stream.folder), definition()).of([*keys, b"r", b"later", b"last"])
+    rows = (row_of(definition(), key, visible(state)) for key, state in states.items())
+    assert {row["id"]: row["name"] for row in rows if row is not None} == names
+    return names
 
 
 def names_of(stream: Stream) -> dict[object, object]:
