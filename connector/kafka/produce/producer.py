@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, DeliveryError, ErrorCode
 from connector.kafka import topics
 from connector.kafka.produce import resume
 from connector.kafka.produce.change_records import ChangeRecords
@@ -163,7 +164,7 @@ class ChangeProducer:
                 self._bytes = RecordBytes(facts, registry, max_record_bytes, min_commit_timestamp)
             self.topic = facts.topic
             self._results = Results(facts.topic)
-            self._turns = Turns(self._is_free)
+            self._turns = Turns(_is_free(weakref.ref(self)))
             self._queue: SendQueue[Sent] = (
                 SendQueue(
                     self._kafka,
@@ -223,6 +224,7 @@ class ChangeProducer:
             Timer,
         )
         if self._spool is not None:
+            self._keep_locked = self._spool.unlock_without(self)
             self._spool.start(self._kafka)
 
     @property
@@ -296,7 +298,8 @@ class ChangeProducer:
                 of its stream partition. Nothing is sent.
             SpoolFullError: The spool has no space. It is a `DeliveryError`, and the record is in
                 `undelivered`.
-            SpoolError: A heartbeat is refused, because the spool has lost records (PUB-3).
+            SpoolError: A heartbeat is refused, because the spool has lost records (PUB-3). For an
+                automatic heartbeat, this is raised once, and then the record is queued.
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full. Then the record is in
                 `undelivered` until you send it again, and `on_delivery` is called.
@@ -438,6 +441,8 @@ class ChangeProducer:
         counts, too, because everything up to it is in Kafka or in the spool (PUB-3). If no broker
         answers, only this position counts.
 
+        Call it before `close`.
+
         Returns:
             The position at which the source must continue.
 
@@ -445,6 +450,7 @@ class ChangeProducer:
             TopicError: The topic has no resume token of the stream partition.
             BrokerError: No broker answers.
         """
+        assert not self._closed, "a closed producer has no resume token"
         limits = Limits(max_record_bytes=self._max_record_bytes)
         in_transactions = self._transactions is not None
 
@@ -561,7 +567,9 @@ class ChangeProducer:
             timeout_s: The maximum time to wait. Closing may take one second more.
 
         Raises:
-            DeliveryError: As `flush` does, or the last heartbeat was not delivered.
+            DeliveryError: As `flush` does, or the last heartbeat was not delivered. With a spool,
+                `RECORDS_IN_SPOOL` also counts the records that `close` has moved there.
+            SpoolError: The last heartbeat was refused, because the spool has lost records.
         """
         if self._closed:
             return
@@ -570,13 +578,21 @@ class ChangeProducer:
         self._heartbeats.stop()
         if self._spool is not None:
             self._spool.stop()
+            self._keep_locked()
+        in_memory: DeliveryError | None = None
         try:
             self._finish(deadline)
+        except DeliveryError as error:
+            if self._spool is None or error.code != ErrorCode.RECORDS_UNDELIVERED:
+                raise
+            in_memory = error
         finally:
             with self._turns:
                 self._closed = True
                 self._queue.let_go(1, "the producer was closed before it was acknowledged")
                 self._results.tell()
+        if in_memory is not None:
+            self._check_moved(in_memory)
 
     def _finish(self, deadline: float) -> None:
         try:
@@ -589,6 +605,16 @@ class ChangeProducer:
                 error.add_note(f"in addition: {further}")
             raise
         self._heartbeats.send_last(deadline)
+
+    def _check_moved(self, before: DeliveryError) -> None:
+        """Raise what is true after the records in memory were moved to the spool."""
+        if not self._results.failed and not self._queue.backlog:  # they were acknowledged meanwhile
+            self._heartbeats.check_last()
+            return
+        error = self._results.not_delivered()
+        for note in getattr(before, "__notes__", ()):
+            error.add_note(note)
+        raise error
 
     def _check_may_wait(self) -> None:
         assert self._results.transaction is None, (
@@ -620,3 +646,13 @@ class ChangeProducer:
             self.close(timeout_s=5)
         except ConnectorError as further:
             error.add_note(f"in addition: {further}")
+
+
+def _is_free(producer: weakref.ref[ChangeProducer]) -> Callable[[], bool]:
+    """Whether no transaction is open. It does not keep the producer alive."""
+
+    def is_free() -> bool:
+        found = producer()
+        return found is None or found._is_free()
+
+    return is_free
