@@ -188,6 +188,29 @@ def test_arguments_that_are_not_allowed_are_refused(
         ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t", **arguments)  # type: ignore[arg-type]
 
 
+def test_only_an_item_of_this_consumer_can_be_set_aside(stream: Stream) -> None:
+    """SUB-4: and only before `close`."""
+    stream.send(change(1), change(2))
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as other:
+        first, second = other
+    with ChangeConsumer(stream.kafka, "t", group="g") as consumer:
+        while consumer.poll(5) is None:
+            pass
+        given: Any
+        for given in (second, replace(first, source=second.source), None, first.record):
+            with pytest.raises(ConfigError, match="received is") as caught:
+                consumer.set_aside(given, "bad")
+            assert caught.value.code == "ARGUMENT_INVALID"
+        detail: Any = b"bad"
+        with pytest.raises(ConfigError, match="detail is"):
+            consumer.set_aside(first, detail)
+        consumer.commit()
+        with pytest.raises(ConnectorError, match="was acknowledged before"):
+            consumer.set_aside(first, "bad")
+    with pytest.raises(AssertionError, match="closed consumer"):
+        consumer.set_aside(second, "bad")
+
+
 # ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
 
 
