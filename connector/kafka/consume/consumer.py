@@ -58,6 +58,7 @@ from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     DEFAULT_BUFFERED_BYTES,
+    HeldBack,
     Item,
     Late,
     Rejected,
@@ -353,6 +354,15 @@ class ChangeConsumer(Generic[Yielded]):
         `end_commit`.
         """
         return self._reader.finished if self._stage is None else self._stage.is_finished
+
+    @property
+    def held_back(self) -> HeldBack | None:
+        """The transactions that were read and wait for the low watermark, and what delays it. For
+        example, look at it after the loop of a bounded consumer.
+
+        None: none waits, or the consumer does not read whole transactions.
+        """
+        return self._stage.held_back() if isinstance(self._stage, TransactionStage) else None
 
     def __iter__(self) -> Iterator[Yielded]:
         """Yield items and wait for more. It ends only if the consumer is bounded or has an

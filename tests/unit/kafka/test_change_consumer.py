@@ -211,6 +211,32 @@ def test_only_an_item_of_this_consumer_can_be_set_aside(stream: Stream) -> None:
         consumer.set_aside(second, "bad")
 
 
+def test_at_the_end_a_reader_says_what_it_holds_back(stream: Stream) -> None:
+    """SUB-3: how many transactions, and the stream partition that delays the low watermark."""
+    two = ChildPartitions("root", T0, 0, (ChildPartition("p"), ChildPartition("q")))
+    stream.everywhere(two, beat(10), Heartbeat("q", T0 + 4))
+    stream.send(change(3), change(6), change(8))
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        assert consumer.held_back is None
+        assert times(list(consumer)) == [3]
+        held = consumer.held_back
+        assert held is not None
+        assert (held.transactions, held.changes, held.oldest) == (2, 2, T0 + 6)
+        assert held.low_watermark == T0 + 5
+        assert held.lagging_partition is not None
+        assert held.lagging_partition.stream_partition == "q"
+        state = consumer.state()
+    stream.everywhere(Heartbeat("q", T0 + 20))
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, bounded=True, state=state
+    ) as consumer:
+        assert times(list(consumer))[-2:] == [6, 8]
+        assert consumer.held_back is None
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as records:
+        assert len(list(records)) == 11
+        assert records.held_back is None
+
+
 # ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
 
 
