@@ -277,7 +277,8 @@ def _last_heartbeat(stall: Stall, now: int) -> str:
     since = duration(max(0, now - stall.since) / 1_000_000)
     if not stall.watermark:
         return f"{place}: no heartbeat yet, for {since}"
-    return f"{place}: the last heartbeat came {since} ago, for {view_of_time(stall.watermark)}"
+    complete = f"complete below {view_of_time(stall.watermark)}"
+    return f"{place}: the last new heartbeat came {since} ago, {complete}"
 
 
 def _ago(now: int, then: int) -> str:

@@ -206,7 +206,7 @@ def test_a_person_sees_no_name_unescaped(
     assert "\x1b" not in said
     assert "\u202e" not in said
     name = "stream partition p\\x1b[2J\\u202e in Kafka partition 0"
-    assert f"{name}: the last heartbeat came " in said
+    assert f"{name}: the last new heartbeat came " in said
     assert "rejected so far: 2 BAD_FRAMING" in said
     assert "two producers write stream partition p\\x1b[2J\\u202e" in said, "PUB-4"
     assert "of p\\x1b[2J\\u202e: 4 below an earlier claim" in said, "ING-4"
@@ -232,7 +232,8 @@ def test_a_script_that_has_ended_is_no_fault(
     assert cli.invoke(["status"]) == 0
     said = capsys.readouterr().out
     assert (
-        "stalled         stream partition p in Kafka partition 0: the last heartbeat came" in said
+        "stalled         stream partition p in Kafka partition 0: the last new heartbeat came"
+        in said
     )
     assert "; if its producer has ended for good, close it" in said
     assert "waits for" not in said, "the same line is not there twice"
