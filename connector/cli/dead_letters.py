@@ -167,7 +167,7 @@ def show(
             f"row today       {escaped(name)}:"
             f" {'there is none' if row is None else escaped(to_line(_row_view(row)))}"
         )
-    in_words = "; ".join(f"the row is {effect} in {name}" for name, effect in effects.items())
+    in_words = "; ".join(f"the row would be {effect} in {name}" for name, effect in effects.items())
     refused = f"{decision.verdict}: {decision.why}" if decision.why else ""
     out(f"a replay        {escaped(refused or in_words or decision.verdict)}")
 

@@ -33,7 +33,10 @@ from connector.dead_letters.ledger import ALLOWED, Action
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
 from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
 from connector.errors import ConnectorError, ErrorCode
+from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line
+from connector.records.rejection import Rejection
+from connector.records.views import view_of_datum
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -179,7 +182,7 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
         if as_json:
             out(
                 to_line(
-                    _decision_view(decision)
+                    _decision_view(decision, letters.queue.schemas)
                     | (
                         {"effects": {name: effect.value for name, effect in done.items()}}
                         if done
@@ -189,7 +192,7 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
             )
             continue
         # A refusal that is told by its numbers would make a row for each letter.
-        in_words = ", ".join(f"{effect} in {name}" for name, effect in done.items())
+        in_words = ", ".join(f"would be {effect} in {name}" for name, effect in done.items())
         row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
         counts[row] += 1
         if len(examples := rows.setdefault(row, [])) < EXAMPLES:
@@ -207,7 +210,11 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
             "for example",
             right=frozenset({"letters"}),
         )
-        words = {Verdict.REPLAY: "replayed", Verdict.PARK: "parked", Verdict.REFUSE: "refused"}
+        words = {
+            Verdict.REPLAY: "would replay",
+            Verdict.PARK: "would park",
+            Verdict.REFUSE: "would refuse",
+        }
         for row, number in counts.most_common():
             verdict, because, in_words = row
             some = "\n".join(escaped(example) for example in rows[row])
@@ -283,7 +290,7 @@ def _told(tally: Tally, would: str) -> str:
     )
 
 
-def _decision_view(decision: Decision) -> dict[str, Any]:
+def _decision_view(decision: Decision, schemas: Schemas) -> dict[str, Any]:
     view: dict[str, Any] = {
         "id": decision.letter.id,
         "verdict": decision.verdict.value,
@@ -291,6 +298,8 @@ def _decision_view(decision: Decision) -> dict[str, Any]:
         "attempt": decision.attempt,
     }
     if decision.content is not None:
+        record = read(decision.content.value, schemas)
+        view |= {} if isinstance(record, Rejection) else {"record": view_of_datum(record)}
         view |= view_of_content(
             decision.content.key, decision.content.value, decision.content.headers
         )

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from connector.dead_letters.envelope import change_topic
+from connector.dead_letters.envelope import (
+    change_topic,
+    dead_letter_topic,
+    ledger_topic,
+    replay_topic,
+)
 from connector.errors import ConnectorError, ErrorCode
 
 
@@ -81,7 +86,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
     ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
     ErrorCode.TRANSACTION_UNKNOWN: (Template("transactions list", ("stream",)),),
-    ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",)),),
+    ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",), {"--group": "group"}),),
 }
 """Code -> the commands that help, in order. Each can be run without harm, or stops at once."""
 
@@ -97,11 +102,23 @@ def command_for(error: ConnectorError) -> str | None:
     code = _code(error)
     fields = dict(error.fields)
     if fields.get("topic") is not None:
-        fields["topic"] = change_topic(str(fields["topic"]))
+        topic = str(fields["topic"])
+        fields["topic"] = change_topic(topic)
+        fields.setdefault("group", _group_of(topic))
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]
     lines = [line for line in found if line is not None]
     return " && ".join(lines) if lines and len(lines) == len(found) else None
+
+
+def _group_of(topic: str) -> str | None:
+    """The group that a topic of dead letters, of a ledger or of replays belongs to."""
+    stream, is_of_group, rest = topic.partition(dead_letter_topic("", ""))
+    for name in (ledger_topic, replay_topic):
+        group = rest.removesuffix(name("", "").removeprefix(dead_letter_topic("", "")))
+        if group != rest and topic == name(stream, group):
+            return group
+    return rest if is_of_group else None
 
 
 def _code(error: ConnectorError) -> ErrorCode | None:

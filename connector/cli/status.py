@@ -124,18 +124,22 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
                 " may be forgotten"
             ),
         )
-    if stream.lagging_partition is not None:
-        yield "delayed by", _held(stream.lagging_partition, stream.now)
+    lagging = stream.lagging_partition
+    if lagging is not None and lagging not in stream.stalled[:FEW]:
+        yield "waits for", _last_heartbeat(lagging, stream.now)
     for stall in stream.stalled[:FEW]:
-        yield "stalled", _held(stall, stream.now)
+        yield (
+            "stalled",
+            f"{_last_heartbeat(stall, stream.now)}; if its producer has ended for good, close it",
+        )
     if stream.undeclared:
         yield "undeclared", summarize_names(stream.undeclared)
     if stream.late:
         yield (
             "late",
             (
-                f"{counted(stream.late, 'change')} below the low watermark: applied; the cuts"
-                " at their time have revisions"
+                f"{counted(stream.late, 'change')} came after the low watermark had passed their"
+                " time. Tables have them, and a snapshot of that time changes with them"
             ),
         )
     if stream.ignored_claims:
@@ -268,12 +272,13 @@ def _job(job: Job, now: int) -> str:
     )
 
 
-def _held(stall: Stall, now: int) -> str:
-    reached = f"at {view_of_time(stall.watermark)}" if stall.watermark else "without a watermark"
-    return (
-        f"{stall.stream_partition} in Kafka partition {stall.kafka_partition}, {reached} for"
-        f" {duration(max(0, now - stall.since) / 1_000_000)}"
-    )
+def _last_heartbeat(stall: Stall, now: int) -> str:
+    place = f"stream partition {stall.stream_partition} in Kafka partition {stall.kafka_partition}"
+    since = duration(max(0, now - stall.since) / 1_000_000)
+    if not stall.watermark:
+        return f"{place}: no heartbeat yet, for {since}"
+    complete = f"complete below {view_of_time(stall.watermark)}"
+    return f"{place}: the last new heartbeat came {since} ago, {complete}"
 
 
 def _ago(now: int, then: int) -> str:

@@ -15,7 +15,7 @@ from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.topics import TopicFacts, create_group_topics, create_topic, describe
 from connector.watermarks.tracker import Watermark
-from connector.watermarks.transactions import Late, Rejected, WholeTransaction
+from connector.watermarks.transactions import HeldBack, Late, Rejected, WholeTransaction
 
 __all__ = [
     "ChangeConsumer",
@@ -23,6 +23,7 @@ __all__ = [
     "ConsumerRecord",
     "DeadLetterPublisher",
     "DeadLetterQueue",
+    "HeldBack",
     "Late",
     "LetterFilter",
     "LocalBroker",

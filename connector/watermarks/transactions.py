@@ -28,6 +28,7 @@ from connector.errors import BufferFullError, ErrorCode
 from connector.records.model import MAX_LONG, DataChange
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
+from connector.watermarks.frontier import Stall
 from connector.watermarks.reader_state import NOTHING, Aside, Place, ReaderState
 from connector.watermarks.tracker import WatermarkTracker
 
@@ -87,6 +88,24 @@ class Rejected:
     rejection: Rejection
     position: Position
     number: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The transactions that a consumer has read and not handed out, because the low watermark has
+    not passed them.
+
+    - `transactions` and `changes` count what was read of them.
+    - `oldest` is their least commit timestamp (µs).
+    - `low_watermark` (µs). None: it is not known, since not all stream partitions were announced.
+    - `lagging_partition` delays the low watermark. None: no stream partition is live.
+    """
+
+    transactions: int
+    changes: int
+    oldest: int
+    low_watermark: int | None
+    lagging_partition: Stall | None
 
 
 Item = WholeTransaction | Late | Rejected
@@ -172,6 +191,19 @@ class TransactionAssembler:
     def has_items(self) -> bool:
         """Whether `pop` returns an item."""
         return bool(self._out)
+
+    def held_back(self) -> HeldBack | None:
+        """Return what waits for the low watermark, or None if nothing does."""
+        if not self._times:
+            return None
+        groups = [group for some in self._groups.values() for group in some.values()]
+        return HeldBack(
+            len(groups),
+            sum(len(group.parts) for group in groups),
+            self._times[0],
+            self._tracker.low_watermark,
+            self._tracker.lagging_partition,
+        )
 
     def check_room(self, size: int) -> None:
         """Raise `BufferFullError` if a change of this size does not fit."""

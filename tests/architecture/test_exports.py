@@ -42,6 +42,7 @@ PUBLIC = {
         "ConsumerRecord",
         "DeadLetterPublisher",
         "DeadLetterQueue",
+        "HeldBack",
         "Late",
         "LetterFilter",
         "LocalBroker",

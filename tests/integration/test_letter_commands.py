@@ -121,6 +121,10 @@ def test_from_the_first_look_to_the_last_letter(
     assert run("replay", "--all") == 1
     assert "would be replayed 3, parked after too many attempts 0, refused 3" in shell.err
     assert "it would be rejected again as KEY_MISMATCH" in shell.out
+    assert [word for word in ("would replay", "would refuse") if word not in shell.out] == []
+    assert run("replay", letters[0].id, "--json") == 0
+    shown = json.loads(shell.out)
+    assert shown["record"]["data_change"]["row_key"] == shown["key"] == "row-0"
     assert received(kafka, facts) == []
 
     assert (

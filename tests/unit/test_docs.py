@@ -8,9 +8,11 @@ import inspect
 import json
 import re
 import shlex
+import sqlite3
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
@@ -19,6 +21,7 @@ import pytest
 from connector import cli, warehouse
 from connector.config.parse import parse
 from connector.config.settings_reader import Section
+from connector.kafka.produce.spool_file import SpoolContent, SpoolFile
 from connector.lake import audit_log, jobs, overrides
 from connector.records.json_view import from_json
 from connector.records.ordering import OrderBy
@@ -227,10 +230,10 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
     definition = parse(MINIMAL, {}).tables["NAME"]
     for order in OrderBy:
         layout = Layout(replace(definition, order=order), 1)
-        fields = re.findall(r"(\w+): ", layout.state_type)
+        stored = re.findall(r"(\w+): ", layout.state_type)
         assert [
             name
-            for name in {*fields, *(name for name, _ in layout.column_types[-3:])}
+            for name in {*stored, *(name for name, _ in layout.column_types[-3:])}
             if f"`{name}`" not in page
         ] == []
     assert _first_cells("Fields of _state") == set(re.findall(r"(\w+): array<", layout.state_type))
@@ -247,6 +250,25 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
             rf"^\| `{name}` \| (.*) \|$", page.split("## Tables in _connector")[1], re.MULTILINE
         )
         assert set(re.findall(r"`(\w+)`", row)) == set(stored), name
+
+
+def test_the_tables_of_a_spool_are_those_of_the_code(tmp_path: Path) -> None:
+    """PUB-3."""
+    section = ON_DISK.read_text("utf-8").split("## Spool of a producer")[1].split("## Topics")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^;:|]*)", section, re.MULTILINE)
+    assert rows.pop(0)[0] == "PATH"
+    documented = {name: set(re.findall(r"`(\w+)`", columns)) for name, columns in rows}
+    documented["damaged"] ^= {"records"} ^ documented["records"]
+    documented["refused"] ^= {"records"} ^ documented["records"]
+    SpoolFile(tmp_path / "spool").close()
+    with closing(sqlite3.connect(tmp_path / "spool")) as database:
+        names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        assert documented == {
+            name: {column[1] for column in database.execute(f"PRAGMA table_info({name})")}
+            for (name,) in names
+        }
+    assert [one.name for one in fields(SpoolContent) if f"`{one.name}`" not in section] == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"spool", "spool.lock"}
 
 
 # ── settings ──────────────────────────────────────────────────────────────────────────────────────

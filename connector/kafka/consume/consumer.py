@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, Unpack
 from connector.clock import now_us
 from connector.errors import ConfigError, ErrorCode
 from connector.kafka import client, topics
+from connector.kafka.arguments import check, check_flags, names_of, numbers_of
 from connector.kafka.consume.commit_range import (
     create_time_warning,
     first_arrival,
@@ -29,6 +30,7 @@ from connector.kafka.consume.options import (
     ReaderOptions,
     check_numbers_given,
     check_options,
+    check_types,
     positions_of_state,
 )
 from connector.kafka.consume.reader import RecordReader
@@ -36,6 +38,7 @@ from connector.kafka.consume.record import ConsumerRecord, Start
 from connector.kafka.consume.set_aside import (
     SetAside,
     already_acknowledged,
+    check_item,
     positions_of,
     replays_of,
 )
@@ -55,6 +58,7 @@ from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     DEFAULT_BUFFERED_BYTES,
+    HeldBack,
     Item,
     Late,
     Rejected,
@@ -233,10 +237,29 @@ class ChangeConsumer(Generic[Yielded]):
             TopicError: There is no such topic, it is compacted or was replaced, or records were
                 deleted. The group has no topic for replays.
             BrokerError: No broker answers.
-            ConfigError: A client setting is not allowed, arguments exclude each other, a number
-                is out of its range, or the state is not one.
+            ConfigError: A client setting is not allowed, arguments exclude each other, an argument
+                has a wrong type, a number is out of its range, or the state is not one.
         """
-        numbers = None if kafka_partitions is None else sorted(set(kafka_partitions))
+        check_types(
+            kafka=kafka,
+            topic=topic,
+            start=start,
+            group=group,
+            registry=registry,
+            limits=limits,
+            tables=tables,
+            metadata_refresh_s=metadata_refresh_s,
+            state=state,
+        )
+        check_flags(
+            bounded=bounded, watermarks=watermarks, transactions=transactions, replays=replays
+        )
+        numbers = (
+            None
+            if kafka_partitions is None
+            else numbers_of("kafka_partitions", kafka_partitions, "numbers of Kafka partitions")
+        )
+        named = names_of("roots", roots, "names of stream partitions, for example ['p0']")
         has_range = start_commit is not None or end_commit is not None
         check_options(
             {
@@ -254,7 +277,7 @@ class ChangeConsumer(Generic[Yielded]):
             start_commit=start_commit, end_commit=end_commit, max_buffered_bytes=max_buffered_bytes
         )
         known = None if state is None else ReaderState.from_bytes(state)
-        now, named = now_us(), frozenset(roots)
+        now = now_us()
         check_range(start_commit, end_commit, now)
         self._decoder = Decoder(registry, limits, tables)
         admin = client.admin(kafka)
@@ -262,6 +285,7 @@ class ChangeConsumer(Generic[Yielded]):
         self.warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
         beside = replays_of(kafka, topic, group) if replays and group is not None else None
+        self._closed = False
         self._set_aside = SetAside(kafka, topic, group)
         self._group_state: GroupState | None = None
         replayed: Mapping[int, int] | None = None
@@ -330,6 +354,15 @@ class ChangeConsumer(Generic[Yielded]):
         `end_commit`.
         """
         return self._reader.finished if self._stage is None else self._stage.is_finished
+
+    @property
+    def held_back(self) -> HeldBack | None:
+        """The transactions that were read and wait for the low watermark, and what delays it. For
+        example, look at it after the loop of a bounded consumer.
+
+        None: none waits, or the consumer does not read whole transactions.
+        """
+        return self._stage.held_back() if isinstance(self._stage, TransactionStage) else None
 
     def __iter__(self) -> Iterator[Yielded]:
         """Yield items and wait for more. It ends only if the consumer is bounded or has an
@@ -405,6 +438,7 @@ class ChangeConsumer(Generic[Yielded]):
 
     def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:
         """Put a record that the program cannot process into the dead letters of the group (SUB-4).
+        Call it before `close`.
 
         It returns when all replicas have the letter. `commit` or `acknowledge` the record after
         that, as one that was processed. If the program stops in between, the record comes again. If
@@ -418,15 +452,20 @@ class ChangeConsumer(Generic[Yielded]):
         Raises:
             ConnectorError: The record was committed or acknowledged before. It is still in its
                 topic.
-            ConfigError: The consumer has no group, or the group cannot have dead letters.
+            ConfigError: The consumer has no group, or the group cannot have dead letters. Or
+                `received` is not an item that this consumer has yielded, or `detail` is not a text.
             TopicError: The record is of another topic, a topic is missing, or the record was
                 deleted.
             DeliveryError: The letter was not acknowledged. Set the record aside again.
             BrokerError: No broker answers.
         """
+        assert not self._closed, "a closed consumer sets nothing aside"
+        check_item(received, detail)
         facts, replays = self._reader.facts, self._reader.replays
         read = {one.topic: one for one in (facts, replays) if one is not None}
         self._set_aside.check(received, read)
+        is_ours = all(map(self._reader.has_returned, positions_of(received)))
+        check("received", received, is_ours, "an item that this consumer has yielded")
         for position in positions_of(received):
             if self._is_acknowledged(received, position):
                 raise already_acknowledged(position)
@@ -450,6 +489,7 @@ class ChangeConsumer(Generic[Yielded]):
 
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
+        self._closed = True
         self._reader.close()
         self._set_aside.close()
         if self._group_state is not None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.errors import ConfigError, ErrorCode
+from connector.kafka.arguments import (
+    check,
+    check_optional,
+    check_seconds,
+    check_text,
+    check_type,
+    names_of,
+)
 from connector.kafka.consume.places import check_numbers, check_reached
 from connector.kafka.consume.record import Start
 from connector.records.model import MAX_TIMESTAMP
@@ -14,7 +23,6 @@ from connector.validation import Limits
 from connector.watermarks.reader_state import ReaderState
 
 if TYPE_CHECKING:
-    from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
 
 
@@ -74,6 +82,38 @@ def check_options(given: dict[str, bool]) -> None:
         )
 
 
+def check_types(
+    *,
+    kafka: KafkaConfig,
+    topic: str,
+    start: Start,
+    group: str | None,
+    registry: RegistryConfig | None,
+    limits: Limits | None,
+    tables: frozenset[str] | None,
+    metadata_refresh_s: float,
+    state: bytes | None,
+) -> None:
+    """Raises `ConfigError` if an argument has a wrong type."""
+    check_type("kafka", kafka, KafkaConfig, "a KafkaConfig")
+    check_type("topic", topic, str, "the name of a topic")
+    is_place = (
+        all(isinstance(one, Position) for one in start)
+        if isinstance(start, tuple)
+        else start in ("beginning", "end") or type(start) is int
+    )
+    allowed = "beginning, end, a time in microseconds, or a tuple of positions"
+    check("start", start, is_place, allowed)
+    if group is not None:
+        check_text("group", group, "the name of a group, or None")
+    check_optional("registry", registry, RegistryConfig, "a RegistryConfig")
+    check_optional("limits", limits, Limits, "a Limits")
+    if tables is not None:
+        names_of("tables", tables, "the names of source tables, or None")
+    check_seconds("metadata_refresh_s", metadata_refresh_s)
+    check_optional("state", state, bytes, "bytes of state()")
+
+
 def check_numbers_given(
     *, start_commit: int | None, end_commit: int | None, max_buffered_bytes: int
 ) -> None:
@@ -84,6 +124,9 @@ def check_numbers_given(
         ("max_buffered_bytes", max_buffered_bytes, *BUFFERED_BYTES, "It bounds the memory"),
     ]
     for name, value, least, most, why in given:
+        allowed = "a whole number" if name == "max_buffered_bytes" else "a whole number, or None"
+        is_optional = name != "max_buffered_bytes"
+        check(name, value, (value is None and is_optional) or type(value) is int, allowed)
         if value is not None and not least <= value <= most:
             raise ConfigError(
                 ErrorCode.READER_OPTION_INVALID,

@@ -80,6 +80,7 @@ class RecordReader:
         self._committed: dict[int, int] = {}
         self.is_whole_topic = group is None and kafka_partitions is None
         self._next: dict[int, int] = {}
+        self._returned: dict[int, tuple[int, int]] = {}
         self._open: set[int] = set()
         self._unjudged: Message | None = None
         self._trouble: Exception | None = None
@@ -157,6 +158,7 @@ class RecordReader:
             self._unjudged = message
             raise
         self._reach(number, offset + 1)
+        self._returned[number] = self._returned.get(number, (offset, 0))[0], offset + 1
         return received
 
     @property
@@ -165,6 +167,14 @@ class RecordReader:
         if self.replays is None:
             return self._next
         return {number: offset for number, offset in self._next.items() if number >= 0}
+
+    def has_returned(self, position: Position) -> bool:
+        """Return whether `poll` has returned a record between the first and the last of which this
+        offset is. It stays true when a group takes the Kafka partition away.
+        """
+        number = self._number(position.topic, position.kafka_partition)
+        first, following = self._returned.get(number, (0, 0))
+        return first <= position.offset < following
 
     def is_committed(self, position: Position) -> bool:
         """Return whether `commit` has stored that this record was read."""

@@ -10,13 +10,14 @@ from connector.clock import now_us
 from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
 from connector.errors import ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
+from connector.kafka.arguments import check_type
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.consume.places import records_gone
 from connector.kafka.consume.record import ConsumerRecord
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord
-from connector.watermarks.transactions import Item, WholeTransaction
+from connector.watermarks.transactions import Item, Late, Rejected, WholeTransaction
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -86,6 +87,13 @@ def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     topic, and `BrokerError`.
     """
     return topics.describe_of_group(kafka, topic, replay_topic(topic, check_group(group)), group)
+
+
+def check_item(received: ConsumerRecord | Item, detail: str) -> None:
+    """Raises `ConfigError` if an argument of `set_aside` has a wrong type."""
+    types = (ConsumerRecord, WholeTransaction, Late, Rejected)
+    check_type("received", received, types, "an item that this consumer has yielded")
+    check_type("detail", detail, str, "a text")
 
 
 def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:

@@ -20,6 +20,7 @@ from connector.records.sizes import size_of
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
+    HeldBack,
     Item,
     Late,
     Rejected,
@@ -186,6 +187,9 @@ class TransactionStage(WatermarkStage):
 
     def is_acknowledged(self, item: Item) -> bool:
         return self._assembler.is_acknowledged(item)
+
+    def held_back(self) -> HeldBack | None:
+        return self._assembler.held_back()
 
     def oldest(self) -> dict[int, int]:
         return self._assembler.oldest()

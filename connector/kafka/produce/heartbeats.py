@@ -27,6 +27,7 @@ from connector.errors import (
     DeliveryError,
     ErrorCode,
     InvalidChangeError,
+    SpoolError,
 )
 from connector.kafka.produce.control_records import ControlRecords
 from connector.kafka.produce.results import Results, Sent
@@ -71,10 +72,15 @@ class Timer:
             )
             self._thread.start()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in the thread."""
+        return self._thread is threading.current_thread()
+
     def stop(self, timeout_s: float) -> None:
-        """Stop the thread, and wait for its end."""
+        """Stop the thread, and wait for its end, unless the caller runs in it."""
         self._stopped.set()
-        if self._thread is not None:
+        if self._thread is not None and not self.is_current:
             self._thread.join(timeout_s)
 
 
@@ -118,6 +124,7 @@ class AutomaticHeartbeats:
         self._schedule = schedule
         self._failures: dict[str, tuple[int, Exception]] = {}
         self._largest_token = self.count = 0
+        self._told_loss = ""
         self.is_stopped = False
         self._timer = new_timer(self.tick)
 
@@ -173,7 +180,8 @@ class AutomaticHeartbeats:
                 self._queue.check_may_claim()
                 self._send_due(now)
             except Exception as error:  # noqa: BLE001, the application raises it
-                self._failures[""] = 0, error
+                if self._is_news(error):
+                    self._failures[""] = 0, error
             else:
                 if isinstance(self._failures.get("", (0, None))[1], BrokerError):
                     del self._failures[""]
@@ -204,15 +212,29 @@ class AutomaticHeartbeats:
             if time.monotonic() > deadline:
                 return
             if last := self._schedule.last(self._oldest_open):
+                self._queue.check_may_claim()
                 self._send(last, announces=False, now=self._timer.clock())
             while self._queue.items and (left_s := deadline - time.monotonic()) > 0:
                 self._queue.serve(min(left_s, 0.5), push=True)
             self.check()
-            open_ = [sent.record for sent in self._queue.items]
-            for record in [*open_, *self._schedule.last(self._oldest_open)]:
-                if isinstance(record, Heartbeat):
-                    cause = f"Kafka did not acknowledge it. {self._queue.complaint}"
-                    raise self._undelivered(record, cause.strip())
+            self.check_last()
+
+    def check_last(self) -> None:
+        """Raises `DeliveryError` if the last heartbeat of a stream partition was not delivered."""
+        open_ = [sent.record for sent in self._queue.items]
+        for record in [*open_, *self._schedule.last(self._oldest_open)]:
+            if isinstance(record, Heartbeat):
+                cause = f"Kafka did not acknowledge it. {self._queue.complaint}"
+                raise self._undelivered(record, cause.strip())
+
+    def _is_news(self, error: Exception) -> bool:
+        """Whether the application must raise an error of a tick. A loss lasts until an operator
+        accepts it, and meanwhile the application sends again. So it is raised once.
+        """
+        if not isinstance(error, SpoolError) or error.code != ErrorCode.SPOOL_DAMAGED:
+            return True
+        before, self._told_loss = self._told_loss, error.problem
+        return error.problem != before
 
     def _send_due(self, now: float) -> None:
         self._schedule.keep(self._is_live)

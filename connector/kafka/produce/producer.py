@@ -19,18 +19,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, DeliveryError, ErrorCode
 from connector.kafka import topics
+from connector.kafka.arguments import headers_of
 from connector.kafka.produce import resume
 from connector.kafka.produce.change_records import ChangeRecords
 from connector.kafka.produce.control_records import ControlRecords
 from connector.kafka.produce.delivery_wait import DeliveryWait
 from connector.kafka.produce.heartbeats import AutomaticHeartbeats, Timer
+from connector.kafka.produce.options import (
+    changes_of,
+    check_callback,
+    check_producer,
+    position_of,
+    record_invalid,
+)
 from connector.kafka.produce.producer_transaction import Transactions
 from connector.kafka.produce.record_bytes import Headers, RecordBytes, outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
@@ -41,7 +50,7 @@ from connector.kafka.produce.spool_file import Sync
 from connector.kafka.produce.spool_queue import SpoolQueue, WhenFull
 from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
-from connector.records.model import DataChange, Heartbeat, Record, Release
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
@@ -100,8 +109,8 @@ class ChangeProducer:
             registry: The schema registry. None: records have the single-object framing.
             max_record_bytes: The limit for key and value together. The limit of the topic applies,
                 too.
-            max_clock_skew_s: How far an estimated low watermark may be after this machine's clock.
-                Use the value of the stream.
+            max_clock_skew_s: How far an estimated low watermark, and a position of `reached`, may
+                be after this machine's clock. Use the value of the stream.
             min_commit_timestamp: The least commit timestamp, in microseconds. Use the value of the
                 stream. 0 sets no limit.
             queue_timeout_s: How long `send` waits for space in the queue, and a heartbeat for
@@ -131,11 +140,24 @@ class ChangeProducer:
             BrokerError: No broker answers. With a spool that was used before, this is no error.
             RegistryError: The registry does not answer, or does not have the schema. A spool that
                 was used before has the id of the schema, so that the first is no error.
-            ConfigError: A client setting or another argument is not allowed. A `transactional_id`
-                is not allowed with a spool.
+            ConfigError: A client setting or another argument is not allowed, or has a wrong type
+                (`ARGUMENT_INVALID`). A `transactional_id` is not allowed with a spool.
             SpoolError: Another producer uses the spool, or it belongs to another topic, or it
                 cannot be read or written.
         """
+        check_producer(
+            kafka=kafka,
+            topic=topic,
+            registry=registry,
+            max_record_bytes=max_record_bytes,
+            max_clock_skew_s=max_clock_skew_s,
+            min_commit_timestamp=min_commit_timestamp,
+            queue_timeout_s=queue_timeout_s,
+            settings=settings,
+            announce=announce,
+            transactional_id=transactional_id,
+        )
+        self._max_clock_skew_us = max_clock_skew_s * 1_000_000
         self._kafka = (
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
@@ -163,7 +185,7 @@ class ChangeProducer:
                 self._bytes = RecordBytes(facts, registry, max_record_bytes, min_commit_timestamp)
             self.topic = facts.topic
             self._results = Results(facts.topic)
-            self._turns = Turns(self._is_free)
+            self._turns = Turns(_is_free(weakref.ref(self)))
             self._queue: SendQueue[Sent] = (
                 SendQueue(
                     self._kafka,
@@ -191,7 +213,7 @@ class ChangeProducer:
                 self._results,
                 self._bytes,
                 self._control,
-                max_clock_skew_us=max_clock_skew_s * 1_000_000,
+                max_clock_skew_us=self._max_clock_skew_us,
                 clock=Timer.clock,
             )
         except BaseException:
@@ -223,6 +245,7 @@ class ChangeProducer:
             Timer,
         )
         if self._spool is not None:
+            self._keep_locked = self._spool.unlock_without(self)
             self._spool.start(self._kafka)
 
     @property
@@ -294,9 +317,11 @@ class ChangeProducer:
         Raises:
             InvalidChangeError: The record is too large, or a change is not after the last heartbeat
                 of its stream partition. Nothing is sent.
+            ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
             SpoolFullError: The spool has no space. It is a `DeliveryError`, and the record is in
                 `undelivered`.
-            SpoolError: A heartbeat is refused, because the spool has lost records (PUB-3).
+            SpoolError: A heartbeat is refused, because the spool has lost records (PUB-3). For an
+                automatic heartbeat, this is raised once, and then the record is queued.
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full. Then the record is in
                 `undelivered` until you send it again, and `on_delivery` is called.
@@ -320,13 +345,17 @@ class ChangeProducer:
             return
         if self._results.failed > MAX_FAILED:
             self._results.check_is_among_failed(record)
-        header_list: HeaderList = list(headers)
+        header_list: HeaderList = headers_of(headers) if headers else []
+        if on_delivery is not None:
+            check_callback(on_delivery)
         if isinstance(record, DataChange):
             self._changes.send(record, header_list, on_delivery)
+        elif isinstance(record, Heartbeat | ChildPartitions):
+            self._control.send(record, header_list, on_delivery)
         elif isinstance(record, Release):
             raise outside_session(record)
         else:
-            self._control.send(record, header_list, on_delivery)
+            raise record_invalid(record)
 
     def send_many(
         self,
@@ -347,6 +376,7 @@ class ChangeProducer:
         Raises:
             InvalidChangeError: `send` would refuse a change. Nothing is sent. `index` is the index
                 of the first one.
+            ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
             DeliveryError: The queue stayed full. The change and those after it are in
                 `undelivered`.
             DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
@@ -357,12 +387,15 @@ class ChangeProducer:
         assert not self._closed, "a closed producer sends nothing"
         with self._turns:
             self._results.tell()
-            changes = list(changes)
+            changes = changes_of(changes)
+            header_list = headers_of(headers) if headers else []
+            if on_delivery is not None:
+                check_callback(on_delivery)
             if self._transactions is not None and self._results.transaction is None:
                 with self._transaction(self._transactions):
-                    self._changes.send_many(changes, list(headers), on_delivery)
+                    self._changes.send_many(changes, header_list, on_delivery)
             else:
-                self._changes.send_many(changes, list(headers), on_delivery)
+                self._changes.send_many(changes, header_list, on_delivery)
             self._check_heartbeats()
 
     def reached(self, stream_partition: str, timestamp: int, resume_token: bytes = b"") -> None:
@@ -386,10 +419,12 @@ class ChangeProducer:
 
         Raises:
             InvalidChangeError: A value breaks a limit, or `timestamp` is before the last reported
-                position or heartbeat, or the stream partition has ended or is not announced.
+                position or heartbeat, or more than `max_clock_skew_s` after this machine's clock,
+                or the stream partition has ended or is not announced.
+            ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`).
         """
         assert not self._closed, "a closed producer sends nothing"
-        heartbeat = Heartbeat(stream_partition, timestamp, resume_token)
+        heartbeat = position_of(stream_partition, timestamp, resume_token, self._max_clock_skew_us)
         with self._turns:
             self._heartbeats.reached(heartbeat)
 
@@ -440,6 +475,8 @@ class ChangeProducer:
         counts, too, because everything up to it is in Kafka or in the spool (PUB-3). If no broker
         answers, only this position counts.
 
+        Call it before `close`.
+
         Returns:
             The position at which the source must continue.
 
@@ -447,6 +484,7 @@ class ChangeProducer:
             TopicError: The topic has no resume token of the stream partition.
             BrokerError: No broker answers.
         """
+        assert not self._closed, "a closed producer has no resume token"
         limits = Limits(max_record_bytes=self._max_record_bytes)
         in_transactions = self._transactions is not None
 
@@ -563,7 +601,9 @@ class ChangeProducer:
             timeout_s: The maximum time to wait. Closing may take one second more.
 
         Raises:
-            DeliveryError: As `flush` does, or the last heartbeat was not delivered.
+            DeliveryError: As `flush` does, or the last heartbeat was not delivered. With a spool,
+                `RECORDS_IN_SPOOL` also counts the records that `close` has moved there.
+            SpoolError: The last heartbeat was refused, because the spool has lost records.
         """
         if self._closed:
             return
@@ -572,13 +612,21 @@ class ChangeProducer:
         self._heartbeats.stop()
         if self._spool is not None:
             self._spool.stop()
+            self._keep_locked()
+        in_memory: DeliveryError | None = None
         try:
             self._finish(deadline)
+        except DeliveryError as error:
+            if self._spool is None or error.code != ErrorCode.RECORDS_UNDELIVERED:
+                raise
+            in_memory = error
         finally:
             with self._turns:
                 self._closed = True
                 self._queue.let_go(1, "the producer was closed before it was acknowledged")
                 self._results.tell()
+        if in_memory is not None:
+            self._check_moved(in_memory)
 
     def _finish(self, deadline: float) -> None:
         try:
@@ -591,6 +639,16 @@ class ChangeProducer:
                 error.add_note(f"in addition: {further}")
             raise
         self._heartbeats.send_last(deadline)
+
+    def _check_moved(self, before: DeliveryError) -> None:
+        """Raise what is true after the records in memory were moved to the spool."""
+        if not self._results.failed and not self._queue.backlog:  # they were acknowledged meanwhile
+            self._heartbeats.check_last()
+            return
+        error = self._results.not_delivered()
+        for note in getattr(before, "__notes__", ()):
+            error.add_note(note)
+        raise error
 
     def _check_may_wait(self) -> None:
         assert self._results.transaction is None, (
@@ -622,3 +680,13 @@ class ChangeProducer:
             self.close(timeout_s=5)
         except ConnectorError as further:
             error.add_note(f"in addition: {further}")
+
+
+def _is_free(producer: weakref.ref[ChangeProducer]) -> Callable[[], bool]:
+    """Whether no transaction is open. It does not keep the producer alive."""
+
+    def is_free() -> bool:
+        found = producer()
+        return found is None or found._is_free()
+
+    return is_free

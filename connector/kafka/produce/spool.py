@@ -191,6 +191,15 @@ class OpenSpool:
         """Stop to ask for the topic."""
         self._stopped.set()
 
+    def unlock_without(self, producer: object) -> Callable[[], object]:
+        """Unlock the spool when the producer is collected without `close`. `close` calls what this
+        returns.
+        """
+        assert self._queue is not None
+        finalizer = weakref.finalize(producer, _dropped, self._queue, self._stopped)
+        finalizer.atexit = False  # the process ends: its locks are free, and its records are lost
+        return finalizer.detach
+
 
 def open_spool(
     settings: SpoolSettings,
@@ -240,6 +249,11 @@ def newest_of(
             raise
         return position
     return found if position is None else max(position, found)
+
+
+def _dropped(queue: SpoolQueue, stopped: threading.Event) -> None:
+    stopped.set()
+    queue.drop()
 
 
 def _verify(

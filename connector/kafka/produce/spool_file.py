@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
 SUFFIXES: Final = ("", "-wal", "-shm")
+MAGIC: Final = b"SQLite format 3\0"
+"""The first bytes of each database of SQLite."""
 _PROMISE_DIGITS: Final = 20
 
 _COLUMNS: Final = (
@@ -360,11 +362,12 @@ def check_is_spool(path: Path) -> None:
     """Raise `SpoolError` if something else is at the path: a folder, or a file of another program.
 
     Each spool has a file for its lock beside it. Without that file, its description must be whole.
+    With it, a damaged file is taken for a spool, but not a database with other tables.
     """
     if not path.exists() or (path.is_file() and not path.stat().st_size):
         return
     if path.is_file():
-        if Path(f"{path}.lock").is_file():
+        if Path(f"{path}.lock").is_file() and not _has_other_tables(path):
             return
         with suppress(sqlite3.Error, ValueError), closing(_read_only(path)) as database:
             if read_content(database) is not None:
@@ -372,10 +375,19 @@ def check_is_spool(path: Path) -> None:
     raise SpoolError(
         ErrorCode.FILE_NOT_A_SPOOL,
         f"{path} is not a spool",
-        f"It is a folder, or a file of another program: there is no {path}.lock",
+        f"It is a folder, or a file of another program: there is no {path}.lock, or it has the"
+        " tables of that program",
         "Give the path of a spool, or of a file that does not exist yet",
         spool=str(path),
     )
+
+
+def _has_other_tables(path: Path) -> bool:
+    with suppress(sqlite3.Error), closing(_read_only(path)) as database:
+        rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        names = {bytes(name) for (name,) in rows}
+        return bool(names) and b"spool" not in names
+    return False
 
 
 def _read_only(path: Path) -> sqlite3.Connection:

@@ -91,7 +91,7 @@ class SpoolQueue(SendQueue[Sent]):
         self._direct: dict[int, Entry] = {}
         self._reached: dict[str, Heartbeat] = {}
         self._overdue_at, self._puts = 0.0, 0
-        self._has_tripped = False
+        self._has_tripped = self._is_dropped = False
         self.is_spooling = self._rows.backlog > 0
         self._queue = ClientQueue(
             kafka, facts, self._answered, queue_timeout_s=queue_timeout_s, transactional_id=None
@@ -138,7 +138,8 @@ class SpoolQueue(SendQueue[Sent]):
                 f"The spool {self._file.path} has lost {losses_text(losses)}",
                 "Their rows are missing or damaged. Heartbeats are refused, because they would"
                 " claim these records",
-                "Send the changes of the source again from its resume token, then accept the loss",
+                "Send the changes of the source again from its resume token, then accept the loss."
+                " A change whose `send` raised this error is queued",
                 spool=str(self._file.path),
                 topic=self._topic,
             )
@@ -420,6 +421,8 @@ class SpoolQueue(SendQueue[Sent]):
                     self._move()
                 except ConnectorError as error:
                     self.trouble = error
+        if self._is_dropped:
+            self.drop()
         return now + (COMMIT_EVERY_S if self.is_spooling else min(self._after_s / 4, 0.25))
 
     def is_safe(self) -> bool:
@@ -443,6 +446,17 @@ class SpoolQueue(SendQueue[Sent]):
             self._rows.advance()
         self.give_up(self._writer.error or why)
         self._file.close()
+
+    def drop(self) -> None:
+        """Write everything to the file, and unlock it: the producer was dropped without `close`.
+
+        Python may collect it in the thread that writes. Then this is done after the write.
+        """
+        if self._timer.is_current and not self._is_dropped:
+            self._is_dropped = True
+            return
+        with suppress(ConnectorError):
+            self.let_go(0, "the producer was dropped without close")
 
     def give_up(self, why: str) -> None:
         for entry in self._memory.entries():

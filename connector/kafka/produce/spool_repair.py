@@ -13,6 +13,7 @@ from pathlib import Path
 from connector.clock import now_us
 from connector.errors import ErrorCode, SpoolError
 from connector.kafka.produce.spool_file import (
+    MAGIC,
     SUFFIXES,
     Loss,
     SpoolContent,
@@ -147,6 +148,8 @@ def _make_whole(path: Path) -> None:
     """Fill a file that was cut with zeros, because SQLite reads nothing of a short one."""
     with suppress(OSError), path.open("r+b") as file:
         head = file.read(32)
+        if not head.startswith(MAGIC):
+            return
         page_size = int.from_bytes(head[16:18], "big")
         page_size = 65_536 if page_size == 1 else page_size
         size = page_size * int.from_bytes(head[28:32], "big")

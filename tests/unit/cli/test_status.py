@@ -205,13 +205,39 @@ def test_a_person_sees_no_name_unescaped(
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert "\u202e" not in said
-    assert "delayed by      p\\x1b[2J\\u202e in Kafka partition 0" in said
+    name = "stream partition p\\x1b[2J\\u202e in Kafka partition 0"
+    assert f"{name}: the last new heartbeat came " in said
     assert "rejected so far: 2 BAD_FRAMING" in said
     assert "two producers write stream partition p\\x1b[2J\\u202e" in said, "PUB-4"
     assert "of p\\x1b[2J\\u202e: 4 below an earlier claim" in said, "ING-4"
     assert "ignored claims  4: they did not move the low watermark" in said, "ING-4"
     assert "hint            the low watermark is unknown" in said
     assert "hint: never: nothing was applied yet" in said
+
+
+def test_a_script_that_has_ended_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WMK-12: the status says how old the last heartbeat is, and what to do if it was the last."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(SETTINGS)
+    now = time.time_ns() // 1000
+    ended_at = now - 7_200_000_000
+    announced = LineageRecord(0, 1, ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
+    heard = BatchClaims(1, {"p": {0: ended_at}}, (announced,))
+    stands = Progress().after(
+        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(ended_at, {0: 7}), Retention(), frozenset()
+    )
+    log_progress(tmp_path / "warehouse", "s", replace(stands, ingest_batch=3, late=2))
+    assert cli.invoke(["status"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "stalled         stream partition p in Kafka partition 0: the last new heartbeat came"
+        in said
+    )
+    assert "; if its producer has ended for good, close it" in said
+    assert "waits for" not in said, "the same line is not there twice"
+    assert "2 changes came after the low watermark had passed their time." in said
 
 
 def test_who_may_fill_a_hole_in_the_key_space_is_said(

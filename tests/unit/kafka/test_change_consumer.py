@@ -188,6 +188,55 @@ def test_arguments_that_are_not_allowed_are_refused(
         ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t", **arguments)  # type: ignore[arg-type]
 
 
+def test_only_an_item_of_this_consumer_can_be_set_aside(stream: Stream) -> None:
+    """SUB-4: and only before `close`."""
+    stream.send(change(1), change(2))
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as other:
+        first, second = other
+    with ChangeConsumer(stream.kafka, "t", group="g") as consumer:
+        while consumer.poll(5) is None:
+            pass
+        given: Any
+        for given in (second, replace(first, source=second.source), None, first.record):
+            with pytest.raises(ConfigError, match="received is") as caught:
+                consumer.set_aside(given, "bad")
+            assert caught.value.code == "ARGUMENT_INVALID"
+        detail: Any = b"bad"
+        with pytest.raises(ConfigError, match="detail is"):
+            consumer.set_aside(first, detail)
+        consumer.commit()
+        with pytest.raises(ConnectorError, match="was acknowledged before"):
+            consumer.set_aside(first, "bad")
+    with pytest.raises(AssertionError, match="closed consumer"):
+        consumer.set_aside(second, "bad")
+
+
+def test_at_the_end_a_reader_says_what_it_holds_back(stream: Stream) -> None:
+    """SUB-3: how many transactions, and the stream partition that delays the low watermark."""
+    two = ChildPartitions("root", T0, 0, (ChildPartition("p"), ChildPartition("q")))
+    stream.everywhere(two, beat(10), Heartbeat("q", T0 + 4))
+    stream.send(change(3), change(6), change(8))
+    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+        assert consumer.held_back is None
+        assert times(list(consumer)) == [3]
+        held = consumer.held_back
+        assert held is not None
+        assert (held.transactions, held.changes, held.oldest) == (2, 2, T0 + 6)
+        assert held.low_watermark == T0 + 5
+        assert held.lagging_partition is not None
+        assert held.lagging_partition.stream_partition == "q"
+        state = consumer.state()
+    stream.everywhere(Heartbeat("q", T0 + 20))
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, bounded=True, state=state
+    ) as consumer:
+        assert times(list(consumer))[-2:] == [6, 8]
+        assert consumer.held_back is None
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as records:
+        assert len(list(records)) == 11
+        assert records.held_back is None
+
+
 # ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import sqlite3
@@ -528,6 +529,37 @@ def test_behind_a_damaged_or_missing_record_heartbeats_are_refused_until_the_los
         assert producer.warnings == []
 
 
+def test_during_the_remedy_send_reports_a_loss_once_and_close_reports_it_again(
+    cluster: MockCluster, new: Open, path: Path
+) -> None:
+    """PUB-3, watermark: the program sends again from its token, with `reached`. The error says that
+    the record is queued, and no automatic heartbeat passes the loss, also not that of `close`.
+    """
+    fill(cluster, new)
+    damage(path, "DELETE FROM records WHERE number = 5")
+    cluster.start()
+    raised = []
+    with pytest.raises(SpoolError) as at_close, new(announce=False, heartbeat_s=1) as producer:
+        producer.reached("p", 100)
+        until(lambda: producer._heartbeats.has_failed)
+        for number in range(100, 400):
+            try:
+                producer.send(change(number))
+            except SpoolError as error:
+                raised.append(error)
+        producer.reached("p", 400)
+        producer._heartbeats.tick(time.monotonic() + 60)
+        producer.send(change(400))
+        producer.flush()
+    assert [error.code for error in (*raised, at_close.value)] == ["SPOOL_DAMAGED"] * 2
+    assert "is queued" in raised[0].remedy
+    found = [one for records in read(cluster) for one in records]
+    assert not any(isinstance(one, Heartbeat) for one in found)
+    assert {one.commit_timestamp for one in found if isinstance(one, DataChange)} == {
+        *range(1, 402)
+    } - {5}
+
+
 def test_a_loss_that_is_found_while_sending_is_noticed(
     cluster: MockCluster, new: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -588,6 +620,72 @@ def test_a_lost_log_of_the_database_is_noticed(cluster: MockCluster, new: Open, 
     with pytest.raises(ConnectorError), new(spool=copy, announce=False) as producer:
         producer.send(Heartbeat("p", 20))
     assert spool_repair.accept(copy) == () or spool_repair.status(copy).losses == ()
+
+
+def test_a_file_of_another_program_is_not_extended(path: Path) -> None:
+    """PUB-3: the size in its header counts only for a database of SQLite."""
+    content = b"x" * 16 + (512).to_bytes(2, "big") + b"x" * 10 + (100).to_bytes(4, "big") + b"xx"
+    path.write_bytes(content)
+    Path(f"{path}.lock").touch()
+    assert describe(spool_repair.accept(path)) == [(0, 0, "unreadable")]
+    assert Path(f"{path}.damaged").read_bytes() == content
+
+
+def test_a_database_of_another_program_is_not_touched(new: Open, path: Path) -> None:
+    """PUB-3: also with a lock file beside it."""
+    damage(path, "CREATE TABLE theirs (x)")
+    Path(f"{path}.lock").touch()
+    content = path.read_bytes()
+    for call in (spool_repair.accept, spool_repair.status, lambda _: new()):
+        with pytest.raises(SpoolError) as caught:
+            call(path)
+        assert caught.value.code == "FILE_NOT_A_SPOOL"
+    assert path.read_bytes() == content
+
+
+# ── how a producer ends ───────────────────────────────────────────────────────────────────────────
+
+
+def test_close_says_that_its_records_are_in_the_spool(cluster: MockCluster, new: Open) -> None:
+    """PUB-3: also if they were only in memory when it was called."""
+    with pytest.raises(DeliveryError) as caught, new(announce=False, spool_after_s=60) as producer:
+        cluster.stop()
+        for number in range(10):
+            producer.send(change(number))
+        producer.close(0)
+    assert (caught.value.code, caught.value.undelivered) == ("RECORDS_IN_SPOOL", 10)
+    assert producer.undelivered() == {}
+    cluster.start()
+    with new() as producer:
+        producer.flush()
+    check_topic(cluster, 10)
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_producer_that_is_dropped_without_close_unlocks_its_spool(
+    cluster: MockCluster, new: Open, is_away: bool
+) -> None:
+    """PUB-3: its records are in the file, or in Kafka."""
+    producer = new(announce=False)
+    if is_away:
+        cluster.stop()
+    for number in range(10):
+        producer.send(change(number))
+    producer.reached("p", 10)
+    del producer
+    gc.collect()
+    cluster.start()
+    with new(announce=False) as producer:
+        producer.flush()
+    check_topic(cluster, 10)
+
+
+def test_a_closed_producer_has_no_resume_token(cluster: MockCluster, new: Open) -> None:
+    """PUB-3: the spool may belong to another producer already."""
+    with new() as producer:
+        pass
+    with pytest.raises(AssertionError, match="closed"):
+        producer.resume_token("p")
 
 
 # ── whose spool it is ─────────────────────────────────────────────────────────────────────────────

@@ -138,7 +138,8 @@ def test_what_delays_a_stream_is_said_for_how_long(
     )
     assert cli.invoke(["--config", str(tmp_path / "connector.toml"), "status"]) == 0
     shown = capsys.readouterr().out
-    assert "p0 in Kafka partition 0, at 1970-01-01T00:00:00.000050Z for 2" in shown
+    assert "p0 in Kafka partition 0: the last new heartbeat came 2" in shown
+    assert " ago, complete below 1970-01-01T00:00:00.000050Z" in shown
     assert "since" not in shown
 
 

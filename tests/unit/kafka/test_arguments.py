@@ -1,0 +1,137 @@
+"""Arguments of a wrong type are errors before anything is sent or read (ARGUMENT_INVALID)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from connector.config.settings import KafkaConfig
+from connector.errors import ConfigError, InvalidChangeError
+from connector.kafka import ChangeConsumer
+from connector.kafka.produce.producer import ChangeProducer
+from connector.records.model import DataChange, SetCell
+from tests.unit.mock_cluster import DEAD, FACTS
+
+CHANGE = DataChange(
+    stream_partition="p",
+    table="t",
+    row_key=b"k",
+    commit_timestamp=1,
+    entries=(SetCell("f", b"q", b"v"),),
+)
+
+
+def argument(act: Callable[[], object]) -> str:
+    """The argument that an error names."""
+    with pytest.raises(ConfigError) as caught:
+        act()
+    assert caught.value.code == "ARGUMENT_INVALID"
+    return str(caught.value.fields["argument"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka", "localhost:9092"),
+        ("topic", None),
+        ("registry", "http://localhost"),
+        ("max_record_bytes", "10"),
+        ("max_record_bytes", 0),
+        ("max_clock_skew_s", None),
+        ("max_clock_skew_s", True),
+        ("min_commit_timestamp", 1.5),
+        ("queue_timeout_s", "60"),
+        ("queue_timeout_s", float("nan")),
+        ("settings", [("linger.ms", "5")]),
+        ("settings", {1: "5"}),
+        ("announce", 1),
+        ("transactional_id", ""),
+        ("transactional_id", 7),
+    ],
+)
+def test_a_producer_names_a_wrong_argument(name: str, value: object) -> None:
+    given: dict[str, Any] = {"kafka": DEAD, "topic": FACTS} | {name: value}
+    assert argument(lambda: ChangeProducer(**given)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kafka", "localhost:9092"),
+        ("topic", None),
+        ("start", None),
+        ("start", ["beginning"]),
+        ("start", (7,)),
+        ("group", ""),
+        ("group", 7),
+        ("kafka_partitions", "01"),
+        ("kafka_partitions", 0),
+        ("kafka_partitions", [0.0]),
+        ("bounded", "yes"),
+        ("registry", "http://localhost"),
+        ("limits", {}),
+        ("tables", "orders"),
+        ("metadata_refresh_s", None),
+        ("start_commit", "2024"),
+        ("end_commit", 1.5),
+        ("watermarks", None),
+        ("transactions", 1),
+        ("roots", "p0"),
+        ("roots", [b"p0"]),
+        ("max_buffered_bytes", None),
+        ("state", "bytes"),
+        ("replays", 0),
+    ],
+)
+def test_a_consumer_names_a_wrong_argument(name: str, value: object) -> None:
+    given: dict[str, Any] = {"kafka": DEAD, "topic": "t"} | {name: value}
+    if name == "state":
+        given["transactions"] = True
+    assert argument(lambda: ChangeConsumer(**given)) == name
+
+
+@pytest.fixture
+def producer(kafka: KafkaConfig) -> Iterator[ChangeProducer]:
+    with ChangeProducer(kafka, FACTS, announce=False) as opened:
+        yield opened
+
+
+def test_send_names_a_wrong_argument(producer: ChangeProducer) -> None:
+    send: Any = producer.send
+    send_many: Any = producer.send_many
+    for record in (None, "change", [CHANGE], {}):
+        assert argument(lambda record=record: send(record)) == "record"
+    for headers in ("a", [("a",)], [("a", 1)], [(b"a", b"1")], 5):
+        assert argument(lambda headers=headers: send(CHANGE, headers)) == "headers"
+        assert argument(lambda headers=headers: send_many([CHANGE], headers)) == "headers"
+    assert argument(lambda: send(CHANGE, (), "told")) == "on_delivery"
+    for changes in (None, CHANGE, [CHANGE, None], "changes"):
+        assert argument(lambda changes=changes: send_many(changes)) == "changes"
+    assert argument(lambda: send_many([CHANGE], (), 1)) == "on_delivery"
+    producer.flush()
+    assert producer.delivered == 0
+
+
+def test_reached_names_a_wrong_argument(producer: ChangeProducer) -> None:
+    """PUB-1."""
+    reached: Any = producer.reached
+    for name in (None, b"p", 1):
+        assert argument(lambda name=name: reached(name, 1)) == "stream_partition"
+    for timestamp in (None, "1", 1.0, True):
+        assert argument(lambda timestamp=timestamp: reached("p", timestamp)) == "timestamp"
+    for token in (None, "token", 1):
+        assert argument(lambda token=token: reached("p", 1, token)) == "resume_token"
+
+
+def test_a_position_in_the_future_is_refused(kafka: KafkaConfig) -> None:
+    """PUB-1: readers would reject the heartbeat, and `send` all changes up to it."""
+    with ChangeProducer(kafka, FACTS, announce=False, max_clock_skew_s=100) as producer:
+        now = time.time_ns() // 1000
+        with pytest.raises(InvalidChangeError, match="at most 100 s after the clock") as caught:
+            producer.reached("p", now + 120_000_000)
+        assert caught.value.field == "timestamp"
+        producer.send(CHANGE)
+        producer.reached("p", now + 60_000_000)
